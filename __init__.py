@@ -1,0 +1,1 @@
+"""deplodock: PyTorch in, readable CUDA out, through five xDSL dialects."""

@@ -1,0 +1,1 @@
+"""backend of deplodock."""
