@@ -1,0 +1,76 @@
+"""Where an op came from: reading and copying source locations.
+
+xDSL stores a location on every op but fills it in nowhere. These helpers are the one place that reads locations;
+the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    LocationAttr,
+    NameLoc,
+    StringAttr,
+    UnknownLoc,
+)
+from xdsl.ir import Attribute, Operation
+
+
+def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
+    """The location `file:line:column`. Lines and columns count from 1; column 0 means that it is not known."""
+    return FileLineColLoc(StringAttr(file), IntAttr(line), IntAttr(column))
+
+
+def location_of(op: Operation) -> LocationAttr:
+    """The location of `op`, or of the nearest op around it that has one; `UnknownLoc` if there is none."""
+    current: Operation | None = op
+    while current is not None:
+        if not isinstance(current.location, UnknownLoc):
+            return current.location
+        current = current.parent_op()
+    return op.location
+
+
+def file_line_of(location: Attribute) -> FileLineColLoc | None:
+    """The first file position inside `location` (through names, fusions and call sites), if there is one."""
+    if isinstance(location, FileLineColLoc):
+        return location
+    if isinstance(location, NameLoc):
+        return file_line_of(location.location)
+    if isinstance(location, CallSiteLoc):
+        return file_line_of(location.callee) or file_line_of(location.caller)
+    if isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
+        for inner in location.locations:  # pyright: ignore[reportUnknownVariableType]
+            found = file_line_of(inner)  # pyright: ignore[reportUnknownArgumentType]
+            if found is not None:
+                return found
+    return None
+
+
+def location_text(op: Operation) -> str | None:
+    """`file:line` or `file:line:col` of `op` for an error message; None if the op came from nowhere known."""
+    found = file_line_of(location_of(op))
+    if found is None:
+        return None
+    place = f"{found.filename.data}:{found.line.data}"
+    return f"{place}:{found.column.data}" if found.column.data else place
+
+
+def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
+    """Give every op among and inside `targets` that has no location the one of `source`.
+
+    For passes that build ops without a rewriter; `rewriting.rewrite_module` does it by itself.
+    """
+    location = location_of(source)
+    if isinstance(location, UnknownLoc):
+        return
+    for target in targets:
+        for op in target.walk():
+            if isinstance(op.location, UnknownLoc):
+                op.location = location
