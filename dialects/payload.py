@@ -1,0 +1,364 @@
+"""The payload dialect: the scalar operations that upstream `arith` and `math` lack on shaped types.
+
+Scalar computation is written once and survives from the tensor level to CUDA; only the *type* says at which level a
+value lives: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>` (kernel).
+Most of it is upstream `arith`/`math`. In xDSL 0.74 comparison, selection, conversion and constants fall short on shaped
+types (`arith.cmpf` on tensors yields a scalar `i1`, dense -inf does not round-trip); this dialect holds exactly those.
+
+Lowering the payload between levels is one operation: `retyped(op, operands, container)`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BoolAttr,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    VectorType,
+    i1,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure, SameOperandsAndResultType
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
+
+from .domain import DomainAttr
+
+Scalar: TypeAlias = AnyFloat | IntegerType | IndexType
+
+
+def element_type(t: Attribute) -> Attribute:
+    """The scalar type inside `t`: `f32` of `tensor<4xf32>`, `vector<4xf32>` and `f32`."""
+    if isinstance(t, TensorType | VectorType):
+        return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return t
+
+
+def with_element(t: Attribute, element: Attribute) -> Attribute:
+    """`t` with another scalar inside: (`tensor<4xf32, #l>`, `i1`) gives `tensor<4xi1, #l>`; (`f32`, `i1`) gives `i1`."""
+    if isinstance(t, TensorType):
+        return TensorType(element, t.get_shape(), t.encoding)  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(t, VectorType):
+        return VectorType(element, t.get_shape())
+    return element
+
+
+def shape_of(t: Attribute) -> tuple[int, ...]:
+    """The shape of a shaped type; `()` for a scalar."""
+    return tuple(t.get_shape()) if isinstance(t, TensorType | VectorType) else ()
+
+
+def is_float(t: Attribute) -> bool:
+    """Whether the scalar inside `t` is a float of any width."""
+    return isinstance(element_type(t), AnyFloat)
+
+
+def is_low_precision(t: Attribute) -> bool:
+    """Whether the scalar inside `t` is a float narrower than 32 bits: a storage type, on which nothing is computed."""
+    e = element_type(t)
+    return isinstance(e, AnyFloat) and e.bitwidth < 32
+
+
+class Predicate(StrEnum):
+    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, `i1` is
+    false < true."""
+
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+
+
+@irdl_attr_definition
+class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
+    """`#payload<predicate lt>`"""
+
+    name = "payload.predicate"
+
+
+def _container(t: Attribute) -> Attribute:
+    """`t` with its element forgotten, to compare containers of different elements."""
+    return with_element(t, i1)
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """The same scalar everywhere in a value of any payload type.
+
+    ```
+    %eps = payload.constant 1.0e-6 : f32
+    %low = payload.constant 0xff800000 : tensor<4x8xf32>      // -inf, by its bits
+    ```
+    """
+
+    name = "payload.constant"
+    value = prop_def(FloatAttr | IntegerAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, value: float | int | bool | FloatAttr | IntegerAttr, result_type: Attribute):
+        e = element_type(result_type)
+        if not isinstance(value, FloatAttr | IntegerAttr):
+            value = scalar_attr(value, e)
+        super().__init__(properties={"value": value}, result_types=[result_type])
+
+    @property
+    def scalar(self) -> float | int:
+        """The constant as a Python number (`i1` as 0 or 1)."""
+        if isinstance(self.value, IntegerAttr) and self.value.type == i1:
+            return abs(self.value.value.data)
+        return self.value.value.data
+
+    def verify_(self) -> None:
+        if self.value.type != element_type(self.result.type):
+            raise VerifyException(f"constant of type {self.value.type} in a result of type {self.result.type}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstantOp:
+        number = parser.parse_number(allow_boolean=True)
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        result_type = parser.parse_type()
+        e = element_type(result_type)
+        if isinstance(e, AnyFloat) and isinstance(number, int) and not isinstance(number, bool):
+            number = e.unpack(number.to_bytes(e.size, "little"), 1)[0]  # an integer literal is the float's bits
+        op = cls(scalar_attr(number, e), result_type)
+        op.attributes.update(attrs)
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        if isinstance(self.value, FloatAttr):
+            printer.print_float(self.value.value.data, self.value.type)  # pyright: ignore[reportArgumentType]
+        elif self.value.type == i1:
+            printer.print_string("true" if self.scalar else "false")
+        else:
+            printer.print_string(str(self.value.value.data))
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+
+def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | IntegerAttr:
+    """`value` as an attribute of the scalar type `element`; a float is rounded to it (overflow gives an infinity)."""
+    if isinstance(element, AnyFloat):
+        try:
+            return FloatAttr(float(value), element)
+        except (OverflowError, struct.error):
+            return FloatAttr(float("inf") if value > 0 else float("-inf"), element)
+    if element == i1:
+        return BoolAttr.from_bool(bool(value))
+    if isinstance(element, IntegerType | IndexType):
+        return IntegerAttr(int(value), element)
+    raise VerifyException(f"no constant of type {element}")
+
+
+@irdl_op_definition
+class CmpOp(IRDLOperation):
+    """Elementwise comparison of two values of one type; the result has the same container with element `i1`.
+
+    ```
+    %c = payload.cmp lt %a, %b : tensor<4xf32>      // tensor<4xi1>
+    ```
+    """
+
+    name = "payload.cmp"
+    predicate = prop_def(PredicateAttr)
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, predicate: str | Predicate | PredicateAttr, lhs: SSAValue, rhs: SSAValue):
+        if not isinstance(predicate, PredicateAttr):
+            predicate = PredicateAttr(Predicate(predicate))
+        super().__init__(
+            operands=[lhs, rhs], properties={"predicate": predicate}, result_types=[with_element(lhs.type, i1)]
+        )
+
+    def verify_(self) -> None:
+        if self.lhs.type != self.rhs.type:
+            raise VerifyException(f"compares {self.lhs.type} with {self.rhs.type}")
+        if self.result.type != with_element(self.lhs.type, i1):
+            raise VerifyException(f"comparing {self.lhs.type} gives {with_element(self.lhs.type, i1)}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> CmpOp:
+        predicate = parser.parse_str_enum(Predicate)
+        lhs = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        rhs = parser.parse_unresolved_operand()
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        t = parser.parse_type()
+        op = cls(predicate, parser.resolve_operand(lhs, t), parser.resolve_operand(rhs, t))
+        op.attributes.update(attrs)
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.predicate.data.value} ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.lhs.type)
+
+
+@irdl_op_definition
+class SelectOp(IRDLOperation):
+    """`%c ? %a : %b`, elementwise; both sides are computed. The condition has the container of the values.
+
+    ```
+    %r = payload.select %c, %a, %b : tensor<4xf32>      // %c : tensor<4xi1>
+    ```
+    """
+
+    name = "payload.select"
+    cond = operand_def()
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, cond: SSAValue, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(operands=[cond, lhs, rhs], result_types=[lhs.type])
+
+    def verify_(self) -> None:
+        if self.lhs.type != self.rhs.type or self.lhs.type != self.result.type:
+            raise VerifyException(f"selects between {self.lhs.type} and {self.rhs.type}")
+        if self.cond.type != with_element(self.lhs.type, i1):
+            raise VerifyException(f"the condition of a select of {self.lhs.type} is {self.cond.type}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SelectOp:
+        operands = [parser.parse_unresolved_operand()]
+        for _ in range(2):
+            parser.parse_punctuation(",")
+            operands.append(parser.parse_unresolved_operand())
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        t = parser.parse_type()
+        c, a, b = (parser.resolve_operand(o, u) for o, u in zip(operands, (with_element(t, i1), t, t), strict=True))
+        op = cls(c, a, b)
+        op.attributes.update(attrs)
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+
+@irdl_op_definition
+class CastOp(IRDLOperation):
+    """Conversion between scalar types, elementwise, with C's meaning as PyTorch's `to(dtype)` has it.
+
+    float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
+    integer is sign-extended (`i1` counts as 0 or 1), a narrower one wraps; anything to `i1` is `x != 0`.
+
+    ```
+    %y = payload.cast %x : tensor<4xf32> -> tensor<4xbf16>
+    ```
+    """
+
+    name = "payload.cast"
+    operand = operand_def()
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$operand attr-dict `:` type($operand) `->` type($result)"
+
+    def __init__(self, operand: SSAValue, element: Attribute):
+        """`element` is the scalar type to convert to."""
+        super().__init__(operands=[operand], result_types=[with_element(operand.type, element_type(element))])
+
+    def verify_(self) -> None:
+        if _container(self.operand.type) != _container(self.result.type):
+            raise VerifyException(f"casts {self.operand.type} to {self.result.type}: the shapes differ")
+
+
+@irdl_op_definition
+class FmodOp(IRDLOperation):
+    """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
+
+    ```
+    %r = payload.fmod %a, %b : f32
+    ```
+    """
+
+    name = "payload.fmod"
+    lhs = operand_def()
+    rhs = operand_def()
+    result = result_def()
+    traits = traits_def(Pure(), SameOperandsAndResultType())
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
+
+    def verify_(self) -> None:
+        if not is_float(self.lhs.type):
+            raise VerifyException(f"fmod of {self.lhs.type}: only floats (integers have arith.remsi)")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> FmodOp:
+        lhs = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        rhs = parser.parse_unresolved_operand()
+        parser.parse_punctuation(":")
+        t = parser.parse_type()
+        return cls(parser.resolve_operand(lhs, t), parser.resolve_operand(rhs, t))
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+
+def is_payload(op: Operation) -> bool:
+    """Whether `op` is elementwise scalar computation, written alike at all levels."""
+    return op.name.startswith(("payload.", "arith.", "math.")) and not op.regions
+
+
+def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -> Operation:
+    """The payload operation `op` on other operands, its results in another container.
+
+    This is the whole lowering of the payload between two levels: `container` is any payload type of the new container
+    (its element is ignored): an `f32` makes scalars, `tensor<4x8xf32, #l>` tiles, `vector<8xf32>` register arrays.
+    """
+    types = [with_element(container, element_type(r.type)) for r in op.results]
+    new = type(op).create(
+        operands=operands,
+        result_types=types,
+        properties=dict(op.properties),
+        attributes=dict(op.attributes),
+        location=op.location,
+    )
+    for old, result in zip(op.results, new.results, strict=True):
+        result.name_hint = old.name_hint
+    return new
+
+
+Payload = Dialect("payload", [ConstantOp, CmpOp, SelectOp, CastOp, FmodOp], [PredicateAttr, DomainAttr])
