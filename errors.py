@@ -57,7 +57,9 @@ class ShapeError(CompileError):
 
 
 class BorderError(CompileError):
-    """An op that may not appear at the level the program claims to be at."""
+    """An op that may not appear at the level the program claims to be at; `others` are further ones."""
+
+    others: tuple[BorderError, ...] = ()
 
 
 class ScheduleError(CompileError):

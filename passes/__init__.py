@@ -1,1 +1,54 @@
-"""passes of deplodock."""
+"""The passes, and the registry that finds them by name without importing them.
+
+A pass called `fuse-nests` lives in `passes/fuse_nests.py` and its FileCheck test in
+`tests/filecheck/passes/fuse-nests.mlir`; adding one means adding its line to `OWN_PASSES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from xdsl.passes import ModulePass
+
+ENTRY_POINT_GROUP = "deplodock.passes"
+"""Entry points of this group, each naming a `ModulePass` class, are third-party passes."""
+
+# One line a pass, sorted by name.
+OWN_PASSES = {
+    "check-border": ".check_border:CheckBorderPass",
+}
+"""Our passes: name -> module and class."""
+
+UPSTREAM_PASSES = {
+    "apply-pdl": "xdsl.transforms.apply_pdl:ApplyPDLPass",
+    "canonicalize": "xdsl.transforms.canonicalize:CanonicalizePass",
+    "cse": "xdsl.transforms.common_subexpression_elimination:CommonSubexpressionElimination",
+    "dce": "xdsl.transforms.dead_code_elimination:DeadCodeElimination",
+    "licm": "xdsl.transforms.loop_invariant_code_motion:LoopInvariantCodeMotionPass",
+    "reconcile-unrealized-casts": "xdsl.transforms.reconcile_unrealized_casts:ReconcileUnrealizedCastsPass",
+}
+"""The passes of xDSL that are right on our dialects as they are."""
+
+
+def _load_pass(reference: str) -> type[ModulePass]:
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module, __name__), attribute)
+
+
+def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """Every pass that the tools know, by name, as a function that imports it.
+
+    A third-party pass may not take a name that is already in use: ValueError.
+    """
+    references = {**OWN_PASSES, **UPSTREAM_PASSES}
+    found: dict[str, Callable[[], type[ModulePass]]] = {
+        name: partial(_load_pass, reference) for name, reference in references.items()
+    }
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name in found:
+            raise ValueError(f"plugin {entry.value!r} redefines the pass {entry.name!r}")
+        found[entry.name] = entry.load
+    return dict(sorted(found.items()))

@@ -1,0 +1,108 @@
+"""The borders between levels: which operations a program at a given level may contain.
+
+A border is what makes a level a plug: whatever hands over a program that passes the check may rely on every pass
+below it, and whatever writes a pass above it knows what it may leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, ModuleOp, ShapedType
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+
+from ..dialects.dominance import verify_dominance
+from ..dialects.locations import location_text
+from ..errors import BorderError
+
+PAYLOAD = frozenset({"payload", "arith", "math"})
+"""Scalar computation, written with the same ops at every level below torch."""
+
+FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
+
+SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.select"})
+"""The payload that may touch 16-bit floats: moves and conversions. Everything that computes does so in f32 or f64."""
+
+
+@dataclass(frozen=True)
+class Border:
+    """The legal ops of a level: all ops of `dialects` and the single ops in `ops`."""
+
+    dialects: frozenset[str]
+    ops: frozenset[str]
+
+    def allows(self, name: str) -> bool:
+        """Whether the op `name` (`"tensor.reduce"`) may appear."""
+        return name in self.ops or name.split(".", 1)[0] in self.dialects
+
+
+_LOOPS = frozenset({"scf.for", "scf.yield"})
+
+BORDERS = {
+    "torch": Border(frozenset({"torch"}), FUNCTIONS | {"payload.constant", "arith.constant"}),
+    "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
+    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS),
+    "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _LOOPS),
+    "kernel": Border(PAYLOAD | {"kernel"}, FUNCTIONS | _LOOPS | {"scf.if"}),
+}
+"""What may cross into each level. `docs/architecture.md` says the same in words."""
+
+Level = Literal["torch", "tensor", "loop", "tile", "kernel"]
+
+
+@dataclass(frozen=True)
+class CheckBorderPass(ModulePass):
+    """Refuse a program that is not wholly at the level it claims to be at.
+
+    What: walks the module, compares each op with the documented set of the level, checks that 16-bit floats are only
+    stored, moved and converted, and that every use is dominated. Changes nothing.
+    Why: a lowering that silently leaves an op behind would otherwise fail far away, in another pass or in nvcc.
+    Why here: it stands after the last pass of each level, and in front of everything that reads a file.
+
+    `check-border{level=loop}` on
+
+    ```mlir
+    %1 = tensor.reduce add %0 over [1] : tensor<4x8xf32> -> tensor<4xf32>
+    ```
+
+    says `file:1:1: error: tensor.reduce: not legal at the loop level`.
+    """
+
+    name = "check-border"
+
+    level: Level
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        verify_dominance(op)
+        errors = tuple(border_violations(op, self.level))
+        if errors:
+            errors[0].others = errors[1:]
+            raise errors[0]
+
+
+def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
+    """Every op of `module` that may not cross the border into `level`, as an error with its place."""
+    border = BORDERS[level]
+    for op in module.walk():
+        reason = None
+        if not border.allows(op.name):
+            reason = f"not legal at the {level} level"
+        elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
+            reason = f"computes in {narrow} at the {level} level; convert to f32 first"
+        if reason is not None:
+            yield BorderError(reason, operator=op.name, location=location_text(op))
+
+
+def _narrow_arithmetic(op: Operation) -> Attribute | None:
+    """The 16-bit float type that the payload op `op` computes in, if it does."""
+    if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
+        return None
+    for value in (*op.operands, *op.results):
+        scalar = value.type.get_element_type() if isinstance(value.type, ShapedType) else value.type
+        if isinstance(scalar, BFloat16Type | Float16Type):
+            return scalar
+    return None
