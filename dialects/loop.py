@@ -1,0 +1,327 @@
+"""The loop dialect: a kernel as one loop nest over scalars, fused with its neighbours.
+
+`loop.nest` is a pure operation from tensors to tensors: free indices, reads by index map, nested reductions and the
+scalar payload. Nothing in it says how it runs; the schedule, once planned, is an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, TensorType, i64
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    VarConstraint,
+    irdl_op_definition,
+    lazy_traits_def,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from .access import verify_access
+from .domain import DomainAttr
+from .payload import element_type
+from .tensor import Kind, KindAttr, verify_kind
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    """The values of one iteration: of a nest, a reduction body, the stages or the transport of a staged reduction."""
+
+    name = "loop.yield"
+    traits = lazy_traits_def(lambda: (IsTerminator(), Pure()))
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """One element: source[map(indices)[symbols]] inside the domain, else the fill value.
+
+    Indices are those of the enclosing nest and reductions; symbols are `index` values computed from data. A map with
+    symbols has a domain that keeps every symbol's coordinate inside the source.
+
+    ```
+    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1 + 4)>](%i, %k) : tensor<16x64xf32>
+    %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s] where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %zero
+         : tensor<100x8xf32>
+    ```
+    """
+
+    name = "loop.load"
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(TensorType.constr(T))
+    map = prop_def(AffineMapAttr)
+    indices = var_operand_def(IndexType())
+    symbols = var_operand_def(IndexType())
+    domain = opt_prop_def(DomainAttr)
+    fill = opt_operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)? attr-dict"
+        " `:` type($source)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        indices: Sequence[SSAValue],
+        symbols: Sequence[SSAValue] = (),
+        domain: DomainAttr | None = None,
+        fill: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, list(indices), list(symbols), fill],
+            properties={"map": AffineMapAttr(map), "domain": domain},
+            result_types=[element_type(source.type)],
+        )
+
+    def verify_(self) -> None:
+        rank = self.source.type.get_num_dims()  # pyright: ignore
+        verify_access(self.map, len(self.indices), len(self.symbols), rank, self.domain, self.fill, "a source")
+        if (self.domain is None) != (self.fill is None):
+            raise VerifyException("a domain and a fill value come together")
+        if self.symbols and self.domain is None:
+            raise VerifyException("a data-dependent coordinate needs a domain")
+
+
+def _parse_indices(parser: Parser) -> tuple[list[Parser.Argument], DenseArrayBase]:
+    """`(%i, %j) in [16, 64]`: the block arguments of a body and their extents."""
+    names = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False))
+    parser.parse_keyword("in")
+    extents = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+    if len(names) != len(extents):
+        parser.raise_error(f"{len(names)} indices but {len(extents)} extents")
+    return [n.resolve(IndexType()) for n in names], DenseArrayBase.from_list(i64, extents)
+
+
+def _print_indices(printer: Printer, args: Sequence[SSAValue], extents: DenseArrayBase) -> None:
+    with printer.in_parens():
+        printer.print_list(args, printer.print_ssa_value)
+    printer.print_string(f" in [{', '.join(str(e) for e in extents.get_values())}]")
+
+
+def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
+    if [a.type for a in block.args] != [IndexType()] * indices:
+        raise VerifyException(f"the body of '{op.name}' takes one index for each of its {indices} extents")
+    end = block.last_op
+    if not isinstance(end, YieldOp) or [o.type for o in end.operands] != list(results):
+        raise VerifyException(f"the body of '{op.name}' ends with a loop.yield of {', '.join(map(str, results))}")
+
+
+@irdl_op_definition
+class NestOp(IRDLOperation):
+    """A kernel: every element of its results, computed independently from the free indices.
+
+    Result `r` has the nest's extents as shape and the type of the yielded value as element.
+
+    ```
+    %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
+      %acc = loop.reduce add (%k) in [64] -> f32 { ... }
+      loop.yield %acc : f32
+    }
+    ```
+    A planned nest carries `attributes {schedule = #tile.schedule<...>}`.
+    """
+
+    name = "loop.nest"
+    extents = prop_def(DenseArrayBase.constr(i64))
+    body = region_def("single_block")
+    res = var_result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, extents: Sequence[int], elements: Sequence[Attribute], body: Region):
+        super().__init__(
+            properties={"extents": DenseArrayBase.from_list(i64, list(extents))},
+            regions=[body],
+            result_types=[[TensorType(e, extents) for e in elements]],
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the free indices."""
+        return tuple(int(e) for e in self.extents.get_values())
+
+    def verify_(self) -> None:
+        for r in self.res:
+            if not isinstance(r.type, TensorType) or r.type.get_shape() != self.shape:
+                raise VerifyException(f"a nest over {list(self.shape)} yields tensors of that shape, not {r.type}")
+        _verify_body(self, self.body.block, len(self.shape), [element_type(r.type) for r in self.res])
+
+    @classmethod
+    def parse(cls, parser: Parser) -> NestOp:
+        args, extents = _parse_indices(parser)
+        parser.parse_punctuation("->")
+        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        attrs = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(args)
+        op = cls.create(properties={"extents": extents}, regions=[body], result_types=types)
+        op.attributes.update(attrs.data if attrs else {})
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        _print_indices(printer, self.body.block.args, self.extents)
+        printer.print_string(" -> ")
+        printer.print_list(self.result_types, printer.print_attribute)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
+
+    ```
+    %acc = loop.reduce add (%k) in [64] -> f32 {
+      ...
+      loop.yield %p : f32
+    }
+    ```
+    """
+
+    name = "loop.reduce"
+    kind = prop_def(KindAttr)
+    extents = prop_def(DenseArrayBase.constr(i64))
+    body = region_def("single_block")
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, kind: str | Kind, extents: Sequence[int], element: Attribute, body: Region):
+        super().__init__(
+            properties={"kind": KindAttr(Kind(kind)), "extents": DenseArrayBase.from_list(i64, list(extents))},
+            regions=[body],
+            result_types=[element],
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the reduction indices."""
+        return tuple(int(e) for e in self.extents.get_values())
+
+    def verify_(self) -> None:
+        _verify_body(self, self.body.block, len(self.shape), [self.result.type])
+        verify_kind(self.kind.data, self.result.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ReduceOp:
+        kind = KindAttr(parser.parse_str_enum(Kind))
+        args, extents = _parse_indices(parser)
+        parser.parse_punctuation("->")
+        t = parser.parse_type()
+        attrs = parser.parse_optional_attr_dict_with_keyword()
+        body = parser.parse_region(args)
+        op = cls.create(properties={"kind": kind, "extents": extents}, regions=[body], result_types=[t])
+        op.attributes.update(attrs.data if attrs else {})
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.kind.data.value} ")
+        _print_indices(printer, self.body.block.args, self.extents)
+        printer.print_string(" -> ")
+        printer.print_attribute(self.result.type)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+
+@irdl_op_definition
+class StagedReduceOp(IRDLOperation):
+    """Reductions over one index range, in order, later ones using earlier results, mergeable chunk by chunk.
+
+    The first region holds the stages: `loop.reduce` operations of equal extents, and payload between them that does not
+    depend on the reduced index. Computed at once, the operation means its stages. Computed in chunks, a later stage was
+    evaluated in a *frame* (the earlier results so far) that has moved since; the second region, the transport, takes all
+    results in their old frame and all results that form the new frame, and gives the former moved into the latter.
+    Then a stage's kind combines them. Online softmax, flash attention and split reductions are this operation.
+
+    ```
+    %m, %l = loop.staged_reduce -> f32, f32 stages {
+      %m0 = loop.reduce max (%k) in [37] -> f32 { ... }
+      %l0 = loop.reduce add (%k) in [37] -> f32 { ... uses %m0 ... }
+      loop.yield %m0, %l0 : f32, f32
+    } transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+      %d = arith.subf %om, %nm : f32
+      %s = math.exp %d : f32
+      %t = arith.mulf %ol, %s : f32
+      loop.yield %om, %t : f32, f32
+    }
+    ```
+    Only the new values of earlier stages may be used to move a stage. Stage `i` yields result `i`.
+    """
+
+    name = "loop.staged_reduce"
+    stages = region_def("single_block")
+    transport = region_def("single_block")
+    res = var_result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, result_types: Sequence[Attribute], stages: Region, transport: Region):
+        super().__init__(regions=[stages, transport], result_types=[list(result_types)])
+
+    @property
+    def stage_ops(self) -> tuple[ReduceOp, ...]:
+        """The reductions, in order."""
+        return tuple(op for op in self.stages.block.ops if isinstance(op, ReduceOp))
+
+    def verify_(self) -> None:
+        types = [r.type for r in self.res]
+        _verify_body(self, self.stages.block, 0, types)
+        if [a.type for a in self.transport.block.args] != types * 2:
+            raise VerifyException("the transport takes all results twice: in the old frame, then those of the new frame")
+        end = self.transport.block.last_op
+        if not isinstance(end, YieldOp) or [o.type for o in end.operands] != types:
+            raise VerifyException("the transport yields every result, moved")
+        reduces = self.stage_ops
+        if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
+            raise VerifyException("the stages yield their reductions, each once and in order")
+        if len({r.shape for r in reduces}) > 1:
+            raise VerifyException("the stages of a staged reduction have equal extents")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StagedReduceOp:
+        parser.parse_punctuation("->")
+        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        parser.parse_keyword("stages")
+        stages = parser.parse_region([])
+        parser.parse_keyword("transport")
+        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        transport = parser.parse_region(args)
+        attrs = parser.parse_optional_attr_dict_with_keyword()
+        op = cls(types, stages, transport)
+        op.attributes.update(attrs.data if attrs else {})
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" -> ")
+        printer.print_list(self.result_types, printer.print_attribute)
+        printer.print_string(" stages ")
+        printer.print_region(self.stages)
+        printer.print_string(" transport ")
+        with printer.in_parens():
+            printer.print_list(self.transport.block.args, printer.print_block_argument)
+        printer.print_string(" ")
+        printer.print_region(self.transport, print_entry_block_args=False)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+
+
+Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, LoadOp, YieldOp])
