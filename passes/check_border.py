@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, ModuleOp, ShapedType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
-from ..dialects.dominance import verify_dominance
+from ..dialects.dominance import DominanceError, verify_dominance
 from ..dialects.locations import location_text
+from ..dialects.payload import element_type, is_low_precision
 from ..errors import BorderError
 
 PAYLOAD = frozenset({"payload", "arith", "math"})
@@ -25,7 +26,7 @@ PAYLOAD = frozenset({"payload", "arith", "math"})
 FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
 
 SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.select"})
-"""The payload that may touch 16-bit floats: moves and conversions. Everything that computes does so in f32 or f64."""
+"""The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ Level = Literal["torch", "tensor", "loop", "tile", "kernel"]
 class CheckBorderPass(ModulePass):
     """Refuse a program that is not wholly at the level it claims to be at.
 
-    What: walks the module, compares each op with the documented set of the level, checks that 16-bit floats are only
-    stored, moved and converted, and that every use is dominated. Changes nothing.
+    What: walks the module, compares each op with the documented set of the level, checks that floats narrower than 32
+    bits are only stored, moved and converted, and that every use is dominated. Changes nothing.
     Why: a lowering that silently leaves an op behind would otherwise fail far away, in another pass or in nvcc.
     Why here: it stands after the last pass of each level, and in front of everything that reads a file.
 
@@ -77,7 +78,6 @@ class CheckBorderPass(ModulePass):
     level: Level
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        verify_dominance(op)
         errors = tuple(border_violations(op, self.level))
         if errors:
             errors[0].others = errors[1:]
@@ -87,6 +87,10 @@ class CheckBorderPass(ModulePass):
 def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
     """Every op of `module` that may not cross the border into `level`, as an error with its place."""
     border = BORDERS[level]
+    try:
+        verify_dominance(module)
+    except DominanceError as error:
+        yield BorderError(str(error), operator=error.op.name, location=location_text(error.op))
     for op in module.walk():
         reason = None
         if not border.allows(op.name):
@@ -98,11 +102,10 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:
-    """The 16-bit float type that the payload op `op` computes in, if it does."""
+    """The narrow float type that the payload op `op` computes in, if it does."""
     if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
         return None
     for value in (*op.operands, *op.results):
-        scalar = value.type.get_element_type() if isinstance(value.type, ShapedType) else value.type
-        if isinstance(scalar, BFloat16Type | Float16Type):
-            return scalar
+        if is_low_precision(value.type):
+            return element_type(value.type)
     return None

@@ -7,10 +7,13 @@ of it that has such an option: `default{arch="sm_80"}`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
 from ..errors import CompileError
@@ -26,67 +29,73 @@ class PipelineError(CompileError):
     """Pipeline text that cannot be read: its syntax, a pass or an option that does not exist, or a bad value."""
 
 
+Options = dict[str, ParameterListType]
+Registry = dict[str, Callable[[], type[ModulePass]]]
+
+
 def parse_passes(text: str) -> tuple[ModulePass, ...]:
     """The passes that `text` (`"canonicalize,fuse{cost=2}"`) stands for, with every named pipeline expanded.
 
     Raises PipelineError.
     """
-    return tuple(_expand(text, (), {}, set()))
+    return tuple(_Expansion(get_all_passes()).expand(text, {}, set()))
 
 
-def pipeline_text(passes: tuple[ModulePass, ...]) -> str:
+def pipeline_text(passes: Sequence[ModulePass]) -> str:
     """The text that `parse_passes` reads back to the same passes, and that this function prints the same again."""
     return ",".join(_spec_text(p.spec()) for p in passes)
 
 
-def _expand(
-    text: str, within: tuple[str, ...], inherited: dict[str, tuple[object, ...]], used: set[str]
-) -> Iterator[ModulePass]:
-    for spec in _read(text):
-        if spec.name in PIPELINES:
-            if spec.name in within:
+@dataclass
+class _Expansion:
+    """Turns text into passes; remembers which named pipelines it is inside of."""
+
+    registry: Registry
+    within: list[str] = field(default_factory=list[str])
+
+    def expand(self, text: str, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
+        """The passes of `text`; `inherited` options go to each pass that has them, and into `used` when one did."""
+        for spec in _read(text):
+            spec = spec.normalize_parameter_names()
+            if spec.name not in PIPELINES:
+                yield self.make_pass(spec, inherited, used)
+                continue
+            if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
-            options = {**inherited, **spec.normalize_parameter_names().parameters}
             taken: set[str] = set()
-            yield from _expand(PIPELINES[spec.name], (*within, spec.name), options, taken)
-            unknown = sorted(set(spec.normalize_parameter_names().parameters) - taken)
-            if unknown:
-                raise PipelineError(f"no pass of this pipeline has the option {unknown[0]!r}", operator=spec.name)
+            self.within.append(spec.name)
+            yield from self.expand(PIPELINES[spec.name], {**inherited, **spec.parameters}, taken)
+            self.within.pop()
+            for unknown in sorted(set(spec.parameters) - taken):
+                raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
             used |= taken
-        else:
-            yield _make_pass(spec, inherited, used)
+
+    def make_pass(self, spec: ArgSpec, inherited: Options, used: set[str]) -> ModulePass:
+        """The pass that `spec` describes."""
+        if spec.name not in self.registry:
+            raise PipelineError(f"unknown pass {spec.name!r}{_suggestion(spec.name, [*self.registry, *PIPELINES])}")
+        cls = self.registry[spec.name]()
+        own = {option.name for option in dataclasses.fields(cls)}
+        for unknown in sorted(set(spec.parameters) - own):
+            known = ", ".join(sorted(own)) or "none"
+            raise PipelineError(f"unknown option {unknown!r} (options: {known})", operator=spec.name)
+        passed_down = {name: value for name, value in inherited.items() if name in own}
+        used |= set(passed_down)
+        try:
+            return cls.from_spec(ArgSpec(spec.name, {**passed_down, **spec.parameters}))
+        except (ValueError, TypeError) as error:
+            raise PipelineError(str(error), operator=spec.name) from None
 
 
 def _read(text: str) -> list[ArgSpec]:
     try:
-        return list(parse_pipeline(text.strip()))
+        return list(parse_pipeline("".join(text.split("\n")).strip()))
     except ArgSpecParseError as error:  # a BaseException upstream
         reason = str(error).splitlines()[-1].strip()
         raise PipelineError(f"cannot read the pipeline {text!r}: {reason}") from None
 
 
-def _make_pass(spec: ArgSpec, inherited: dict[str, tuple[object, ...]], used: set[str]) -> ModulePass:
-    available = get_all_passes()
-    if spec.name not in available:
-        raise PipelineError(f"unknown pass {spec.name!r}{_suggestion(spec.name, [*available, *PIPELINES])}")
-    cls = available[spec.name]()
-    own = {field.name for field in dataclasses.fields(cls)} - {"name"}
-    given = spec.normalize_parameter_names()
-    unknown = [name for name in given.parameters if name not in own]
-    if unknown:
-        known = ", ".join(sorted(own)) or "none"
-        raise PipelineError(f"unknown option {unknown[0]!r} (options: {known})", operator=spec.name)
-    passed_down = {name: value for name, value in inherited.items() if name in own}
-    used |= set(passed_down)
-    try:
-        return cls.from_spec(ArgSpec(spec.name, {**passed_down, **given.parameters}))  # pyright: ignore[reportArgumentType]
-    except (ValueError, TypeError) as error:
-        raise PipelineError(str(error), operator=spec.name) from None
-
-
 def _suggestion(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
     close = get_close_matches(name, known, 1)
     return f", did you mean {close[0]!r}?" if close else ""
 
@@ -100,9 +109,14 @@ def _spec_text(spec: ArgSpec) -> str:
     return f"{spec.name}{{{options}}}"
 
 
+_BARE_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
 def _value_text(value: str | int | bool | float) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, str) and _BARE_WORD.fullmatch(value) and value not in ("true", "false"):
+        return value
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'

@@ -62,7 +62,7 @@ def run_passes(
 
 
 def verify_module(module: ModuleOp) -> None:
-    """Run all verifiers and the dominance check; raises InvalidIRError that names the first op at fault, in one line."""
+    """Run all verifiers and the dominance check; raises InvalidIRError naming the first op at fault."""
     try:
         verify_dominance(module)
         module.verify()

@@ -1,0 +1,298 @@
+"""dl-opt: read IR, run passes, print IR or CUDA. The way to look at, test and replay every step of the compiler."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
+from xdsl.utils.target import Target
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from ..dialects import get_all_dialects
+from ..dialects.parsing import parse_module
+from ..errors import CompileError
+from ..passes import get_all_passes
+from ..passes.pipelines import PIPELINES, parse_passes, pipeline_text
+from ..passes.remarks import Remark, collect_remarks
+from ..passes.running import Observer, PrintChanges, run_passes, verify_module
+from .diagnostics import render_error
+from .reproducer import Recorder
+
+if TYPE_CHECKING:
+    from ..backend.check_each import Checker
+
+SPLIT_MARKER = "// -----"
+
+_SWITCHES = {
+    "--split-input-file": "treat each part between `// -----` lines as a file of its own",
+    "--verify-diagnostics": "print errors to stdout and exit with 0, for tests of errors",
+    "--print-only-changed": "after each pass that changed something print a diff, then a count; "
+    "the result is printed only with -o",
+    "--print-pipeline": "print the pipeline with all names expanded, as one argument for -p, and stop",
+    "--list-passes": "print the names of all passes and pipelines and stop",
+    "--check-each": "execute the program after each pass that changed it, and name the first that changed the answer",
+    "--remarks": "print why passes declined, as comments in front of the result",
+    "--time-passes": "print the seconds each pass took to stderr",
+    "--no-verify": "do not run the verifiers",
+    "--allow-unregistered-dialect": "accept ops of unknown dialects in generic form",
+    "--no-implicit-module": "the input must be one builtin.module",
+    "--print-op-generic": "print ops in the generic form",
+    "--print-debuginfo": "print the location of each op",
+    "--debug": "print a traceback for an error",
+}
+
+
+class UsageError(CompileError):
+    """Arguments that cannot be understood."""
+
+
+def _mlir_target() -> type[Target]:
+    from xdsl.targets.mlir import MLIRTarget
+
+    return MLIRTarget
+
+
+def _cuda_target() -> type[Target]:
+    try:
+        from ..backend.cuda_target import CudaTarget
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the target 'cuda' is not available: {error}") from None
+    return CudaTarget
+
+
+class _TimePasses(Observer):
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.start = time.perf_counter()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        print(f"{time.perf_counter() - self.start:9.4f} s  {module_pass.name}", file=sys.stderr)
+
+
+class _CheckEach(Observer):
+    """Executes the program in front of the first pass and after each one."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.checker: Checker | None = None
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if self.checker is None:
+            from ..backend.check_each import Checker
+
+            self.checker = Checker(module, self.seed)
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if self.checker is not None:
+            self.checker.after(module_pass.name, module)
+
+
+class DlOptMain(xDSLOptMain):
+    """xDSL's driver with an explicit set of dialects and passes, errors of one line, and checks between passes."""
+
+    passes: tuple[ModulePass, ...] = ()
+
+    def register_all_dialects(self) -> None:
+        for name, factory in get_all_dialects().items():
+            self.ctx.register_dialect(name, factory)
+
+    def register_all_frontends(self) -> None:
+        """None besides IR text, which `run` reads itself, for the locations."""
+
+    def register_all_passes(self) -> None:
+        for name, factory in get_all_passes().items():
+            self.register_pass(name, factory)
+
+    def register_all_targets(self) -> None:
+        self.available_targets = {"mlir": _mlir_target, "cuda": _cuda_target}
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        arg_parser.prog = "dl-opt"
+        arg_parser.error = _usage_error
+        arg_parser.add_argument("input_file", nargs="?", help="the file to read; stdin if left out")
+        arg_parser.add_argument(
+            "-p", "--passes", default="", help="passes and named pipelines, `a,b{option=value}`; see --list-passes"
+        )
+        arg_parser.add_argument("-t", "--target", default="mlir", help="what to print: mlir, cuda{arch=sm_90a}")
+        arg_parser.add_argument("-o", "--output-file", help="where to print it; stdout if left out")
+        arg_parser.add_argument("--seed", type=int, default=0, help="seed of the inputs for --check-each")
+        arg_parser.add_argument(
+            "--reproducer",
+            default="deplodock.reproducer.mlir",
+            help="the file written when a pass fails for a reason of its own",
+        )
+        for switch, text in _SWITCHES.items():
+            arg_parser.add_argument(switch, action="store_true", help=text)
+        text = f"dl-opt of deplodock {version('deplodock')}, xdsl {version('xdsl')}"
+        arg_parser.add_argument("--version", action="version", version=text)
+        # Asked for by the base class. Its --disable-verify patches a class for the whole process; ours does not.
+        arg_parser.set_defaults(disable_verify=False, syntax_highlight=False, print_no_properties=False)
+
+    def setup_pipeline(self) -> None:
+        self.passes = parse_passes(self.args.passes)
+
+    def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Do what the arguments ask; returns the exit code."""
+        if self.args.list_passes:
+            return self.list_passes()
+        if self.args.print_pipeline:
+            print(pipeline_text(self.passes))
+            return 0
+        name, text = self.read_input()
+        chunks = split_chunks(text) if self.args.split_input_file else [(text, 0)]
+        outputs: list[str] = []
+        failed = False
+        for chunk, offset in chunks:
+            try:
+                outputs.append(self.process(chunk, name, offset))
+            except CompileError as error:
+                if self.args.debug:
+                    traceback.print_exc()
+                failed = True
+                message = render_error(error, {name: text}, name)
+                if self.args.verify_diagnostics:
+                    outputs.append(message + "\n")
+                else:
+                    print(message, file=sys.stderr)
+        self.write_output(f"{SPLIT_MARKER}\n".join(outputs))
+        return 1 if failed and not self.args.verify_diagnostics else 0
+
+    def process(self, text: str, name: str, offset: int) -> str:
+        """Parse, transform and print one chunk; raises CompileError."""
+        module = parse_module(self.ctx, text, name, line_offset=offset, implicit=not self.args.no_implicit_module)
+        if not self.args.no_verify:
+            verify_module(module)
+        listening: AbstractContextManager[list[Remark]] = collect_remarks() if self.args.remarks else nullcontext([])
+        with listening as remarks:
+            self.transform(module, name)
+            text = "".join(f"// {remark}\n" for remark in remarks)
+            if self.args.print_only_changed and self.args.output_file is None:
+                return text
+            try:
+                return text + self.output_resulting_program(module)
+            except (DiagnosticException, ValueError) as error:
+                raise CompileError(_one_line(error)) from error
+
+    def transform(self, module: ModuleOp, name: str) -> None:
+        """Run the passes; an error that is not the user's becomes a line that names a reproducer file."""
+        recorder = Recorder(self.passes)
+        observers: list[Observer] = [recorder]
+        if self.args.print_only_changed:
+            observers.append(PrintChanges(sys.stdout))
+        if self.args.check_each:
+            observers.append(_CheckEach(self.args.seed))
+        if self.args.time_passes:
+            observers.append(_TimePasses())
+        try:
+            run_passes(self.ctx, module, self.passes, observers, verify=not self.args.no_verify)
+        except CompileError:
+            raise
+        except Exception as error:
+            raise self.internal_error(error, recorder) from error
+
+    def internal_error(self, error: Exception, recorder: Recorder) -> CompileError:
+        """The one line for an exception that no pass should raise; writes the reproducer."""
+        reason = f"internal error in pass {recorder.current!r}: {_one_line(error)}"
+        path = Path(self.args.reproducer)
+        try:
+            recorder.write(path)
+        except (OSError, AssertionError) as failure:
+            return CompileError(f"{reason} (no reproducer: {_one_line(failure)})")
+        return CompileError(f"{reason} (reproducer: {path})")
+
+    def list_passes(self) -> int:
+        """Print every pass with the first line of its documentation, then the pipelines with their text."""
+        for name, factory in self.available_passes.items():
+            summary = (factory().__doc__ or "").strip().splitlines() or [""]
+            print(f"{name:32} {summary[0]}")
+        for name, text in PIPELINES.items():
+            print(f"{name:32} = {text}")
+        return 0
+
+    def read_input(self) -> tuple[str, str]:
+        """The name and the text of the input; raises CompileError when it cannot be read."""
+        file: str | None = self.args.input_file
+        try:
+            data = sys.stdin.buffer.read() if file in (None, "-") else Path(file).read_bytes()
+            return ("<stdin>" if file in (None, "-") else file), data.decode("utf-8")
+        except OSError as error:
+            raise CompileError(f"{file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise CompileError(f"{file}: not UTF-8 text") from None
+
+    def write_output(self, text: str) -> None:
+        """Write to -o, or to stdout."""
+        if self.args.output_file is None:
+            sys.stdout.write(text)
+            return
+        try:
+            Path(self.args.output_file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CompileError(f"{self.args.output_file}: {error.strerror}") from None
+
+
+def split_chunks(text: str) -> list[tuple[str, int]]:
+    """The parts of `text` between `// -----`, each with the number of lines in front of it."""
+    chunks: list[tuple[str, int]] = []
+    offset = 0
+    for part in text.split(SPLIT_MARKER):
+        chunks.append((part, offset))
+        offset += part.count("\n")
+    return chunks
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _usage_error(message: str) -> NoReturn:
+    raise UsageError(message)
+
+
+def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    try:
+        code = DlOptMain("Read IR, run passes, print IR or CUDA.", argv).run()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        raise
+    except (CompileError, ArgSpecParseError) as error:
+        if debug:
+            traceback.print_exc(file=stderr)
+        lines = str(error).strip().splitlines()
+        print(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}", file=stderr)
+        return 1
+    except Exception as error:  # anything else is a bug of dl-opt itself; still one line
+        if debug:
+            traceback.print_exc(file=stderr)
+        print(f"dl-opt: internal error: {_one_line(error)} (--debug shows where)", file=stderr)
+        return 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point of the `dl-opt` command; `argv` without the name of the program. Returns the exit code."""
+    if argv is None:  # in a process of our own
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+    try:
+        return _run(argv, sys.stderr)
+    except BrokenPipeError:  # `dl-opt ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
