@@ -13,7 +13,7 @@ class DominanceError(VerifyException):
     def __init__(self, op: Operation, index: int) -> None:
         name = op.operands[index].name_hint
         value = f" (%{name})" if name else ""
-        super().__init__(f"operand #{index}{value} of '{op.name}' is used before it is defined, or outside its region")
+        super().__init__(f"operand #{index}{value} is used before it is defined, or outside its region")
         self.op = op
 
 

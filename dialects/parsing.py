@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 
 from xdsl.context import Context
@@ -9,10 +10,13 @@ from xdsl.dialects.builtin import LocationAttr, ModuleOp
 from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, UnregisteredConstructException, VerifyException
+from xdsl.utils.lexer import Input, Span
 
 from ..errors import CompileError
 from . import get_all_dialects
 from .locations import file_location
+
+_UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
 
 
 class MalformedIRError(CompileError):
@@ -36,6 +40,7 @@ class LocatingParser(Parser):
         self._line_offset = line_offset
         self._line_starts = [0, *(i + 1 for i, char in enumerate(text) if char == "\n")]
         self._explicit_location_end = -1
+        self._operation_start = self._current_token.span
 
     def parse_optional_location(self) -> LocationAttr | None:
         location = super().parse_optional_location()
@@ -43,8 +48,14 @@ class LocatingParser(Parser):
             self._explicit_location_end = self._current_token.span.start
         return location
 
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        try:
+            return super()._get_op_by_name(name)
+        except ParseError:  # which points behind the name
+            raise ParseError(self._operation_start, f"unknown operation {name!r}") from None
+
     def parse_operation(self) -> Operation:
-        start = self._current_token.span
+        start = self._operation_start = self._current_token.span
         try:
             op = super().parse_operation()
         except VerifyException as error:  # from the construction of an attribute or op, which knows no place
@@ -65,7 +76,11 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
     try:
         return LocatingParser(ctx, text, name, line_offset).parse_module(implicit)
     except ParseError as error:
-        place = error.span.get_location()
+        span = error.span
+        if (undefined := _UNDEFINED.match(error.msg)) is not None:  # reported at the end of the region
+            use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", text)
+            span = Span(use.start(), use.end(), Input(text, name)) if use else span
+        place = span.get_location()
         raise MalformedIRError(
             _first_line(error.msg) or "syntax error", location=f"{name}:{place.line + line_offset}:{place.col}"
         ) from None

@@ -25,20 +25,33 @@ PAYLOAD = frozenset({"payload", "arith", "math"})
 
 FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
 
-SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.select"})
+SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant"})
 """The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
+
+
+REPLACED = {
+    "arith.cmpf": "payload.cmp",
+    "arith.cmpi": "payload.cmp",
+    "arith.select": "payload.select",
+    "arith.remf": "payload.fmod",
+    **dict.fromkeys(
+        ("arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"), "payload.cast"
+    ),
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), "payload.cast"),
+}
+"""Upstream ops that fall short on shaped types, and what is used instead at every level below torch."""
 
 
 @dataclass(frozen=True)
 class Border:
-    """The legal ops of a level: all ops of `dialects` and the single ops in `ops`."""
+    """The legal ops of a level: all ops of `dialects` that are not `REPLACED`, and the single ops in `ops`."""
 
     dialects: frozenset[str]
     ops: frozenset[str]
 
     def allows(self, name: str) -> bool:
         """Whether the op `name` (`"tensor.reduce"`) may appear."""
-        return name in self.ops or name.split(".", 1)[0] in self.dialects
+        return name in self.ops or (name.split(".", 1)[0] in self.dialects and name not in REPLACED)
 
 
 _LOOPS = frozenset({"scf.for", "scf.yield"})
@@ -94,7 +107,8 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
     for op in module.walk():
         reason = None
         if not border.allows(op.name):
-            reason = f"not legal at the {level} level"
+            instead = f", use {REPLACED[op.name]}" if op.name in REPLACED else ""
+            reason = f"not legal at the {level} level{instead}"
         elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
             reason = f"computes in {narrow} at the {level} level; convert to f32 first"
         if reason is not None:
