@@ -1,0 +1,103 @@
+"""Layout attributes: who holds which element of a tile. Linear layouts over GF(2) are the one layout class.
+
+A layout sends the bits of (register, lane, warp) to coordinates: every bit owns a basis vector, and the coordinates of a
+holder are the exclusive or of the bases of its set bits. Broadcast (a zero basis), slices, matrix fragments and
+swizzles are all of this form. After Zhou et al., "Linear Layouts: Robust Code Generation of Efficient Tensor
+Computation Using F2", 2025. The algebra is in `linear_layout.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import ArrayAttr, IntAttr
+from xdsl.ir import ParametrizedAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+
+Bases: TypeAlias = tuple[tuple[int, ...], ...]
+BasesAttr: TypeAlias = ArrayAttr[ArrayAttr[IntAttr]]
+
+
+def bases_attr(bases: Sequence[Sequence[int]]) -> BasesAttr:
+    """Basis vectors as an attribute."""
+    return ArrayAttr([ArrayAttr([IntAttr(c) for c in b]) for b in bases])
+
+
+def bases_of(attr: BasesAttr) -> Bases:
+    """Basis vectors as tuples of integers."""
+    return tuple(tuple(c.data for c in b) for b in attr)
+
+
+def parse_bases(parser: AttrParser) -> BasesAttr:
+    """`[[0, 1], [8, 0]]`"""
+
+    def vector() -> list[int]:
+        return parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+
+    return bases_attr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, vector))
+
+
+def format_bases(bases: Bases) -> str:
+    """The text that `parse_bases` reads."""
+    return "[" + ", ".join(str(list(b)) for b in bases) + "]"
+
+
+@irdl_attr_definition
+class LayoutAttr(ParametrizedAttribute):
+    """A tile in the registers of a block's threads: `#tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = [...]>`.
+
+    Bit `i` of the register number, lane number and warp number owns basis `i` of its list.
+    """
+
+    name = "tile.layout"
+    reg: BasesAttr
+    lane: BasesAttr
+    warp: BasesAttr
+
+    @staticmethod
+    def get(reg: Sequence[Sequence[int]], lane: Sequence[Sequence[int]], warp: Sequence[Sequence[int]]) -> LayoutAttr:
+        """A layout from Python basis vectors."""
+        return LayoutAttr(bases_attr(reg), bases_attr(lane), bases_attr(warp))
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[BasesAttr]:
+        with parser.in_angle_brackets():
+            found: list[BasesAttr] = []
+            for n, key in enumerate(("reg", "lane", "warp")):
+                if n:
+                    parser.parse_punctuation(",")
+                parser.parse_keyword(key)
+                parser.parse_punctuation("=")
+                found.append(parse_bases(parser))
+        return found
+
+    def print_parameters(self, printer: Printer) -> None:
+        parts = (f"{k} = {format_bases(bases_of(getattr(self, k)))}" for k in ("reg", "lane", "warp"))
+        printer.print_string(f"<{', '.join(parts)}>")
+
+
+@irdl_attr_definition
+class SharedAttr(ParametrizedAttribute):
+    """A tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`; bit `i` of the element offset owns basis
+    `i`, a bijection between offsets and coordinates."""
+
+    name = "tile.shared"
+    offset: BasesAttr
+
+    @staticmethod
+    def get(offset: Sequence[Sequence[int]]) -> SharedAttr:
+        """A shared layout from Python basis vectors."""
+        return SharedAttr(bases_attr(offset))
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[BasesAttr]:
+        with parser.in_angle_brackets():
+            parser.parse_keyword("offset")
+            parser.parse_punctuation("=")
+            return [parse_bases(parser)]
+
+    def print_parameters(self, printer: Printer) -> None:
+        printer.print_string(f"<offset = {format_bases(bases_of(self.offset))}>")

@@ -1,0 +1,124 @@
+"""`#tile.schedule`: every decision about how one kernel runs, as one attribute that a planner, a record or a person writes.
+
+The planning pass puts it on a `loop.nest`; the passes below it are mechanical and read their decision here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
+from xdsl.ir import ParametrizedAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+ATOMS = ("fma", "mma", "wgmma")
+COPIES = ("plain", "cp_async", "tma")
+_LISTS = ("block", "serial", "chunk", "thread")
+_WORDS = ("atom", "copy")
+_NUMBERS = ("warps", "stages", "split_k")
+
+
+def _ints(values: Any) -> ArrayAttr[IntAttr]:
+    return ArrayAttr([IntAttr(v) for v in values])
+
+
+@irdl_attr_definition
+class ScheduleAttr(ParametrizedAttribute):
+    """`#tile.schedule<block = [1, 2048], chunk = [2048], warps = 8>`
+
+    block    tile extent of every free index of the nest, a power of two; 1 puts the index wholly onto the grid.
+    serial   positions of free indices whose tiles one block walks through in a loop instead of the grid.
+    chunk    tile extent of every reduction index, a power of two, in the order the reductions are printed; one that
+             covers its range computes the reduction at once, a smaller one loops over chunks.
+    thread   register tile of one thread in a contraction, [rows, columns].
+    warps    warps a block.
+    atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
+    copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
+    split_k  blocks that share one contraction.
+    """
+
+    name = "tile.schedule"
+    block: ArrayAttr[IntAttr]
+    serial: ArrayAttr[IntAttr]
+    chunk: ArrayAttr[IntAttr]
+    thread: ArrayAttr[IntAttr]
+    warps: IntAttr
+    atom: StringAttr
+    copy: StringAttr
+    stages: IntAttr
+    split_k: IntAttr
+
+    @staticmethod
+    def get(
+        block: Any,
+        chunk: Any = (),
+        *,
+        serial: Any = (),
+        thread: Any = (),
+        warps: int = 4,
+        atom: str = "fma",
+        copy: str = "plain",
+        stages: int = 1,
+        split_k: int = 1,
+    ) -> ScheduleAttr:
+        """A schedule from Python numbers; what is left out has the plainest value."""
+        return ScheduleAttr(
+            _ints(block),
+            _ints(serial),
+            _ints(chunk),
+            _ints(thread),
+            IntAttr(warps),
+            StringAttr(atom),
+            StringAttr(copy),
+            IntAttr(stages),
+            IntAttr(split_k),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """The decisions as plain Python values, by name, in a fixed order."""
+        lists = {n: [i.data for i in getattr(self, n)] for n in _LISTS}
+        rest = {n: getattr(self, n).data for n in (*_NUMBERS, *_WORDS)}
+        return lists | rest
+
+    def verify(self) -> None:
+        for n in ("block", "chunk", "thread"):
+            for v in getattr(self, n):
+                if v.data < 1 or v.data & (v.data - 1):
+                    raise VerifyException(f"schedule: {n} holds {v.data}, not a power of two")
+        if self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"schedule: {self.warps.data} warps; a block has 1, 2, 4, 8, 16 or 32")
+        if self.atom.data not in ATOMS:
+            raise VerifyException(f"schedule: atom {self.atom.data} is none of {', '.join(ATOMS)}")
+        if self.copy.data not in COPIES:
+            raise VerifyException(f"schedule: copy {self.copy.data} is none of {', '.join(COPIES)}")
+        if self.stages.data < 1 or self.split_k.data < 1:
+            raise VerifyException("schedule: stages and split_k are at least 1")
+        if any(not 0 <= s.data < len(self.block) for s in self.serial):
+            raise VerifyException("schedule: serial names free indices by position")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Any]:
+        values: dict[str, Any] = {}
+
+        def entry() -> None:
+            key = parser.parse_identifier()
+            if key in values or key not in (*_LISTS, *_NUMBERS, *_WORDS):
+                parser.raise_error(f"schedule: unknown or repeated decision '{key}'")
+            parser.parse_punctuation("=")
+            if key in _LISTS:
+                values[key] = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+            else:
+                values[key] = parser.parse_integer() if key in _NUMBERS else parser.parse_identifier()
+
+        parser.parse_comma_separated_list(parser.Delimiter.ANGLE, entry)
+        if "block" not in values:
+            parser.raise_error("schedule: 'block' is missing")
+        return list(cls.get(**values).parameters)
+
+    def print_parameters(self, printer: Printer) -> None:
+        plain = ScheduleAttr.get([]).fields() | {"block": None, "warps": None}
+        shown = [f"{k} = {v}" for k, v in self.fields().items() if v != plain[k]]
+        printer.print_string(f"<{', '.join(shown)}>")
