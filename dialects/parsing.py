@@ -78,7 +78,7 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
     except ParseError as error:
         span = error.span
         if (undefined := _UNDEFINED.match(error.msg)) is not None:  # reported at the end of the region
-            use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", text)
+            use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", _without_comments(text))
             span = Span(use.start(), use.end(), Input(text, name)) if use else span
         place = span.get_location()
         raise MalformedIRError(
@@ -88,6 +88,11 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
         raise MalformedIRError(_first_line(str(error)), location=f"{name}:{line_offset + 1}") from None
     except RecursionError:
         raise MalformedIRError("regions are nested too deeply", location=f"{name}:{line_offset + 1}") from None
+
+
+def _without_comments(text: str) -> str:
+    """`text` with comments blanked out, so that positions stay what they were."""
+    return re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
 
 
 def _first_line(text: str) -> str:
