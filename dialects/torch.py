@@ -9,8 +9,8 @@ PyTorch's own documentation; `decompose-torch` says it again in terms of the ten
 %4 = torch._to_copy(self = %3, dtype = bf16) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
 ```
 
-An argument that is left out takes its default, and is printed. `none` is Python's None. `1`, `1.0` and `true` are
-different scalars, as they are to PyTorch.
+An argument that is left out takes its default; printing leaves out only the arguments that are `none` (Python's None)
+by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class AtenOp(IRDLOperation):
     def values(self) -> dict[str, Value]:
         """Every argument by its ATen name, in the order of the schema."""
         operands = iter(self.operands)
-        return {
-            a.name: from_attribute(value, operands)
-            for a, value in zip(self.SCHEMA.arguments, self.arguments, strict=True)  # pyright: ignore
-        }
+        return {a.name: from_attribute(value, operands) for a, value in self._pairs()}
+
+    def _pairs(self) -> Iterator[tuple[Argument, Attribute]]:
+        return zip(self.SCHEMA.arguments, self.arguments, strict=True)  # pyright: ignore
 
     def verify_(self) -> None:
         given = self.arguments.data  # pyright: ignore
@@ -204,7 +204,7 @@ class AtenOp(IRDLOperation):
             _print_value(printer, item[1], operands)
 
         with printer.in_parens():
-            printer.print_list(list(zip(self.SCHEMA.arguments, self.arguments, strict=True)), pair)  # pyright: ignore
+            printer.print_list([(a, v) for a, v in self._pairs() if v != _NONE or a.default is not None], pair)
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         with printer.in_parens():
@@ -295,8 +295,10 @@ def _float_text(value: float) -> str:
 
 
 def _define(schema: Schema) -> type[AtenOp]:
-    body = {"name": f"torch.{schema.name}", "SCHEMA": schema, "__doc__": f"ATen `{schema.text}`", "__module__": __name__}
-    return irdl_op_definition(type("".join(c if c.isalnum() else "_" for c in schema.name), (AtenOp,), body))
+    body = {"name": f"torch.{schema.name}", "__doc__": f"ATen `{schema.text}`", "__module__": __name__}
+    cls = irdl_op_definition(type("".join(c if c.isalnum() else "_" for c in schema.name), (AtenOp,), body))
+    cls.SCHEMA = schema
+    return cls
 
 
 SCHEMAS: dict[str, Schema] = read_schemas()
