@@ -72,3 +72,7 @@ class TargetError(CompileError):
 
 class ExecutionError(CompileError):
     """A program that failed, or gave a different answer, while it was being executed."""
+
+
+class PluginError(CompileError):
+    """A third-party dialect or pass that cannot be added."""

@@ -12,6 +12,8 @@ from importlib.metadata import entry_points
 
 from xdsl.ir import Dialect
 
+from ..errors import PluginError
+
 ENTRY_POINT_GROUP = "deplodock.dialects"
 """Entry points of this group, each naming a `Dialect` object, are third-party dialects."""
 
@@ -55,12 +57,12 @@ def _load_dialect(reference: str) -> Dialect:
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
     """Every dialect that the tools know, by name, as a function that imports it.
 
-    A third-party dialect may not take a name that is already in use: ValueError.
+    A third-party dialect may not take a name that is already in use: PluginError.
     """
     references = {**OWN_DIALECTS, **UPSTREAM_DIALECTS}
     found: dict[str, Callable[[], Dialect]] = {name: partial(_load_dialect, ref) for name, ref in references.items()}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name in found:
-            raise ValueError(f"plugin {entry.value!r} redefines the dialect {entry.name!r}")
+            raise PluginError(f"plugin {entry.value!r} redefines the dialect {entry.name!r}")
         found[entry.name] = entry.load
     return found

@@ -13,6 +13,8 @@ from importlib.metadata import entry_points
 
 from xdsl.passes import ModulePass
 
+from ..errors import PluginError
+
 ENTRY_POINT_GROUP = "deplodock.passes"
 """Entry points of this group, each naming a `ModulePass` class, are third-party passes."""
 
@@ -41,7 +43,7 @@ def _load_pass(reference: str) -> type[ModulePass]:
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     """Every pass that the tools know, by name, as a function that imports it.
 
-    A third-party pass may not take a name that is already in use: ValueError.
+    A third-party pass may not take a name that is already in use: PluginError.
     """
     references = {**OWN_PASSES, **UPSTREAM_PASSES}
     found: dict[str, Callable[[], type[ModulePass]]] = {
@@ -49,6 +51,6 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     }
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name in found:
-            raise ValueError(f"plugin {entry.value!r} redefines the pass {entry.name!r}")
+            raise PluginError(f"plugin {entry.value!r} redefines the pass {entry.name!r}")
         found[entry.name] = entry.load
     return dict(sorted(found.items()))
