@@ -291,9 +291,7 @@ class AffineOp(IRDLOperation):
     assembly_format = "$map `` `(` $symbols `)` attr-dict `:` type($result)"
 
     def __init__(self, map: AffineMap, symbols: Sequence[SSAValue], result_type: Attribute):
-        super().__init__(
-            operands=[list(symbols)], properties={"map": AffineMapAttr(map)}, result_types=[result_type]
-        )
+        super().__init__(operands=[list(symbols)], properties={"map": AffineMapAttr(map)}, result_types=[result_type])
 
     def verify_(self) -> None:
         verify_access(self.map, len(shape_of(self.result.type)), len(self.symbols), 1, None, None, "an expression")

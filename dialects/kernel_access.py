@@ -1,0 +1,370 @@
+"""Loads and stores of the kernel dialect: n-dimensional, checked, several registers wide.
+
+Both operations access one element for every register r of a thread. Its coordinate along dimension d is
+
+    coordinate[d] + sum over the set bits b of r of regs[b][d]
+
+(with `xor`, in shared memory only, exclusive or instead of both sums), where a coordinate is an `index`, or a vector of
+`index` with one entry a register. `vec` consecutive registers are consecutive in memory and move as one access of
+`vec` elements, aligned to its size. The access happens where all checks hold: for every check c,
+
+    lower[c] <= check[c] + sum over the set bits b of r of steps[b][c] < upper[c]
+
+with checks constant over each group of `vec` registers. Elsewhere a load gives the fill value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, VectorType, i1
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from .layouts import Bases, BasesAttr, bases_attr, bases_of, format_bases, parse_bases
+from .payload import element_type, shape_of
+
+
+class _ReadsSharedMemory(MemoryEffect):
+    """A load reads memory that the kernel may write only if that memory is shared: a kernel never reads its results."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> set[EffectInstance]:
+        t = op.memory.type if isinstance(op, LoadOp) else None
+        shared = isinstance(t, MemRefType) and t.memory_space == StringAttr("shared")
+        return {EffectInstance(MemoryEffectKind.READ)} if shared else set()
+
+
+class _Access(IRDLOperation):
+    """What loads and stores share: see the module's docstring."""
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    memory = operand_def(base(MemRefType))
+    coordinates = var_operand_def()
+    checks = var_operand_def()
+    regs = prop_def(base(ArrayAttr))
+    steps = prop_def(base(ArrayAttr))
+    lower = prop_def(base(ArrayAttr))
+    upper = prop_def(base(ArrayAttr))
+    vec = prop_def(IntAttr)
+    xor = opt_prop_def(UnitAttr)
+
+    @property
+    def registers(self) -> int:
+        """How many registers each thread moves."""
+        raise NotImplementedError
+
+    @property
+    def reg_bases(self) -> Bases:
+        """For every bit of the register number, its step along every dimension of the memory."""
+        return bases_of(self.regs)
+
+    @property
+    def check_steps(self) -> Bases:
+        """For every bit of the register number, its step in every check."""
+        return bases_of(self.steps)
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """(lower, upper) of every check."""
+        return tuple((lo.data, hi.data) for lo, hi in zip(self.lower, self.upper, strict=True))
+
+    def verify_access(self, moved: Attribute) -> None:
+        """Check the access against the type it moves. Raises `VerifyException`."""
+        if not isinstance(moved, VectorType):
+            raise VerifyException(f"an access moves a vector of registers, not {moved}")
+        bits, rank = self.registers.bit_length() - 1, len(shape_of_memory(self.memory.type))
+        if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
+            raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
+        if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
+            raise VerifyException(f"one coordinate for each of {rank} dimensions")
+        if len(self.checks) != len(self.bounds) or any(len(b) != len(self.bounds) for b in self.check_steps):
+            raise VerifyException("one [lower:upper] and one step for each check")
+        if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
+            raise VerifyException("coordinates and checks are index, or a vector of index with one entry a register")
+        if element_type(moved) != self.memory.type.element_type:  # pyright: ignore
+            raise VerifyException("memory and registers have one element type")
+        self._verify_width(rank)
+        if self.xor is not None and self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
+            raise VerifyException("only offsets in shared memory combine by exclusive or")
+
+    def _verify_width(self, rank: int) -> None:
+        width = self.vec.data
+        if width < 1 or width & (width - 1) or width > self.registers:
+            raise VerifyException(f"an access {width} elements wide of {self.registers} registers")
+        low = width.bit_length() - 1
+        if any(self.reg_bases[b] != (0,) * (rank - 1) + (1 << b,) for b in range(low)):
+            raise VerifyException(f"the first {low} register bits are not consecutive in memory")
+        if any(any(self.check_steps[b]) for b in range(low)):
+            raise VerifyException("a check changes within one access")
+        if width > 1 and any(c.type != IndexType() for c in self.operand_indices):
+            raise VerifyException("a coordinate for every register allows no wide access")
+
+    @property
+    def operand_indices(self) -> tuple[SSAValue, ...]:
+        """Coordinates, then checks."""
+        return (*self.coordinates, *self.checks)
+
+
+def shape_of_memory(t: Attribute) -> tuple[int, ...]:
+    """The shape of a memref type."""
+    assert isinstance(t, MemRefType)
+    return tuple(t.get_shape())
+
+
+def _properties(
+    regs: Sequence[Sequence[int]],
+    vec: int,
+    checks: Sequence[SSAValue],
+    steps: Sequence[Sequence[int]] | None,
+    bounds: Sequence[tuple[int, int]],
+    xor: bool,
+) -> dict[str, Attribute | None]:
+    steps = [[0] * len(checks)] * len(regs) if steps is None else steps
+    return {
+        "regs": bases_attr(regs),
+        "steps": bases_attr(steps),
+        "lower": ArrayAttr([IntAttr(lo) for lo, _ in bounds]),
+        "upper": ArrayAttr([IntAttr(hi) for _, hi in bounds]),
+        "vec": IntAttr(vec),
+        "xor": UnitAttr() if xor else None,
+    }
+
+
+@irdl_op_definition
+class LoadOp(_Access):
+    """Registers from memory.
+
+    ```
+    %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2], [8, 0]] vec 4 where (%i) steps [[0], [0], [8]] in [0:100]
+         else %zero : memref<100x64xf32> (index, index, index) -> vector<8xf32>
+    ```
+    The types in parentheses are those of the coordinates and the checks. Shared memory has one dimension.
+    """
+
+    name = "kernel.load"
+    fill = opt_operand_def()
+    result = result_def(base(VectorType))
+    traits = traits_def(_ReadsSharedMemory())
+
+    def __init__(
+        self,
+        memory: SSAValue,
+        coordinates: Sequence[SSAValue],
+        regs: Sequence[Sequence[int]],
+        *,
+        vec: int = 1,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] | None = None,
+        bounds: Sequence[tuple[int, int]] = (),
+        fill: SSAValue | None = None,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[fill, memory, list(coordinates), list(checks)],
+            properties=_properties(regs, vec, checks, steps, bounds, xor),
+            result_types=[VectorType(memory.type.element_type, [1 << len(regs)])],  # pyright: ignore
+        )
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.result.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.result.type)
+        if bool(self.bounds) != (self.fill is not None):
+            raise VerifyException("checks and a fill value come together")
+        if self.fill is not None and self.fill.type != element_type(self.result.type):
+            raise VerifyException(f"fill of type {self.fill.type} in registers of {self.result.type}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> LoadOp:
+        p = _Parsed(parser)
+        fill = parser.parse_unresolved_operand() if parser.parse_optional_keyword("else") else None
+        memory, coordinates, checks = p.types(parser)
+        parser.parse_punctuation("->")
+        result = parser.parse_type()
+        element = element_type(result)
+        op = cls(
+            memory,
+            coordinates,
+            p.regs,
+            vec=p.vec,
+            checks=checks,
+            steps=p.steps,
+            bounds=p.bounds,
+            fill=None if fill is None else parser.resolve_operand(fill, element),
+            xor=p.xor,
+        )
+        if op.result.type != result:
+            parser.raise_error(f"{1 << len(p.regs)} registers of {memory.type} are not {result}")
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        _print_access(self, printer)
+        if self.fill is not None:
+            printer.print_string(" else ")
+            printer.print_ssa_value(self.fill)
+        _print_types(self, printer)
+        printer.print_string(" -> ")
+        printer.print_attribute(self.result.type)
+
+
+@irdl_op_definition
+class StoreOp(_Access):
+    """Registers to memory, in the threads where the predicate, if any, holds.
+
+    ```
+    kernel.store %v, %y[%i, %j] regs [[0, 1], [0, 2]] vec 4 if %first : memref<100x64xf32> (index, index), vector<4xf32>
+    ```
+    """
+
+    name = "kernel.store"
+    value = operand_def(base(VectorType))
+    predicate = opt_operand_def(i1)
+    traits = traits_def(MemoryWriteEffect())
+
+    def __init__(
+        self,
+        value: SSAValue,
+        memory: SSAValue,
+        coordinates: Sequence[SSAValue],
+        regs: Sequence[Sequence[int]],
+        *,
+        vec: int = 1,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] | None = None,
+        bounds: Sequence[tuple[int, int]] = (),
+        predicate: SSAValue | None = None,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[value, predicate, memory, list(coordinates), list(checks)],
+            properties=_properties(regs, vec, checks, steps, bounds, xor),
+        )
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.value.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.value.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StoreOp:
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        p = _Parsed(parser)
+        predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
+        memory, coordinates, checks = p.types(parser)
+        parser.parse_punctuation(",")
+        return cls(
+            parser.resolve_operand(value, parser.parse_type()),
+            memory,
+            coordinates,
+            p.regs,
+            vec=p.vec,
+            checks=checks,
+            steps=p.steps,
+            bounds=p.bounds,
+            predicate=None if predicate is None else parser.resolve_operand(predicate, i1),
+            xor=p.xor,
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.value)
+        printer.print_string(", ")
+        _print_access(self, printer)
+        if self.predicate is not None:
+            printer.print_string(" if ")
+            printer.print_ssa_value(self.predicate)
+        _print_types(self, printer)
+        printer.print_string(", ")
+        printer.print_attribute(self.value.type)
+
+
+class _Parsed:
+    """The common middle of the two operations' text, from the memory to the checks."""
+
+    def __init__(self, parser: Parser):
+        self.memory = parser.parse_unresolved_operand()
+        square, paren = parser.Delimiter.SQUARE, parser.Delimiter.PAREN
+        self.coordinates = parser.parse_comma_separated_list(square, parser.parse_unresolved_operand)
+        self.xor = parser.parse_optional_keyword("xor") is not None
+        self.regs: Bases = bases_of(_bases(parser, "regs"))
+        self.vec = parser.parse_integer() if parser.parse_optional_keyword("vec") else 1
+        self.checks = []
+        self.steps: Bases = ((),) * len(self.regs)
+        self.bounds: list[tuple[int, int]] = []
+        if parser.parse_optional_keyword("where"):
+            self.checks = parser.parse_comma_separated_list(paren, parser.parse_unresolved_operand)
+            self.steps = bases_of(_bases(parser, "steps")) or self.steps
+            parser.parse_keyword("in")
+            self.bounds = parser.parse_comma_separated_list(square, lambda: _bound(parser))
+
+    def types(self, parser: Parser) -> tuple[SSAValue, list[SSAValue], list[SSAValue]]:
+        """Parse the types; the resolved memory, coordinates and checks."""
+        parser.parse_punctuation(":")
+        memory = parser.resolve_operand(self.memory, parser.parse_type())
+        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        names = [*self.coordinates, *self.checks]
+        if len(types) != len(names):
+            parser.raise_error(f"{len(names)} coordinates and checks but {len(types)} types")
+        values = [parser.resolve_operand(n, t) for n, t in zip(names, types, strict=True)]
+        return memory, values[: len(self.coordinates)], values[len(self.coordinates) :]
+
+
+def _bases(parser: Parser, keyword: str) -> BasesAttr:
+    return parse_bases(parser) if parser.parse_optional_keyword(keyword) else bases_attr(())
+
+
+def _bound(parser: Parser) -> tuple[int, int]:
+    lo = parser.parse_integer()
+    parser.parse_punctuation(":")
+    return lo, parser.parse_integer()
+
+
+def _print_access(op: _Access, printer: Printer) -> None:
+    printer.print_ssa_value(op.memory)
+    with printer.in_square_brackets():
+        printer.print_list(op.coordinates, printer.print_ssa_value)
+    if op.xor is not None:
+        printer.print_string(" xor")
+    if op.reg_bases:
+        printer.print_string(f" regs {format_bases(op.reg_bases)}")
+    if op.vec.data != 1:
+        printer.print_string(f" vec {op.vec.data}")
+    if not op.bounds:
+        return
+    printer.print_string(" where ")
+    with printer.in_parens():
+        printer.print_list(op.checks, printer.print_ssa_value)
+    if op.check_steps:
+        printer.print_string(f" steps {format_bases(op.check_steps)}")
+    printer.print_string(f" in [{', '.join(f'{lo}:{hi}' for lo, hi in op.bounds)}]")
+
+
+def _print_types(op: _Access, printer: Printer) -> None:
+    printer.print_string(" : ")
+    printer.print_attribute(op.memory.type)
+    printer.print_string(" ")
+    with printer.in_parens():
+        printer.print_list([v.type for v in op.operand_indices], printer.print_attribute)
