@@ -1,0 +1,317 @@
+"""Scalar domains: what one element of a value is while a program is being executed.
+
+`TypedDomain` rounds every operation to its type, as the hardware does; `RealDomain` computes all floats in float64;
+`exact.ExactDomain` replaces floats by pairs of field elements, in which legal reorderings are bit-identical. Integers,
+`i1` and `index` are the same in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    Signedness,
+)
+from xdsl.ir import Attribute
+
+from ...dialects.payload import is_low_precision
+from ...dialects.tensor import Kind, identity
+from ...errors import ExecutionError
+
+Array = np.ndarray[Any, Any]
+
+_FLOATS: dict[type[Attribute], Any] = {
+    BFloat16Type: ml_dtypes.bfloat16,
+    Float16Type: np.float16,
+    Float32Type: np.float32,
+    Float64Type: np.float64,
+}
+
+
+def numpy_dtype(element: Attribute) -> np.dtype[Any]:
+    """The NumPy type that stores the scalar type `element`; raises ExecutionError for one that NumPy cannot hold."""
+    if isinstance(element, IndexType):
+        return np.dtype(np.int64)
+    if isinstance(element, IntegerType):
+        width = element.width.data
+        if width == 1:
+            return np.dtype(np.bool_)
+        if width in (8, 16, 32, 64):
+            letter = "u" if element.signedness.data == Signedness.UNSIGNED else "i"
+            return np.dtype(f"{letter}{width // 8}")
+    found = _FLOATS.get(type(element))
+    if found is None:
+        raise ExecutionError(f"no execution of element type {element}")
+    return np.dtype(found)
+
+
+def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
+    """A function of Python floats as one of arrays, at float64 precision."""
+    vectorised = np.frompyfunc(f, 1, 1)
+
+    def apply(x: Array) -> Array:
+        x = np.asarray(x)
+        return np.asarray(vectorised(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
+
+    return apply
+
+
+def _erf(x: float) -> float:
+    return math.erf(x)
+
+
+UNARY: dict[str, Callable[[Array], Array]] = {
+    "arith.negf": np.negative,
+    "math.absf": np.abs,
+    "math.acos": np.arccos,
+    "math.acosh": np.arccosh,
+    "math.asin": np.arcsin,
+    "math.asinh": np.arcsinh,
+    "math.atan": np.arctan,
+    "math.atanh": np.arctanh,
+    "math.cbrt": np.cbrt,
+    "math.ceil": np.ceil,
+    "math.cos": np.cos,
+    "math.cosh": np.cosh,
+    "math.erf": _elementwise(_erf),
+    "math.exp": np.exp,
+    "math.exp2": np.exp2,
+    "math.expm1": np.expm1,
+    "math.floor": np.floor,
+    "math.log": np.log,
+    "math.log10": np.log10,
+    "math.log1p": np.log1p,
+    "math.log2": np.log2,
+    "math.round": lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, np.asarray(x).dtype)), x),
+    "math.roundeven": np.rint,
+    "math.rsqrt": lambda x: np.asarray(1, np.asarray(x).dtype) / np.sqrt(x),
+    "math.sin": np.sin,
+    "math.sinh": np.sinh,
+    "math.sqrt": np.sqrt,
+    "math.tan": np.tan,
+    "math.tanh": np.tanh,
+    "math.trunc": np.trunc,
+}
+"""Float functions of one operand, by op name."""
+
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "arith.addf": np.add,
+    "arith.subf": np.subtract,
+    "arith.mulf": np.multiply,
+    "arith.divf": np.divide,
+    "arith.maximumf": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.maxnumf": np.fmax,
+    "arith.minnumf": np.fmin,
+    "math.atan2": np.arctan2,
+    "math.copysign": np.copysign,
+    "math.powf": np.power,
+    "payload.fmod": np.fmod,
+}
+"""Float functions of two operands, by op name."""
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """Integer division toward zero; by zero it gives 0, as no answer is right."""
+    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
+    quotient = np.floor_divide(a, safe)
+    short = (quotient < 0) & (quotient * safe != a)
+    return np.where(b == 0, 0, quotient + short).astype(np.asarray(a).dtype)
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
+    return np.where(b == 0, 0, np.fmod(a, safe)).astype(np.asarray(a).dtype)
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
+    return np.where(b == 0, 0, np.floor_divide(a, safe)).astype(np.asarray(a).dtype)
+
+
+def _unsigned(x: Array) -> Array:
+    x = np.asarray(x)
+    return x if x.dtype == np.bool_ else x.astype(x.dtype.str.replace("i", "u"))
+
+
+def _as_unsigned(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: np.asarray(f(_unsigned(a), _unsigned(b))).astype(np.asarray(a).dtype)
+
+
+def _bits(f: Callable[[Array, Array], Array], on_bool: Callable[[Array, Array], Array]) -> Any:
+    """`f`, or `on_bool` where the operands are `i1`: arithmetic modulo 2."""
+    return lambda a, b: on_bool(a, b) if np.asarray(a).dtype == np.bool_ else f(a, b)
+
+
+INTEGER: dict[str, Callable[..., Array]] = {
+    "arith.addi": _bits(np.add, np.logical_xor),
+    "arith.subi": _bits(np.subtract, np.logical_xor),
+    "arith.muli": _bits(np.multiply, np.logical_and),
+    "arith.divsi": _divide,
+    "arith.divui": _as_unsigned(_floor_divide),
+    "arith.floordivsi": _floor_divide,
+    "arith.ceildivsi": lambda a, b: -_floor_divide(-a, b),
+    "arith.remsi": _remainder,
+    "arith.remui": _as_unsigned(_remainder),
+    "arith.maxsi": np.maximum,
+    "arith.minsi": np.minimum,
+    "arith.maxui": _as_unsigned(np.maximum),
+    "arith.minui": _as_unsigned(np.minimum),
+    "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
+    "arith.xori": np.bitwise_xor,
+    "arith.shli": np.left_shift,
+    "arith.shrsi": np.right_shift,
+    "arith.shrui": _as_unsigned(np.right_shift),
+    "math.absi": np.abs,
+}
+"""Integer functions, by op name; overflow wraps."""
+
+COMPARE: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+"""`payload.cmp` by predicate."""
+
+_BOOL_REDUCE: dict[Kind, Any] = {
+    Kind.ADD: np.logical_xor,
+    Kind.MUL: np.logical_and,
+    Kind.MAX: np.logical_or,
+    Kind.MIN: np.logical_and,
+    Kind.AND: np.logical_and,
+    Kind.OR: np.logical_or,
+}
+_INT_REDUCE: dict[Kind, Any] = {
+    Kind.ADD: np.add,
+    Kind.MUL: np.multiply,
+    Kind.MAX: np.maximum,
+    Kind.MIN: np.minimum,
+    Kind.AND: np.bitwise_and,
+    Kind.OR: np.bitwise_or,
+}
+
+
+class TypedDomain:
+    """Every value in its own type, every operation rounded to it. Sums are accumulated in float64 and rounded once."""
+
+    name = "typed"
+
+    def dtype(self, element: Attribute) -> np.dtype[Any]:
+        """What NumPy stores for one `element`."""
+        return numpy_dtype(element)
+
+    def encode(self, array: Array, element: Attribute) -> Array:
+        """The caller's array (of `numpy_dtype(element)`) as a value of this domain."""
+        return np.asarray(array).astype(self.dtype(element), copy=False)
+
+    def constant(self, value: float | int, element: Attribute) -> Array:
+        """A constant of type `element`; floats arrive already rounded to it."""
+        if isinstance(element, AnyFloat):
+            return self.encode(np.asarray(value, numpy_dtype(element)), element)
+        return np.asarray(value).astype(self.dtype(element))
+
+    def unary(self, name: str, x: Array, element: Attribute) -> Array:
+        """The float function of op `name` at `x`."""
+        if is_low_precision(element):
+            return UNARY[name](np.asarray(x).astype(np.float32)).astype(self.dtype(element))
+        return UNARY[name](x)
+
+    def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
+        """The float function of op `name` at `a`, `b`."""
+        if is_low_precision(element):
+            wide = BINARY[name](np.asarray(a).astype(np.float32), np.asarray(b).astype(np.float32))
+            return wide.astype(self.dtype(element))
+        return BINARY[name](a, b)
+
+    def compare(self, predicate: str, a: Array, b: Array) -> Array:
+        """Floats `a predicate b` as bool."""
+        return COMPARE[predicate](a, b)
+
+    def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        """`payload.cast` where `source` or `target` is a float."""
+        if self.dtype(source) == self.dtype(target):
+            return x
+        return np.asarray(x).astype(self.dtype(target))
+
+    def bits_to_float(self, x: Array, target: Attribute) -> Array:
+        """An integer array whose bits are floats of type `target`."""
+        return self.encode(np.asarray(x).view(numpy_dtype(target)), target)
+
+    def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+        """Combine float `x` over `axes`, which disappear."""
+        dtype = self.dtype(element)
+        if kind == Kind.ADD:
+            return np.asarray(np.sum(x, axis=axes, dtype=np.float64)).astype(dtype)
+        if kind == Kind.MUL:
+            return np.asarray(np.prod(x, axis=axes, dtype=np.float64)).astype(dtype)
+        ufunc = np.maximum if kind == Kind.MAX else np.minimum
+        return np.asarray(ufunc.reduce(x, axis=axes, initial=np.asarray(identity(kind, element), x.dtype)))
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Batched matrix product of float arrays [batch, m, k] and [batch, k, n]."""
+        return np.matmul(a, b)
+
+    def same(self, a: Array, b: Array) -> Array:
+        """Where two results are equal; NaN equals NaN."""
+        return (a == b) | ((a != a) & (b != b))
+
+
+class RealDomain(TypedDomain):
+    """All floats as float64: the yardstick for the rounding of the others. Conversions between floats do nothing."""
+
+    name = "real"
+
+    def dtype(self, element: Attribute) -> np.dtype[Any]:
+        return np.dtype(np.float64) if isinstance(element, AnyFloat) else numpy_dtype(element)
+
+    def unary(self, name: str, x: Array, element: Attribute) -> Array:
+        return UNARY[name](x)
+
+    def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
+        return BINARY[name](a, b)
+
+
+def reduce_integers(kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+    """Combine integer or `i1` `x` over `axes`, wrapping at the element's width."""
+    start = np.asarray(identity(kind, element)).astype(x.dtype)
+    if x.dtype == np.bool_:
+        for axis in sorted(axes, reverse=True):
+            x = _BOOL_REDUCE[kind].reduce(x, axis=axis, initial=bool(start))
+        return np.asarray(x)
+    ufunc = _INT_REDUCE[kind]
+    if kind in (Kind.ADD, Kind.MUL):
+        return np.asarray(ufunc.reduce(x, axis=axes, dtype=x.dtype, initial=start))
+    for axis in sorted(axes, reverse=True):
+        x = ufunc.reduce(x, axis=axis, initial=start)
+    return np.asarray(x)
+
+
+def reduce_value(domain: TypedDomain, kind: Kind, x: Array, axes: Sequence[int], element: Attribute) -> Array:
+    """Combine `x` of any element type over `axes`, which disappear; an empty range gives the kind's identity."""
+    if isinstance(element, AnyFloat):
+        return domain.reduce(kind, np.asarray(x), tuple(axes), element)
+    return reduce_integers(kind, np.asarray(x), tuple(axes), element)
+
+
+def combine_values(domain: TypedDomain, kind: Kind, a: Array, b: Array, element: Attribute) -> Array:
+    """`a` and `b` combined elementwise as a reduction of `kind` would."""
+    if not isinstance(element, AnyFloat):
+        table = _BOOL_REDUCE if np.asarray(a).dtype == np.bool_ else _INT_REDUCE
+        return np.asarray(table[kind](a, b))
+    names = {Kind.ADD: "addf", Kind.MUL: "mulf", Kind.MAX: "maximumf", Kind.MIN: "minimumf"}
+    return domain.binary(f"arith.{names[kind]}", a, b, element)

@@ -1,0 +1,190 @@
+"""The loop dialect, executed: every index is an array axis, a nest is a handful of array operations.
+
+The last axes belong to the indices of the nest; each reduction puts its own in front, so that NumPy's broadcasting
+lets a value computed outside a reduction be used inside it as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.arith import MulfOp
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    PythonValues,
+    ReturnedValues,
+    TerminatorValue,
+    impl,
+    impl_terminator,
+    register_impls,
+)
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects import loop
+from ...dialects.payload import element_type
+from ...dialects.tensor import identity
+from .access import Axis, coordinates, read
+from .contraction import Product, sum_of_product
+from .domains import Array, TypedDomain, combine_values, reduce_value
+from .payload import feeds_only_a_sum
+from .tensor import full
+
+MAX_ELEMENTS = 1 << 25
+"""The largest intermediate array; a reduction with a larger one is run in pieces."""
+
+
+@register_impls
+class LoopFunctions(InterpreterFunctions):
+    """Nests over any scalar domain.
+
+    `chunk`: compute staged reductions in chunks of so many iterations of their first index and merge them with the
+    transport, as a kernel would; None computes their stages one after another.
+    """
+
+    def __init__(self, domain: TypedDomain, chunk: int | None = None) -> None:
+        self.domain = domain
+        self.chunk = chunk
+        self.axes: dict[SSAValue, Axis] = {}
+        self.shape: tuple[int, ...] = ()
+        self.sizes: dict[Operation, int] = {}
+        self.range: tuple[int, int] | None = None
+
+    @impl(loop.NestOp)
+    def nest(self, interpreter: Interpreter, op: loop.NestOp, args: PythonValues) -> PythonValues:
+        self.shape = op.shape
+        self.sizes = reduction_sizes(op)
+        values = self._enter(op.body.block.args, [(0, n) for n in op.shape], 0)
+        results = interpreter.run_ssacfg_region(op.body, values, "nest")
+        return tuple(self._scatter(op, np.broadcast_to(_computed(self.domain, r), op.shape)) for r in results)
+
+    def _scatter(self, op: loop.NestOp, value: Array) -> Array:
+        """The nest's values at the coordinates of its result: the identity unless it has a `result_map`."""
+        attr = getattr(op, "result_map", None)
+        if attr is None:
+            return value
+        shape = tuple(op.results[0].type.get_shape())  # pyright: ignore
+        dims = [Axis(len(op.shape) - 1 - d, 0, n).values() for d, n in enumerate(op.shape)]
+        out = np.zeros(shape, value.dtype)
+        if value.size:
+            places = coordinates(attr.data, shape, dims, (), np.asarray(True))
+            out[tuple(np.broadcast_arrays(*places))] = value
+        return out
+
+    def _enter(self, args: Sequence[SSAValue], ranges: Sequence[tuple[int, int]], inner: int) -> tuple[Array, ...]:
+        """Make the block arguments `args` axes, in front of `inner` existing ones; returns their values."""
+        for d, (arg, (lo, hi)) in enumerate(zip(args, ranges, strict=True)):
+            self.axes[arg] = Axis(inner + len(args) - 1 - d, lo, hi - lo)
+        return tuple(self.axes[arg].values() for arg in args)
+
+    @impl(loop.ReduceOp)
+    def reduce(self, interpreter: Interpreter, op: loop.ReduceOp, args: PythonValues) -> PythonValues:
+        """All iterations at once, or in pieces where that would need too large an array."""
+        ranges = [(0, n) for n in op.shape]
+        if self.range is not None and isinstance(op.parent_op(), loop.StagedReduceOp):
+            ranges[0] = self.range
+        element = op.result.type
+        pieces = min(math.ceil(self.sizes.get(op, 1) / MAX_ELEMENTS), ranges[0][1] - ranges[0][0]) if ranges else 1
+        if pieces <= 1:
+            return (self._reduce_range(interpreter, op, ranges),)
+        result = self.domain.constant(identity(op.kind.data, element), element)
+        lo, hi = ranges[0]
+        step = math.ceil((hi - lo) / pieces)
+        for start in range(lo, hi, step):
+            part = self._reduce_range(interpreter, op, [(start, min(start + step, hi)), *ranges[1:]])
+            result = combine_values(self.domain, op.kind.data, result, part, element)
+        return (result,)
+
+    def _reduce_range(self, interpreter: Interpreter, op: loop.ReduceOp, ranges: Sequence[tuple[int, int]]) -> Array:
+        outer = self.shape
+        staged, self.range = self.range, None  # a chunk concerns its own stages only, not what is nested in them
+        values = self._enter(op.body.block.args, ranges, len(outer))
+        self.shape = tuple(hi - lo for lo, hi in ranges) + outer
+        (x,) = interpreter.run_ssacfg_region(op.body, values, "reduce")
+        shape, self.shape, self.range = self.shape, outer, staged
+        axes = tuple(range(len(ranges)))
+        if isinstance(x, Product):
+            return sum_of_product(self.domain, x, shape, axes)
+        x = np.asarray(x)
+        x = x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
+        x = np.broadcast_to(x, shape[: len(ranges)] + x.shape[len(ranges) :])
+        return reduce_value(self.domain, op.kind.data, x, axes, element_type(op.result.type))
+
+    @impl(loop.StagedReduceOp)
+    def staged(self, interpreter: Interpreter, op: loop.StagedReduceOp, args: PythonValues) -> PythonValues:
+        extent = op.stage_ops[0].shape[0] if op.stage_ops else 0
+        if self.chunk is None or extent <= self.chunk:
+            return interpreter.run_ssacfg_region(op.stages, (), "stages")
+        merged: PythonValues = ()
+        for start in range(0, extent, self.chunk):
+            outer, self.range = self.range, (start, min(start + self.chunk, extent))
+            part = interpreter.run_ssacfg_region(op.stages, (), "stages")
+            self.range = outer
+            merged = self._merge(interpreter, op, merged, part) if merged else part
+        return merged
+
+    def _merge(
+        self, interpreter: Interpreter, op: loop.StagedReduceOp, a: PythonValues, b: PythonValues
+    ) -> PythonValues:
+        """Two chunks' results as one: each moved into the common frame stage by stage, then combined."""
+        frame = [self.domain.constant(identity(r.kind.data, r.result.type), r.result.type) for r in op.stage_ops]
+        for i, stage in enumerate(op.stage_ops):
+            moved = [interpreter.run_ssacfg_region(op.transport, (*x, *frame), "transport")[i] for x in (a, b)]
+            frame[i] = combine_values(self.domain, stage.kind.data, *moved, stage.result.type)
+        return tuple(frame)
+
+    @impl(loop.LoadOp)
+    def load(self, interpreter: Interpreter, op: loop.LoadOp, args: PythonValues) -> PythonValues:
+        axes = [self.axes[i] for i in op.indices]
+        first = 1 + len(axes)
+        symbols = [np.asarray(s) for s in args[first : first + len(op.symbols)]]
+        fill = args[-1] if op.fill is not None else None
+        return (read(full(args[0], op.source), op.map.data, axes, symbols, op.domain, fill),)
+
+    @impl_terminator(loop.YieldOp)
+    def yield_(
+        self, interpreter: Interpreter, op: loop.YieldOp, args: PythonValues
+    ) -> tuple[TerminatorValue, PythonValues]:
+        return ReturnedValues(args), ()
+
+
+def _computed(domain: TypedDomain, x: Array | Product) -> Array:
+    return x.compute(domain) if isinstance(x, Product) else x
+
+
+def reduction_sizes(nest: loop.NestOp) -> dict[Operation, int]:
+    """For each reduction inside `nest`, the elements of the largest array that executing its body at once makes.
+
+    What lies inside a further reduction counts one iteration of it, as that one may be run in pieces itself.
+    """
+    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, nest.shape, strict=True))
+    depends: dict[SSAValue, frozenset[SSAValue]] = {a: frozenset((a,)) for a in nest.body.block.args}
+    sizes: dict[Operation, int] = {}
+
+    def visit(ops: Sequence[Operation], around: tuple[loop.ReduceOp, ...]) -> frozenset[SSAValue]:
+        everything: frozenset[SSAValue] = frozenset()
+        for op in ops:
+            found = frozenset[SSAValue]().union(*(depends.get(o, frozenset()) for o in op.operands))
+            for region in op.regions:
+                block = region.block
+                if isinstance(op, loop.ReduceOp):
+                    extents.update(zip(block.args, op.shape, strict=True))
+                    depends.update({a: frozenset((a,)) for a in block.args})
+                    found |= visit(tuple(block.ops), (*around, op)) - set(block.args)
+                else:
+                    found |= visit(tuple(block.ops), around)
+            depends.update({r: found for r in op.results})
+            everything |= found
+            if isinstance(op, MulfOp) and feeds_only_a_sum(op.result):
+                continue
+            size = math.prod(extents[a] for a in found)
+            for reduction in reversed(around):
+                sizes[reduction] = max(sizes.get(reduction, 0), size)
+                for a in reduction.body.block.args:
+                    size //= max(extents[a], 1) if a in found else 1
+        return everything
+
+    visit(tuple(nest.body.block.ops), ())
+    return sizes

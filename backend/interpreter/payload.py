@@ -1,0 +1,122 @@
+"""The payload, executed: the same functions at all levels, over any scalar domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr
+from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects import loop, payload, tensor
+from ...dialects.payload import element_type
+from ...dialects.tensor import Kind
+from ...errors import ExecutionError
+from .contraction import Product
+from .domains import BINARY, INTEGER, UNARY, TypedDomain
+
+
+def feeds_only_a_sum(value: SSAValue) -> bool:
+    """Whether `value` is used once, by a reduction that adds, possibly through further products."""
+    use = next(iter(value.uses), None)
+    if use is None or len(tuple(value.uses)) != 1:
+        return False
+    user = use.operation
+    if isinstance(user, arith.MulfOp):
+        return feeds_only_a_sum(user.result)
+    if isinstance(user, loop.YieldOp):
+        parent = user.parent_op()
+        return isinstance(parent, loop.ReduceOp) and parent.kind.data == Kind.ADD
+    return isinstance(user, tensor.ReduceOp) and user.kind.data == Kind.ADD
+
+
+_Impl = Any
+
+
+def _unary(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
+    return (self.domain.unary(op.name, args[0], element_type(op.results[0].type)),)
+
+
+def _binary(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
+    return (self.domain.binary(op.name, args[0], args[1], element_type(op.results[0].type)),)
+
+
+def _integer(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
+    return (np.asarray(INTEGER[op.name](*args)),)
+
+
+def _simple(f: _Impl) -> _Impl:
+    """`f` as xDSL wants an implementation: with a terminator value, which is None here."""
+    from xdsl.interpreter import OpImplResult
+
+    return lambda self, interpreter, op, args: OpImplResult(f(self, interpreter, op, args), None)
+
+
+@register_impls
+class PayloadFunctions(InterpreterFunctions):
+    """`arith`, `math` and `payload` on values of a scalar domain."""
+
+    def __init__(self, domain: TypedDomain) -> None:
+        self.domain = domain
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        yield from super()._impls()
+        for op in (*arith.Arith.operations, *math.Math.operations):
+            if op.name == arith.MulfOp.name:
+                continue
+            for table, f in ((UNARY, _unary), (BINARY, _binary), (INTEGER, _integer)):
+                if op.name in table:
+                    yield op, _simple(f)
+
+    @impl(arith.MulfOp)
+    def mulf(self, interpreter: Interpreter, op: arith.MulfOp, args: PythonValues) -> PythonValues:
+        element = element_type(op.result.type)
+        a, b = args
+        if isinstance(a, Product) or isinstance(b, Product) or feeds_only_a_sum(op.result):
+            factors = [f for x in (a, b) for f in (x.factors if isinstance(x, Product) else (x,))]
+            return (Product(tuple(factors), element),)
+        return (self.domain.binary(op.name, a, b, element),)
+
+    @impl(math.FmaOp)
+    def fma(self, interpreter: Interpreter, op: math.FmaOp, args: PythonValues) -> PythonValues:
+        a, b, c = args
+        element = element_type(op.result.type)
+        product = self.domain.binary("arith.mulf", a, b, element)
+        return (self.domain.binary("arith.addf", product, c, element),)
+
+    @impl(arith.ConstantOp)
+    def constant(self, interpreter: Interpreter, op: arith.ConstantOp, args: PythonValues) -> PythonValues:
+        value, element = op.value, element_type(op.result.type)
+        if isinstance(value, FloatAttr | IntegerAttr):
+            return (self.domain.constant(value.value.data, element),)
+        if isinstance(value, DenseIntOrFPElementsAttr):
+            numbers = np.asarray(value.get_values()).reshape(value.get_shape())
+            return (self.domain.encode(numbers.astype(TypedDomain().dtype(element)), element),)
+        raise ExecutionError("a constant that is not a number", operator=op.name)
+
+    @impl(payload.ConstantOp)
+    def payload_constant(self, interpreter: Interpreter, op: payload.ConstantOp, args: PythonValues) -> PythonValues:
+        return (self.domain.constant(op.scalar, element_type(op.result.type)),)
+
+    @impl(payload.CmpOp)
+    def cmp(self, interpreter: Interpreter, op: payload.CmpOp, args: PythonValues) -> PythonValues:
+        domain = self.domain if isinstance(element_type(op.lhs.type), AnyFloat) else TypedDomain()
+        return (domain.compare(op.predicate.data.value, args[0], args[1]),)
+
+    @impl(payload.SelectOp)
+    def select(self, interpreter: Interpreter, op: payload.SelectOp, args: PythonValues) -> PythonValues:
+        return (np.where(*args),)
+
+    @impl(payload.CastOp)
+    def cast(self, interpreter: Interpreter, op: payload.CastOp, args: PythonValues) -> PythonValues:
+        source, target = element_type(op.operand.type), element_type(op.result.type)
+        floats = isinstance(source, AnyFloat) or isinstance(target, AnyFloat)
+        return ((self.domain if floats else TypedDomain()).cast(args[0], source, target),)
+
+    @impl(payload.FmodOp)
+    def fmod(self, interpreter: Interpreter, op: payload.FmodOp, args: PythonValues) -> PythonValues:
+        return (self.domain.binary(op.name, args[0], args[1], element_type(op.result.type)),)
