@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
     UnknownLoc,
 )
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.hints import isa
 
 
 def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
@@ -45,9 +46,9 @@ def file_line_of(location: Attribute) -> FileLineColLoc | None:
         return file_line_of(location.location)
     if isinstance(location, CallSiteLoc):
         return file_line_of(location.callee) or file_line_of(location.caller)
-    if isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
-        for inner in location.locations:  # pyright: ignore[reportUnknownVariableType]
-            found = file_line_of(inner)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(location, FusedLoc) and isa(location.locations, ArrayAttr[Attribute]):
+        for inner in location.locations:
+            found = file_line_of(inner)
             if found is not None:
                 return found
     return None

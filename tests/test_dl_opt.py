@@ -47,6 +47,21 @@ class CrashPass(ModulePass):
 
 
 @dataclass(frozen=True)
+class BreakPass(ModulePass):
+    """A pass that leaves a use in front of its definition."""
+
+    name = "break"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for inner in list(op.walk()):
+            if inner.name == "arith.mulf":
+                block = inner.parent_block()
+                assert block is not None
+                inner.detach()
+                block.add_op(inner)
+
+
+@dataclass(frozen=True)
 class DeclinePass(ModulePass):
     """A pass that declines."""
 
@@ -61,6 +76,7 @@ class DeclinePass(ModulePass):
 @pytest.fixture(autouse=True)
 def _test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(passes.OWN_PASSES, "crash", f"{__name__}:CrashPass")
+    monkeypatch.setitem(passes.OWN_PASSES, "break", f"{__name__}:BreakPass")
     monkeypatch.setitem(passes.OWN_PASSES, "decline", f"{__name__}:DeclinePass")
 
 
@@ -113,6 +129,16 @@ def test_internal_error_writes_a_reproducer(tmp_path: Path) -> None:
     code, _, again = run(str(path), "-p", "crash{depth=3},dce", "--reproducer", str(tmp_path / "r2.mlir"))
     assert code == 1
     assert "internal error in pass 'crash'" in again
+
+
+def test_a_pass_that_breaks_the_ir_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "r.mlir"
+    code, _, err = run("-p", "cse,break,dce", "--reproducer", str(path))
+    assert code == 1
+    assert err.startswith(
+        "<stdin>:3:3: error: pass 'break' left invalid IR: func.return: operand #0 (%y) is used before"
+    )
+    assert path.read_text(encoding="utf-8").startswith("// RUN: dl-opt %s -p 'break,dce'\n")
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

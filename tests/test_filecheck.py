@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent / "filecheck"
 
 
-def _discover() -> dict[str, lit.Test.Test]:
+def _discover() -> dict[str, tuple[lit.Test.Test, lit.LitConfig.LitConfig]]:
     config = lit.LitConfig.LitConfig(
         progname="lit",
         path=[],

@@ -26,7 +26,7 @@ from ..errors import CompileError
 from ..passes import get_all_passes
 from ..passes.pipelines import PIPELINES, parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
-from ..passes.running import Observer, PrintChanges, run_passes, verify_module
+from ..passes.running import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from .diagnostics import render_error
 from .reproducer import Recorder
 
@@ -196,20 +196,23 @@ class DlOptMain(xDSLOptMain):
             observers.append(_TimePasses())
         try:
             run_passes(self.ctx, module, self.passes, observers, verify=not self.args.no_verify)
+        except InvalidIRError as error:  # the input was verified, so a pass broke it
+            reason = f"pass {recorder.current!r} left invalid IR: {error.message}"
+            raise self.internal_error(reason, recorder, error.location) from error
         except CompileError:
             raise
         except Exception as error:
-            raise self.internal_error(error, recorder) from error
+            reason = f"internal error in pass {recorder.current!r}: {_one_line(error)}"
+            raise self.internal_error(reason, recorder) from error
 
-    def internal_error(self, error: Exception, recorder: Recorder) -> CompileError:
-        """The one line for an exception that no pass should raise; writes the reproducer."""
-        reason = f"internal error in pass {recorder.current!r}: {_one_line(error)}"
+    def internal_error(self, reason: str, recorder: Recorder, location: str | None = None) -> CompileError:
+        """The error for something that no pass should do, in one line that names the reproducer; writes that."""
         path = Path(self.args.reproducer)
         try:
             recorder.write(path)
         except (OSError, AssertionError) as failure:
-            return CompileError(f"{reason} (no reproducer: {_one_line(failure)})")
-        return CompileError(f"{reason} (reproducer: {path})")
+            return CompileError(f"{reason} (no reproducer: {_one_line(failure)})", location=location)
+        return CompileError(f"{reason} (reproducer: {path})", location=location)
 
     def list_passes(self) -> int:
         """Print every pass with the first line of its documentation, then the pipelines with their text."""
