@@ -121,8 +121,9 @@ def test_package_list() -> None:
     tree = {
         ".".join(("deplodock", *path.parent.relative_to(ROOT).parts))
         for package in PACKAGES
-        for path in (ROOT / package).rglob("__init__.py")
+        for path in (ROOT / package).rglob("*.py")
     }
+    assert all((ROOT.joinpath(*name.split(".")[1:]) / "__init__.py").exists() for name in tree)
     assert set(config["tool"]["setuptools"]["packages"]) == {"deplodock"} | tree
     assert (ROOT / ".typings" / "deplodock").resolve() == ROOT
 
