@@ -20,6 +20,7 @@ from .interpreter.domains import Array, RealDomain, TypedDomain, numpy_dtype
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
 from .interpreter.tensor import TensorFunctions
+from .interpreter.tile import TileFunctions
 
 DomainName = Literal["typed", "real", "exact"]
 
@@ -55,7 +56,7 @@ def main_function(module: ModuleOp) -> FuncOp:
 
 
 def check_arguments(main: FuncOp, args: Sequence[Array]) -> list[Array]:
-    """`args` as arrays of exactly the types of `main`'s first arguments; raises ExecutionError naming the one at fault."""
+    """`args` as arrays of exactly the types of `main`'s first arguments; raises ExecutionError for another."""
     wanted = list(main.function_type.inputs)
     if len(args) != len(wanted):
         raise ExecutionError(f"@main takes {len(wanted)} arguments, not {len(args)}")
@@ -79,10 +80,10 @@ def run(
 ) -> list[Array]:
     """Execute `@main` of a program of tensor, loop and tile ops.
 
-    `args` are arrays of exactly the shapes and types of its arguments (bf16 is `ml_dtypes.bfloat16`). The results come
-    in the representation of the scalar `domain`: the element type itself (`typed`), float64 for every float (`real`), or
-    uint64 that may only be compared for equality (`exact`). `chunk` computes staged reductions in chunks of that many
-    iterations, merged by their transport. Raises ExecutionError naming the op and its place.
+    `args` are arrays of exactly the shapes and types of its arguments (bf16 is `ml_dtypes.bfloat16`). The results
+    come in the representation of the scalar `domain`: the element type itself (`typed`), float64 for every float
+    (`real`), or uint64 that may only be compared for equality (`exact`). `chunk` computes staged reductions in chunks
+    of that many iterations, merged by their transport. Raises ExecutionError naming the op and its place.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)
@@ -96,6 +97,7 @@ def run(
     interpreter.register_implementations(PayloadFunctions(scalars))
     interpreter.register_implementations(TensorFunctions(scalars))
     interpreter.register_implementations(LoopFunctions(scalars, chunk))
+    interpreter.register_implementations(TileFunctions(scalars))
     try:
         with np.errstate(all="ignore"):
             results = interpreter.call_op(main, tuple(values))

@@ -88,9 +88,7 @@ def _presum(domain: TypedDomain, x: Array, axes: list[int], element: Attribute) 
     return domain.reduce(Kind.ADD, x, tuple(axes), element).reshape(shape)
 
 
-def _matmul(
-    domain: TypedDomain, a: Array, b: Array, kept: list[int], summed: list[int], element: Attribute
-) -> Array:
+def _matmul(domain: TypedDomain, a: Array, b: Array, kept: list[int], summed: list[int], element: Attribute) -> Array:
     """Sum over `summed` of a * b, which both depend on those axes; axes of size 1 stay of size 1."""
     batch = [d for d in kept if a.shape[d] != 1 and b.shape[d] != 1]
     rows = [d for d in kept if a.shape[d] != 1 and b.shape[d] == 1]

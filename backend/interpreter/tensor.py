@@ -60,7 +60,8 @@ class TensorFunctions(InterpreterFunctions):
         x = compact(x)
         x = x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
         wanted = [n if d in dims else x.shape[d] for d, n in enumerate(shape)]
-        return (reduce_value(self.domain, op.kind.data, np.broadcast_to(x, wanted), dims, element_type(op.source.type)),)
+        x = np.broadcast_to(x, wanted)
+        return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
 
     @impl(tensor.IotaOp)
     def iota(self, interpreter: Interpreter, op: tensor.IotaOp, args: PythonValues) -> PythonValues:

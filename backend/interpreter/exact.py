@@ -1,0 +1,286 @@
+"""The exact domain: floats as pairs of field elements, so that every legal reordering gives identical bits.
+
+A float m * 2^e becomes the pair (m * 2^e mod Q, m * 2^e mod P), which sums, products and quotients respect; `exp` of
+(u, w) is (1, 4^u), which turns sums into products. Tiling, splitting, reassociating and online softmax change nothing;
+a wrong index, mask, rescaling or a missing element changes everything. Other functions are hashes, an order for maxima
+is arbitrary but fixed, conversions between floats keep the value: rounding has to be checked with floats.
+
+A pair is packed into a uint64 as `u << 32 | w`; infinities and NaN have codes of their own above all pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import AnyFloat, IntegerType
+from xdsl.ir import Attribute
+
+from ...dialects.tensor import Kind, identity
+from . import modular
+from .domains import BINARY, UNARY, Array, TypedDomain, numpy_dtype
+from .modular import P, Q
+
+SPECIAL = np.uint64(1 << 63)
+INF, NEG_INF, NAN = SPECIAL | np.uint64(1), SPECIAL | np.uint64(2), SPECIAL | np.uint64(3)
+ZERO, ONE = np.uint64(0), np.uint64(1 << 32 | 1)
+_LOW = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+_63 = np.uint64((1 << 63) - 1)
+_STIR = 0x2545F4914F6CDD1D | 1
+_UNSTIR = pow(_STIR, -1, 1 << 63)
+_OFFSET = 0x1E3779B97F4A7C15
+_LOG2_E = float(np.float32(math.log2(math.e)))
+
+
+def pack(u: Array, w: Array) -> Array:
+    """The code of the pair (u, w)."""
+    return (np.asarray(u, np.uint64) << _SHIFT) | np.asarray(w, np.uint64)
+
+
+def unpack(x: Array) -> tuple[Array, Array]:
+    """The pair of the code `x`, which is not special."""
+    x = np.asarray(x, np.uint64)
+    return x >> _SHIFT, x & _LOW
+
+
+def special(x: Array) -> Array:
+    """Where `x` is an infinity or NaN."""
+    return np.asarray(x, np.uint64) >= SPECIAL
+
+
+@cache
+def _powers_of_two(prime: int) -> Array:
+    """2 ** e mod prime for e in -1200..1200, at index e + 1200."""
+    return np.array([pow(2, e, prime) for e in range(-1200, 1201)], np.uint64)
+
+
+def encode_floats(x: Array) -> Array:
+    """Floats of any width as codes; equal floats give equal codes, -0.0 that of 0."""
+    x = np.asarray(x).astype(np.float64)
+    finite = np.isfinite(x)
+    fraction, exponent = np.frexp(np.where(finite, x, 0.0))
+    mantissa = np.abs(fraction * 2.0**53).astype(np.uint64)
+    parts: list[Array] = []
+    for prime in (Q, P):
+        modulus = np.uint64(prime)
+        value = modular.multiply(mantissa % modulus, _powers_of_two(prime)[exponent - 53 + 1200], prime)
+        parts.append(np.where(x < 0, (modulus - value) % modulus, value))
+    codes = pack(*parts)
+    codes = np.where(np.isnan(x), NAN, codes)
+    return np.where(np.isinf(x), np.where(x > 0, INF, NEG_INF), codes)
+
+
+def encode_integers(x: Array) -> Array:
+    """Integers as codes."""
+    x = np.asarray(x)
+    if x.dtype.kind != "u":
+        x = x.astype(np.int64)
+    return pack((x % Q).astype(np.uint64), (x % P).astype(np.uint64))
+
+
+def _mix(x: Array, salt: int) -> Array:
+    """A 64-bit hash (splitmix) of `x`."""
+    x = np.asarray(x, np.uint64) + np.uint64(salt)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _salt(name: str) -> int:
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return value
+
+
+def _hashed(name: str, x: Array) -> Array:
+    h = _mix(x, _salt(name))
+    return pack((h >> _SHIFT) % np.uint64(Q), _mix(h, 1) % np.uint64(P))
+
+
+def order(x: Array) -> Array:
+    """A key for comparisons: -inf lowest, then the pairs in a scrambled order, then +inf; NaN is above all."""
+    x = np.asarray(x, np.uint64)
+    key = ((x & _63) * np.uint64(_STIR) + np.uint64(_OFFSET)) & _63
+    key = np.where(x == NEG_INF, ZERO, key + np.uint64(1))
+    key = np.where(x == INF, SPECIAL | np.uint64(1), key)
+    return np.where(x == NAN, SPECIAL | np.uint64(2), key)
+
+
+def _from_order(key: Array) -> Array:
+    x = ((key - np.uint64(1) - np.uint64(_OFFSET)) * np.uint64(_UNSTIR)) & _63
+    x = np.where(key == ZERO, NEG_INF, x)
+    x = np.where(key == SPECIAL | np.uint64(1), INF, x)
+    return np.where(key == SPECIAL | np.uint64(2), NAN, x)
+
+
+def _negative(w: Array) -> Array:
+    """The sign of a pair: multiplicative, -1 is negative, every result of exp is positive."""
+    return modular.power(np.asarray(w, np.uint64), Q, P) == np.uint64(P - 1)
+
+
+def _as_float(x: Array) -> Array:
+    """A float of the kind of `x` (infinite, NaN, zero, negative, positive), to compute specials with."""
+    _, w = unpack(x)
+    value = np.where(_negative(w), -1.0, 1.0)
+    value = np.where(x == ZERO, 0.0, value)
+    value = np.where(x == INF, np.inf, value)
+    value = np.where(x == NEG_INF, -np.inf, value)
+    return np.where(x == NAN, np.nan, value)
+
+
+def _patched(name: str, result: Array, *operands: Array) -> Array:
+    """`result` with elements recomputed by IEEE rules where an operand is special."""
+    bad = special(operands[0])
+    for x in operands[1:]:
+        bad = bad | special(x)
+    if not np.any(bad):
+        return result
+    shape = np.broadcast_shapes(bad.shape, np.shape(result))
+    bad, result = np.broadcast_to(bad, shape), np.array(np.broadcast_to(result, shape))
+    floats = [_as_float(np.broadcast_to(x, shape)[bad]) for x in operands]
+    ieee = BINARY[name](floats[0], floats[1]) if len(floats) == 2 else UNARY[name](floats[0])
+    result[bad] = encode_floats(ieee)
+    return result
+
+
+class ExactDomain(TypedDomain):
+    """Floats as codes in uint64; see the top of this file. Results may only be compared for equality."""
+
+    name = "exact"
+
+    def dtype(self, element: Attribute) -> np.dtype[Any]:
+        return np.dtype(np.uint64) if isinstance(element, AnyFloat) else numpy_dtype(element)
+
+    def encode(self, array: Array, element: Attribute) -> Array:
+        return encode_floats(array) if isinstance(element, AnyFloat) else np.asarray(array)
+
+    def unary(self, name: str, x: Array, element: Attribute) -> Array:
+        x = np.asarray(x, np.uint64)
+        if name == "arith.negf":
+            return self._subtract(np.asarray(ZERO), x)
+        if name == "math.absf":
+            return np.where(order(x) >= order(self.unary("arith.negf", x, element)), x, self._subtract(ZERO, x))
+        if name == "math.exp":
+            return _patched(name, self._exp(x), x)
+        if name == "math.exp2":  # so that exp2(x * log2 e) is exp(x)
+            return _patched(name, self._exp(self._multiply(x, self._inverse(encode_floats(np.asarray(_LOG2_E))))), x)
+        if name == "math.expm1":
+            return _patched(name, self._subtract(self._exp(x), ONE), x)
+        if name == "math.rsqrt":
+            return self._divide(np.asarray(ONE), self.unary("math.sqrt", x, element))
+        result = _hashed(name, x)
+        for code, value in ((ZERO, 0.0), (ONE, 1.0)):
+            known = float(UNARY[name](np.asarray(value)))
+            if not math.isfinite(known) or known == int(known):
+                result = np.where(x == code, encode_floats(np.asarray(known)), result)
+        return _patched(name, result, x)
+
+    def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
+        a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
+        match name:
+            case "arith.addf":
+                return _patched(name, self._add(a, b), a, b)
+            case "arith.subf":
+                return self._subtract(a, b)
+            case "arith.mulf":
+                return _patched(name, self._multiply(a, b), a, b)
+            case "arith.divf":
+                return self._divide(a, b)
+            case "arith.maximumf":
+                return np.where(order(a) >= order(b), a, b)
+            case "arith.minimumf":
+                return np.where((a == NAN) | ((order(a) <= order(b)) & (b != NAN)), a, b)
+            case "arith.maxnumf" | "arith.minnumf":
+                other = self.binary(f"arith.{name[6:9]}imumf", a, b, element)
+                return np.where(a == NAN, b, np.where(b == NAN, a, other))
+            case _:
+                return _patched(name, _hashed(name, _mix(a, 2) ^ b), a, b)
+
+    def compare(self, predicate: str, a: Array, b: Array) -> Array:
+        result = super().compare(predicate, order(a), order(b))
+        unordered = (np.asarray(a) == NAN) | (np.asarray(b) == NAN)
+        return result | unordered if predicate == "ne" else result & ~unordered
+
+    def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        if not isinstance(source, AnyFloat):
+            return encode_integers(x)
+        x = np.asarray(x, np.uint64)
+        if isinstance(target, AnyFloat):
+            return x
+        if isinstance(target, IntegerType) and target.width.data == 1:
+            return x != ZERO
+        u, w = unpack(x)
+        near, below = (u == w) & (u < np.uint64(1 << 30)), (np.uint64(Q) - u == np.uint64(P) - w)
+        unknown = (_mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
+        value = np.where(near, u.astype(np.int64), np.where(below, u.astype(np.int64) - Q, unknown))
+        return value.astype(self.dtype(target))
+
+    def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+        x = np.asarray(x, np.uint64)
+        if kind in (Kind.MAX, Kind.MIN):
+            lowest = order(encode_floats(np.asarray(identity(kind, element))))
+            if kind == Kind.MAX:
+                return _from_order(np.asarray(np.maximum.reduce(order(x), axis=axes, initial=lowest)))
+            result = _from_order(np.asarray(np.minimum.reduce(order(x), axis=axes, initial=lowest)))
+            return np.where(np.any(x == NAN, axis=axes), NAN, result)
+        result = self._sum(x, axes) if kind == Kind.ADD else self._prod(x, axes)
+        bad = np.any(special(x), axis=axes)
+        if not np.any(bad):
+            return result
+        floats = np.where(np.any(special(x)), _as_float(x), 0.0)
+        ieee = encode_floats((np.sum if kind == Kind.ADD else np.prod)(floats, axis=axes))
+        return np.where(bad, ieee, result)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        bad = np.any(special(a)) or np.any(special(b))
+        au, aw = unpack(np.where(special(a), ZERO, a) if bad else a)
+        bu, bw = unpack(np.where(special(b), ZERO, b) if bad else b)
+        result = pack(modular.matmul(au, bu, Q), modular.matmul(aw, bw, P))
+        if not bad:
+            return result
+        ieee = np.matmul(_as_float(a), _as_float(b))
+        return np.where(np.isfinite(ieee), result, encode_floats(ieee))
+
+    def _add(self, a: Array, b: Array) -> Array:
+        (au, aw), (bu, bw) = unpack(a), unpack(b)
+        return pack((au + bu) % np.uint64(Q), (aw + bw) % np.uint64(P))
+
+    def _subtract(self, a: Array, b: Array) -> Array:
+        (au, aw), (bu, bw) = unpack(a), unpack(np.where(special(b), ZERO, b))
+        difference = pack((au + np.uint64(Q) - bu) % np.uint64(Q), (aw + np.uint64(P) - bw) % np.uint64(P))
+        return _patched("arith.subf", difference, a, b)
+
+    def _multiply(self, a: Array, b: Array) -> Array:
+        (au, aw), (bu, bw) = unpack(a), unpack(b)
+        return pack(modular.multiply(au, bu, Q), modular.multiply(aw, bw, P))
+
+    def _inverse(self, a: Array) -> Array:
+        u, w = unpack(a)
+        return pack(modular.inverse(u, Q), modular.inverse(w, P))
+
+    def _divide(self, a: Array, b: Array) -> Array:
+        a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
+        quotient = _patched("arith.divf", self._multiply(a, self._inverse(np.where(special(b), ZERO, b))), a, b)
+        if not np.any(b == ZERO):
+            return quotient
+        a, b = np.broadcast_arrays(a, b)
+        ieee = encode_floats(np.divide(_as_float(a), 0.0))
+        return np.where(b == ZERO, ieee, quotient)
+
+    def _exp(self, x: Array) -> Array:
+        u, _ = unpack(x)
+        return pack(np.uint64(1), modular.four_to(u & np.uint64(0x7FFFFFFF)))
+
+    def _sum(self, x: Array, axes: tuple[int, ...]) -> Array:
+        u, w = unpack(x)
+        return pack(modular.total(u & np.uint64(0x7FFFFFFF), axes, Q), modular.total(w, axes, P))
+
+    def _prod(self, x: Array, axes: tuple[int, ...]) -> Array:
+        u, w = unpack(np.where(special(x), ONE, x))
+        for axis in sorted((a % x.ndim for a in axes), reverse=True):
+            u, w = modular.product(u, axis, Q), modular.product(w, axis, P)
+        return pack(u, w)

@@ -1,0 +1,224 @@
+"""The tile dialect, executed: all blocks of a grid at once, a block being one more array axis.
+
+Inside a kernel a value has the shape [blocks, *tile], of size 1 along what it does not depend on. Layouts say only who
+holds which element, so they mean nothing here. A result element that no block writes, or that two write differently, is
+an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import AnyFloat, MemRefType
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    PythonValues,
+    ReturnedValues,
+    TerminatorValue,
+    impl,
+    impl_terminator,
+    register_impls,
+)
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects import tile
+from ...dialects.payload import element_type, shape_of
+from ...errors import ExecutionError
+from .access import coordinates, evaluate, inside
+from .domains import Array, TypedDomain, reduce_value
+
+MAX_ELEMENTS = 1 << 24
+"""Elements of the largest value; a grid of more blocks than fit is run in pieces."""
+
+
+@dataclass
+class Buffer:
+    """A result in global memory: its elements so far and which of them were written."""
+
+    data: Array
+    written: Array
+
+
+def _ranked(x: Array, rank: int) -> Array:
+    """`x` with exactly `rank` axes."""
+    x = np.asarray(x)
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def largest_tile(op: Operation) -> int:
+    """The most elements of any value inside `op`."""
+    return max((math.prod(shape_of(r.type)) for inner in op.walk() for r in inner.results), default=1)
+
+
+def trips(lower: Array, upper: Array, step: Array) -> tuple[int, Array]:
+    """The most iterations of a loop over all blocks, and each block's own number."""
+    if np.any(step <= 0):
+        raise ExecutionError(f"a loop with step {int(np.min(step))}")
+    count = np.maximum(0, -((lower - upper) // step))
+    return int(np.max(count, initial=0)), count
+
+
+@register_impls
+class TileFunctions(InterpreterFunctions):
+    """Block programs over any scalar domain."""
+
+    def __init__(self, domain: TypedDomain) -> None:
+        self.domain = domain
+        self.active = np.ones(1, np.bool_)
+
+    @impl(tile.LaunchOp)
+    def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
+        kernel = interpreter.get_op_for_symbol(op.kernel)
+        if not isinstance(kernel, tile.KernelOp):
+            raise ExecutionError(f"{op.kernel} is not a kernel")
+        inputs = [np.broadcast_to(a, shape_of(v.type)) for a, v in zip(args, op.inputs, strict=True)]
+        results = [
+            Buffer(
+                np.zeros(shape_of(r.type), self.domain.dtype(element_type(r.type))),
+                np.zeros(shape_of(r.type), np.bool_),
+            )
+            for r in op.res
+        ]
+        if len(inputs) + len(results) != len(kernel.buffers):
+            raise ExecutionError(f"{op.kernel} takes {len(kernel.buffers)} buffers, not {len(inputs) + len(results)}")
+        for buffer, value in zip(kernel.buffers, (*op.inputs, *op.res), strict=True):
+            assert isinstance(buffer.type, MemRefType)
+            if tuple(buffer.type.get_shape()) != shape_of(value.type):
+                raise ExecutionError(f"passes {value.type} for {buffer.type}")
+        self._run_grid(interpreter, kernel, (*inputs, *results))
+        for n, buffer in enumerate(results):
+            if not buffer.written.all():
+                at = tuple(int(i) for i in np.argwhere(~buffer.written)[0])
+                raise ExecutionError(f"element {at} of result {n} is never written")
+        return tuple(b.data for b in results)
+
+    def _run_grid(self, interpreter: Interpreter, kernel: tile.KernelOp, buffers: PythonValues) -> None:
+        blocks = math.prod(kernel.grid_shape)
+        step = max(1, MAX_ELEMENTS // largest_tile(kernel))
+        for first in range(0, blocks, step):
+            numbers = np.arange(first, min(first + step, blocks))
+            ids = np.unravel_index(numbers, kernel.grid_shape) if kernel.grid_shape else ()
+            self.active = np.ones(len(numbers), np.bool_)
+            interpreter.run_ssacfg_region(kernel.body, (*buffers, *(i.astype(np.int64) for i in ids)), "kernel")
+
+    def _space(self, op: Operation, tile_of: SSAValue, symbols: Sequence[SSAValue], values: Sequence[Array]):
+        """The tile's indices and the symbols' values, all of the shape [blocks, *tile]."""
+        shape = shape_of(tile_of.type)
+        dims = [np.arange(n).reshape((1, n) + (1,) * (len(shape) - 1 - d)) for d, n in enumerate(shape)]
+        found: list[Array] = []
+        for s, v in zip(symbols, values, strict=True):
+            v = _ranked(v, 1 + len(shape_of(s.type)))
+            found.append(v if shape_of(s.type) else v.reshape((-1,) + (1,) * len(shape)))
+        return dims, found, self.active.reshape((-1,) + (1,) * len(shape))
+
+    @impl(tile.LoadOp)
+    def load(self, interpreter: Interpreter, op: tile.LoadOp, args: PythonValues) -> PythonValues:
+        source = args[0].data if isinstance(args[0], Buffer) else args[0]
+        dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + len(op.symbols)])
+        mask = inside(op.domain, dims, symbols)
+        fill = args[-1] if op.fill is not None else self.domain.constant(0, element_type(op.result.type))
+        fill = _ranked(fill, 1).reshape((-1,) + (1,) * len(dims))
+        if 0 in source.shape:
+            return (np.broadcast_to(fill, np.broadcast_shapes(fill.shape, mask.shape)),)
+        if not self.active.all():
+            mask = mask & active
+        places = coordinates(op.map.data, source.shape, dims, symbols, mask)
+        values = _ranked(source[places] if places else source, 1 + len(dims))
+        return (values if mask.all() else np.where(mask, values, fill),)
+
+    @impl(tile.StoreOp)
+    def store(self, interpreter: Interpreter, op: tile.StoreOp, args: PythonValues) -> PythonValues:
+        value, buffer = args[0], args[1]
+        if not isinstance(buffer, Buffer):
+            raise ExecutionError("writes an input")
+        dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
+        mask = inside(op.domain, dims, symbols) & active
+        places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
+        shape = (len(self.active), *shape_of(op.value.type))
+        mask = np.broadcast_to(mask, shape)
+        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
+        where = tuple(np.broadcast_to(p, shape)[mask] for p in places)
+        old = buffer.written[where] & ~self.domain.same(buffer.data[where], value)
+        buffer.data[where] = value
+        buffer.written[where] = True
+        wrong = np.atleast_1d(old | ~self.domain.same(buffer.data[where], value))
+        if wrong.any():
+            at = tuple(int(np.atleast_1d(w)[int(np.argmax(wrong))]) for w in where)
+            raise ExecutionError(f"element {at} is written twice, with different values")
+        return ()
+
+    @impl(tile.AffineOp)
+    def affine(self, interpreter: Interpreter, op: tile.AffineOp, args: PythonValues) -> PythonValues:
+        dims, symbols, _ = self._space(op, op.result, op.symbols, args)
+        return (_ranked(evaluate(op.map.data.results[0], dims, symbols), 1 + len(dims)),)
+
+    @impl(tile.BroadcastOp)
+    def broadcast(self, interpreter: Interpreter, op: tile.BroadcastOp, args: PythonValues) -> PythonValues:
+        x = _ranked(args[0], 1 + len(shape_of(op.source.type)))
+        return (np.expand_dims(x, tuple(1 + int(d) for d in sorted(op.along.get_values()))),)
+
+    @impl(tile.ReduceOp)
+    def reduce(self, interpreter: Interpreter, op: tile.ReduceOp, args: PythonValues) -> PythonValues:
+        shape = shape_of(op.source.type)
+        dims = tuple(1 + int(d) for d in op.dims.get_values())
+        x = _ranked(args[0], 1 + len(shape))
+        x = np.broadcast_to(x, [n if d in dims else x.shape[d] for d, n in enumerate((1, *shape))])
+        return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
+
+    @impl(tile.DotOp)
+    def dot(self, interpreter: Interpreter, op: tile.DotOp, args: PythonValues) -> PythonValues:
+        element = element_type(op.acc.type)
+        lhs, rhs = (self._operand(v, x, element) for v, x in zip((op.lhs, op.rhs), args, strict=False))
+        product = self.domain.matmul(lhs, rhs)
+        return (self.domain.binary("arith.addf", _ranked(args[2], 3), product, element),)
+
+    def _operand(self, value: SSAValue, x: Array, element: object) -> Array:
+        """An operand of a contraction in the accumulator's type, of full size in its tile."""
+        x = _ranked(x, 3)
+        x = np.broadcast_to(x, (x.shape[0], *shape_of(value.type)))
+        source = element_type(value.type)
+        if not isinstance(source, AnyFloat):
+            raise ExecutionError(f"contracts {source}")
+        return self.domain.cast(x, source, element)  # pyright: ignore[reportArgumentType]
+
+    @impl(tile.ConvertLayoutOp)
+    def convert_layout(self, interpreter: Interpreter, op: tile.ConvertLayoutOp, args: PythonValues) -> PythonValues:
+        return args
+
+    @impl(tile.StageOp)
+    def stage(self, interpreter: Interpreter, op: tile.StageOp, args: PythonValues) -> PythonValues:
+        return args
+
+    @impl(scf.ForOp)
+    def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
+        """A loop; blocks that run fewer iterations than others keep their values and write nothing any more."""
+        lower, upper, step = (_ranked(a, 1) for a in args[:3])
+        state, outer = tuple(args[3:]), self.active
+        most, count = trips(lower, upper, step)
+        for i in range(most):
+            running = outer & (i < count)
+            self.active = np.broadcast_to(running, outer.shape)
+            new = interpreter.run_ssacfg_region(op.body, (lower + i * step, *state), "for")
+            state = tuple(
+                self._advance(running, a, b, len(shape_of(r.type)))
+                for a, b, r in zip(state, new, op.results, strict=True)
+            )
+        self.active = outer
+        return state
+
+    def _advance(self, running: Array, old: Array, new: Array, rank: int) -> Array:
+        if running.all():
+            return new
+        mask = running.reshape((-1,) + (1,) * rank)
+        return np.where(mask, _ranked(new, 1 + rank), _ranked(old, 1 + rank))
+
+    @impl_terminator(scf.YieldOp)
+    def yield_(
+        self, interpreter: Interpreter, op: scf.YieldOp, args: PythonValues
+    ) -> tuple[TerminatorValue, PythonValues]:
+        return ReturnedValues(args), ()
