@@ -1,0 +1,190 @@
+"""Pulling a tensor value into a kernel: its definition, with the index substituted, down to what is in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, i1, i64
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from ...dialects import payload, tensor
+from ...dialects.locations import location_text
+from ...dialects.payload import element_type, shape_of
+from ...errors import UnsupportedError
+from ..index_simplify import Form
+from .fold import payload_node
+from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar
+
+
+@contextmanager
+def deep_recursion(depth: int = 20_000) -> Generator[None]:
+    """Allow recursion along chains of that many operations."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, depth))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@dataclass
+class Pull:
+    """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
+
+    graph: Graph
+    stops: frozenset[SSAValue] | set[SSAValue]
+    _done: dict[tuple[SSAValue, tuple[Form, ...], Guard], Node] = field(
+        default_factory=dict[tuple[SSAValue, tuple[Form, ...], Guard], Node]
+    )
+
+    def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
+        """What the kernel that stores `value` computes for each element, and the variables of its dimensions."""
+        forms, numbers = list[Form](), list[int]()
+        for position, extent in enumerate(shape_of(value.type)):
+            form, digits = self.graph.variable(("free", position, extent))
+            forms.append(form)
+            numbers.extend(digits)
+        if isinstance(value.owner, Block):
+            return self.value(value, tuple(forms), ()), tuple(numbers)
+        return self._define(value, value.owner, tuple(forms), ()), tuple(numbers)
+
+    def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
+        key = (value, at, guard)
+        node = self._done.get(key)
+        if node is None:
+            owner = value.owner
+            if not isinstance(owner, Block) and value not in self.stops:
+                node = self._define(value, owner, at, guard)
+            elif isinstance(value.type, TensorType):
+                node = self._load(value, at, guard)
+            else:
+                node = self.graph.scalar(value)
+            self._done[key] = node
+        return node
+
+    def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        fill = self.graph.number(0, element_type(value.type)) if guard else None
+        return self.graph.load(value, at, guard, fill, chosen=False)
+
+    def _define(self, value: SSAValue, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
+        if isinstance(op, payload.ConstantOp):
+            return self.graph.constant(op.value, op)
+        if isinstance(op, tensor.IndexMapOp):
+            return self._view(op, at, guard)
+        if isinstance(op, tensor.ReduceOp):
+            return self._reduce(op, at, guard)
+        if isinstance(op, tensor.GatherOp):
+            return self._gather(op, at, guard)
+        if isinstance(op, tensor.IotaOp):
+            index = self.graph.index(at[op.dim.value.data], i64, op)
+            return payload_node(self.graph, _cast(element_type(value.type)), (index,))
+        if not payload.is_payload(op) or len(op.results) != 1:
+            raise UnsupportedError("cannot become part of a kernel", operator=op.name, location=location_text(op))
+        return payload_node(self.graph, op, tuple(self.value(v, at, guard) for v in op.operands))
+
+    def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        simplifier = self.graph.simplifier
+        coordinates = tuple(simplifier.read(e, at) for e in op.map.data.results)
+        if op.domain is None:
+            return self.value(op.source, coordinates, guard)
+        assert op.fill is not None
+        bounds = zip(op.domain.affine.results, op.domain.bounds, strict=True)
+        return self._guarded(op.source, coordinates, guard, [(simplifier.read(e, at), *b) for e, b in bounds], op.fill)
+
+    def _gather(self, op: tensor.GatherOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        symbols = [self.graph.symbol_for(self.value(i, at, guard)) for i in op.indices]
+        coordinates = tuple(self.graph.simplifier.read(e, at, symbols) for e in op.map.data.results)
+        constraints = [(c, 0, n) for c, n in zip(coordinates, shape_of(op.source.type), strict=True)]
+        return self._guarded(op.source, coordinates, guard, constraints, None)
+
+    def _guarded(
+        self,
+        source: SSAValue,
+        at: tuple[Form, ...],
+        guard: Guard,
+        constraints: Sequence[Constraint],
+        fill_value: SSAValue | None,
+    ) -> Node:
+        """Element `at` of `source` where the constraints hold, else the fill (zero without one)."""
+        graph = self.graph
+        if fill_value is None:
+            fill: Node = graph.number(0, element_type(source.type))
+        else:
+            fill = self.value(fill_value, (), ())
+        new = list[Constraint]()
+        for constraint in constraints:
+            if graph.simplifier.outside(*constraint):
+                return fill
+            if constraint not in guard and not graph.simplifier.within(*constraint) and constraint not in new:
+                new.append(constraint)
+        inner = tuple(sorted((*guard, *new)))
+        node = self.value(source, at, inner)
+        if not new or node is fill:
+            return node
+        if isinstance(node, Load) and (node.fill is fill or not node.chosen) and isinstance(fill, Constant | Scalar):
+            return graph.load(node.source, node.coordinates, node.guard, fill, chosen=True)
+        return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
+
+    def _holds(self, constraints: Sequence[Constraint]) -> Node:
+        """Whether the constraints hold, as an i1."""
+        graph, result = self.graph, None
+        for form, lo, hi in constraints:
+            value = graph.index(form, i64, None)
+            for compare, bound in ((_GE, lo), (_LT, hi)):
+                side = payload_node(graph, compare, (value, graph.number(bound, i64)))
+                result = side if result is None else payload_node(graph, _AND, (result, side))
+        assert result is not None
+        return result
+
+    def _reduce(self, op: tensor.ReduceOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        graph = self.graph
+        used = 0
+        for form in (*at, *(c[0] for c in guard)):
+            used |= graph.free_of(form)
+        shape, dims = shape_of(op.source.type), set(op.dims.get_values())
+        outer, coordinates, variables = iter(at), list[Form](), list[int]()
+        for position, extent in enumerate(shape):
+            if position not in dims:
+                coordinates.append(next(outer))
+                continue
+            form, digits = self._fresh(extent, used)
+            used |= sum(1 << d for d in digits)
+            coordinates.append(form)
+            variables.extend(digits)
+        body = self.value(op.source, tuple(coordinates), guard)
+        return graph.reduce(op.kind.data, tuple(variables), body, op)
+
+    def _fresh(self, extent: int, used: int) -> tuple[Form, tuple[int, ...]]:
+        """The first variable of this extent that is not in `used`."""
+        ordinal = 0
+        while True:
+            form, digits = self.graph.variable(("reduce", ordinal, extent))
+            if not any(used >> d & 1 for d in digits):
+                return form, digits
+            ordinal += 1
+
+
+def _dummy(type: Attribute) -> SSAValue:
+    return payload.ConstantOp(0, type).result
+
+
+@cache
+def _select(type: Attribute) -> Operation:
+    return payload.SelectOp(_dummy(i1), _dummy(type), _dummy(type))
+
+
+@cache
+def _cast(type: Attribute) -> Operation:
+    return payload.CastOp(_dummy(i64), type)
+
+
+_GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
+_LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
+_AND = arith.AndIOp(_dummy(i1), _dummy(i1))
+"""Ops that stand for what guards compute; only their names, properties and result types matter."""
