@@ -10,7 +10,13 @@ from .domain import DomainAttr
 
 
 def verify_access(
-    map: AffineMapAttr, dims: int, symbols: int, results: int, domain: DomainAttr | None, fill: SSAValue | None, what: str
+    map: AffineMapAttr,
+    dims: int,
+    symbols: int,
+    results: int,
+    domain: DomainAttr | None,
+    fill: SSAValue | None,
+    what: str,
 ) -> None:
     """Check that `map` takes `dims` dimensions and `symbols` symbols to `results` coordinates, and that the domain
     takes the same. `what` names the accessed value in messages. Raises `VerifyException`."""

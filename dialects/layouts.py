@@ -1,7 +1,7 @@
 """Layout attributes: who holds which element of a tile. Linear layouts over GF(2) are the one layout class.
 
-A layout sends the bits of (register, lane, warp) to coordinates: every bit owns a basis vector, and the coordinates of a
-holder are the exclusive or of the bases of its set bits. Broadcast (a zero basis), slices, matrix fragments and
+A layout sends the bits of (register, lane, warp) to coordinates: every bit owns a basis vector, and the coordinates
+of a holder are the exclusive or of the bases of its set bits. Broadcast (a zero basis), slices, matrix fragments and
 swizzles are all of this form. After Zhou et al., "Linear Layouts: Robust Code Generation of Efficient Tensor
 Computation Using F2", 2025. The algebra is in `linear_layout.py`.
 """
@@ -81,8 +81,8 @@ class LayoutAttr(ParametrizedAttribute):
 
 @irdl_attr_definition
 class SharedAttr(ParametrizedAttribute):
-    """A tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`; bit `i` of the element offset owns basis
-    `i`, a bijection between offsets and coordinates."""
+    """A tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`; bit `i` of the element offset owns
+    basis `i`, a bijection between offsets and coordinates."""
 
     name = "tile.shared"
     offset: BasesAttr

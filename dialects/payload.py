@@ -1,7 +1,8 @@
 """The payload dialect: the scalar operations that upstream `arith` and `math` lack on shaped types.
 
 Scalar computation is written once and survives from the tensor level to CUDA; only the *type* says at which level a
-value lives: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>` (kernel).
+value lives: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>`
+(kernel).
 Most of it is upstream `arith`/`math`. In xDSL 0.74 comparison, selection, conversion and constants fall short on shaped
 types (`arith.cmpf` on tensors yields a scalar `i1`, dense -inf does not round-trip); this dialect holds exactly those.
 
@@ -55,7 +56,7 @@ def element_type(t: Attribute) -> Attribute:
 
 
 def with_element(t: Attribute, element: Attribute) -> Attribute:
-    """`t` with another scalar inside: (`tensor<4xf32, #l>`, `i1`) gives `tensor<4xi1, #l>`; (`f32`, `i1`) gives `i1`."""
+    """`t` with another scalar inside: `tensor<4xi1, #l>` of (`tensor<4xf32, #l>`, `i1`), and `i1` of (`f32`, `i1`)."""
     if isinstance(t, TensorType):
         return TensorType(element, t.get_shape(), t.encoding)  # pyright: ignore[reportUnknownMemberType]
     if isinstance(t, VectorType):
@@ -80,7 +81,7 @@ def is_low_precision(t: Attribute) -> bool:
 
 
 class Predicate(StrEnum):
-    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, `i1` is
+    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, on `i1`
     false < true."""
 
     EQ = "eq"

@@ -1,6 +1,6 @@
-"""`#tile.schedule`: every decision about how one kernel runs, as one attribute that a planner, a record or a person writes.
+"""`#tile.schedule`: every decision about how one kernel runs, as one attribute.
 
-The planning pass puts it on a `loop.nest`; the passes below it are mechanical and read their decision here.
+A planner, a tuned record or a person writes it. The planning pass puts it on a `loop.nest`; the passes below it are mechanical and read their decision here.
 """
 
 from __future__ import annotations

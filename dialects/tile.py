@@ -177,8 +177,8 @@ class LaunchOp(IRDLOperation):
 class LoadOp(IRDLOperation):
     """A tile of a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
 
-    Dimensions of the map are the tile's; a symbol is an `index` (the same for the whole tile) or a tile of `index` of the
-    result's shape (one for each element: a gather).
+    Dimensions of the map are the tile's; a symbol is an `index` (the same for the whole tile) or a tile of `index` of
+    the result's shape (one for each element: a gather).
 
     ```
     %x = tile.load %X[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i)

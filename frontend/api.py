@@ -1,0 +1,80 @@
+"""`deplodock.compile`: a module or function becomes a program that is called like it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .capture import CapturedProgram, capture
+from .compilation import Compilation
+from .executors import Executor, make_executor
+
+
+class CompiledFunction:
+    """A compiled program: called like the module or function it came from, on tensors of the same types and shapes."""
+
+    def __init__(self, captured: CapturedProgram, target: str, executor: str) -> None:
+        self.captured = captured
+        self.compilation = Compilation(captured.module, target)
+        self._wanted = executor
+        self._executor: Executor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """Who runs it, and why; made at the first call."""
+        if self._executor is None:
+            self._executor = make_executor(self._wanted, self.compilation)
+        return self._executor
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. Raises ShapeError for arguments unlike the example ones."""
+        tensors = self.captured.bind(args, kwargs)
+        return self.captured.restore(self.executor.run(tensors))
+
+    def ir(self, level: str) -> str:
+        """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
+        return self.compilation.text(level)
+
+    @property
+    def pipeline(self) -> str:
+        """The passes from the torch level to the kernel level, as one argument for `dl-opt -p`."""
+        return self.compilation.pipeline()
+
+
+def compile(
+    module_or_function: Callable[..., Any],
+    example_args: Sequence[Any],
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "sm_90a",
+    executor: str = "auto",
+) -> CompiledFunction:
+    """Compile a module or function for arguments like the example ones.
+
+    `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
+    `simulator`, `reference`). The result takes and gives torch tensors. Raises CompileError, or a subclass of it, for
+    whatever is not understood.
+    """
+    captured = capture(module_or_function, tuple(example_args), dict(example_kwargs or {}))
+    compiled = CompiledFunction(captured, target, executor)
+    compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
+    return compiled
+
+
+def torch_compile_backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found."""
+    compiled = compile(graph, [_example(i) for i in example_inputs])
+    return lambda *args: _as_tuple(compiled(*args))
+
+
+def _example(value: Any) -> Any:
+    """Dynamo may hand over fake tensors; an example of the same type stands in for one."""
+    if isinstance(value, torch.Tensor) and type(value).__name__ == "FakeTensor":
+        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+    return value
+
+
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, tuple | list) else (value,)

@@ -1,0 +1,28 @@
+"""PyTorch tensors and NumPy arrays of the same bits."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+_BY_BITS = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
+"""Types that NumPy does not have: the integer type that carries their bits, and their ml_dtypes type."""
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """`tensor` as a C-contiguous array on the host; bfloat16 as ml_dtypes' type."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype in _BY_BITS:
+        carrier, dtype = _BY_BITS[tensor.dtype]
+        return tensor.view(carrier).numpy().view(dtype)
+    return tensor.numpy()
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """`array` as a tensor that owns its memory."""
+    array = np.array(array, order="C", copy=True)
+    for dtype, (carrier, numpy_dtype) in _BY_BITS.items():
+        if array.dtype == numpy_dtype:
+            return torch.from_numpy(array.view(np.int16)).view(carrier).view(dtype)
+    return torch.from_numpy(array)

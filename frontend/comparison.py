@@ -1,0 +1,106 @@
+"""How far a result may be from PyTorch's, and how far it is.
+
+The tolerance is not a constant: it follows from the rounding of the data types that the program computes and stores
+in, and from the lengths of its reductions. With unit roundoff u, a sum of n terms in any order is off by about u * sqrt(n)
+relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8), each
+narrowing cast by the narrower type's u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from xdsl.dialects.builtin import AnyFloat, ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from ..dialects import tensor as tensor_dialect
+from ..dialects.payload import CastOp, element_type, is_low_precision, shape_of
+
+_HEADROOM = 8.0
+"""How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
+
+_ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
+
+
+def tolerances(module: ModuleOp) -> list[float]:
+    """The relative tolerance of every result of `@main`, from the module at the tensor level; 0 for integers.
+
+    Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
+    its own.
+    """
+    errors: dict[SSAValue, float] = {}
+    results: list[float] = []
+    for op in module.walk():
+        if op.name == "func.return":
+            results = [_HEADROOM * errors.get(v, 0.0) if _is_float(v) else 0.0 for v in op.operands]
+            continue
+        worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
+        for r in op.results:
+            errors[r] = worst + _own_error(op, r)
+    return results
+
+
+def _is_float(value: SSAValue) -> bool:
+    return isinstance(element_type(value.type), AnyFloat)
+
+
+def _own_error(op: Operation, result: SSAValue) -> float:
+    """The relative error that one operation adds."""
+    roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
+    if isinstance(op, tensor_dialect.ReduceOp):
+        terms = math.prod(n for i, n in enumerate(shape_of(op.source.type)) if i in op.dims.get_values())
+        return roundoff * math.sqrt(max(terms, 1))
+    if isinstance(op, CastOp):
+        return roundoff if is_low_precision(result.type) else 0.0
+    moves = op.name in ("payload.constant", "payload.select") or op.name.startswith("tensor.")
+    return 0.0 if moves else roundoff
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One result against the expected one. `error` and `tolerance` are relative to max(|expected|, its RMS)."""
+
+    index: int
+    type: str
+    error: float
+    tolerance: float
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right."""
+        return not self.reason and self.error <= self.tolerance
+
+
+def compare(
+    actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], allowed: Sequence[float]
+) -> list[Difference]:
+    """Every result against the expected one: data type, shape, NaN and infinities in the same places, then values."""
+    if not len(actual) == len(expected) == len(allowed):
+        return [Difference(0, "", math.inf, 0.0, f"{len(actual)} results for {len(expected)}")]
+    pairs = zip(actual, expected, allowed, strict=True)
+    return [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
+
+
+def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) -> Difference:
+    kind = f"{str(e.dtype).removeprefix('torch.')}[{', '.join(map(str, e.shape))}]"
+    if a.dtype != e.dtype or a.shape != e.shape:
+        return Difference(index, kind, math.inf, tolerance, f"is {a.dtype} of shape {list(a.shape)}")
+    if not e.dtype.is_floating_point:
+        wrong = int((a != e).sum())
+        return Difference(index, kind, wrong / max(e.numel(), 1), 0.0, f"{wrong} elements differ" if wrong else "")
+    x, y = a.double(), e.double()
+    if not torch.equal(x.isnan(), y.isnan()):
+        return Difference(index, kind, math.inf, tolerance, "NaN in other places")
+    infinite = y.isinf() | x.isinf()
+    if not torch.equal(x[infinite], y[infinite]):
+        return Difference(index, kind, math.inf, tolerance, "infinities in other places")
+    finite = ~(infinite | y.isnan())
+    x, y = x[finite], y[finite]
+    if not y.numel():
+        return Difference(index, kind, 0.0, tolerance)
+    scale = torch.clamp(y.abs(), min=max(float(y.square().mean().sqrt()), torch.finfo(torch.float64).tiny))
+    return Difference(index, kind, float(((x - y).abs() / scale).max()), tolerance)

@@ -1,0 +1,144 @@
+"""One program at all levels: the captured torch module, taken down level by level, each kept and printable.
+
+The passes between two levels are named pipelines (`passes/pipelines.py`), the same that `dl-opt` runs, so the text of a
+level, read back and given the rest of the pipeline, gives the same CUDA.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.printer import Printer
+
+from ..dialects.parsing import make_context
+from ..errors import CompileError
+from ..passes.pipelines import parse_passes, pipeline_text
+from ..passes.remarks import Remark, collect_remarks
+from ..passes.running import Observer, run_passes
+
+LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
+"""The levels from top to bottom; all but the last are dialects."""
+
+PIPELINE_TO = {
+    "tensor": "torch-to-tensor",
+    "loop": "tensor-to-loop",
+    "tile": "loop-to-tile",
+    "kernel": "tile-to-kernel",
+}
+"""The named pipeline that leads to each level from the one above."""
+
+
+class InternalError(CompileError):
+    """A pass failed for a reason of its own: a bug of deplodock, not of the program."""
+
+
+@dataclass
+class Compilation:
+    """A program on its way down, for one target.
+
+    `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
+    pass that runs. `seconds` has the time every pass took, in the order they ran.
+    """
+
+    module: ModuleOp
+    target: str = "sm_90a"
+    observers: Sequence[Observer] = ()
+    verify: bool = False
+    remarks: list[Remark] = field(default_factory=list[Remark])
+    seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
+    _cuda: str | None = None
+
+    def __post_init__(self) -> None:
+        from ..backend.targets import get_target
+
+        get_target(self.target)  # refuse an unknown one before any work
+        self.ctx = make_context()
+        self._levels["torch"] = self.module
+
+    def passes_to(self, level: str) -> tuple[ModulePass, ...]:
+        """The passes from the torch level to `level` (the kernel level for `cuda`)."""
+        steps = LEVELS[1 : min(_position(level), len(LEVELS) - 2) + 1]
+        return tuple(p for step in steps for p in self._step(step))
+
+    def pipeline(self, level: str = "cuda") -> str:
+        """The passes from the torch level to `level`, as one argument for `dl-opt -p`."""
+        return pipeline_text(self.passes_to(level))
+
+    def _step(self, level: str) -> tuple[ModulePass, ...]:
+        name = PIPELINE_TO[level]
+        return parse_passes(f'{name}{{target="{self.target}"}}' if level in ("tile", "loop", "kernel") else name)
+
+    def at(self, level: str) -> ModuleOp:
+        """The module at a level. Don't change it: the levels below are made from it."""
+        position = _position(level)
+        if level == "cuda":
+            raise CompileError("CUDA is text, not a module: see `Compilation.cuda`")
+        if level not in self._levels:
+            module = self.at(LEVELS[position - 1]).clone()
+            self._run(module, self._step(level))
+            self._levels[level] = module
+        return self._levels[level]
+
+    def _run(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
+        clock = _Clock()
+        try:
+            with collect_remarks() as remarks:
+                run_passes(self.ctx, module, passes, [clock, *self.observers], verify=self.verify)
+        except CompileError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            name = clock.current
+            raise InternalError(f"internal error in pass {name!r}: {type(error).__name__}: {reason}") from error
+        finally:
+            self.seconds += clock.seconds
+        self.remarks += remarks
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA source of all kernels."""
+        if self._cuda is None:
+            from ..backend.cuda_target import CudaTarget
+
+            out = io.StringIO()
+            start = time.perf_counter()
+            CudaTarget(arch=self.target).emit(self.ctx, self.at("kernel"), out)
+            self.seconds.append(("print-cuda", time.perf_counter() - start))
+            self._cuda = out.getvalue()
+        return self._cuda
+
+    def text(self, level: str) -> str:
+        """A level as text. The torch level carries the locations of the Python source, so that nothing is lost when it
+        is read back."""
+        if level == "cuda":
+            return self.cuda
+        out = io.StringIO()
+        Printer(out, print_debuginfo=level == "torch").print_op(self.at(level))
+        return out.getvalue() + "\n"
+
+
+class _Clock(Observer):
+    """Times every pass, and knows which one is running."""
+
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+        self.current = ""
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.current = module_pass.name
+        self._start = time.perf_counter()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.seconds.append((module_pass.name, time.perf_counter() - self._start))
+
+
+def _position(level: str) -> int:
+    if level not in LEVELS:
+        raise CompileError(f"unknown level {level!r}; the levels are {', '.join(LEVELS)}")
+    return LEVELS.index(level)

@@ -1,0 +1,109 @@
+"""Who runs a compiled program: the GPU, or one of the levels on the host.
+
+`cuda`       the cubin on the GPU, through CuPy, on torch's stream and memory
+`emulator`   the printed CUDA text, compiled by the host compiler, one fiber a thread
+`simulator`  the kernel level, all threads of a block as NumPy arrays, with reports
+`reference`  the tensor level in NumPy: the fastest without a GPU
+`auto`       `cuda` where there is a device, else `reference`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import CompileError, ExecutionError
+from .arrays import to_numpy, to_torch
+from .compilation import Compilation
+
+EXECUTORS = ("auto", "cuda", "emulator", "simulator", "reference")
+
+Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Executor:
+    """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen."""
+
+    name: str
+    why: str
+    run: Run
+
+
+def make_executor(name: str, compilation: Compilation) -> Executor:
+    """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
+    ExecutionError where `cuda` is asked for and there is none."""
+    if name not in EXECUTORS:
+        raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
+    missing = cuda_missing() if name in ("auto", "cuda") else None
+    if name == "cuda" and missing:
+        raise ExecutionError(f"no CUDA to run on: {missing}")
+    if name == "auto":
+        why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
+        name = "reference" if missing else "cuda"
+    else:
+        why = "asked for"
+    return Executor(name, why, _RUNS[name](compilation))
+
+
+def cuda_missing() -> str | None:
+    """Why no CUDA program can run here, in a few words; None where it can."""
+    if not torch.cuda.is_available():
+        return "PyTorch sees no CUDA device"
+    try:
+        import cupy  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return "CuPy is not installed (pip install 'deplodock[cuda]')"
+    return None
+
+
+def _reference(compilation: Compilation) -> Run:
+    from ..backend import reference
+
+    module = compilation.at("tensor")
+    return lambda args: [to_torch(a) for a in reference.run(module, [to_numpy(t) for t in args])]
+
+
+def _simulator(compilation: Compilation) -> Run:
+    from ..backend.simulator import simulate
+
+    module = compilation.at("kernel")
+
+    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        result = simulate(module, [to_numpy(t) for t in args])
+        if result.report.problems:
+            raise ExecutionError(str(result.report.problems[0]))
+        return [to_torch(a) for a in result.outputs]
+
+    return run
+
+
+def _emulator(compilation: Compilation) -> Run:
+    from ..backend.emulator import run_cuda_on_cpu
+    from ..backend.launch_plan import make_plan
+
+    source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
+
+    def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        outputs, reports = run_cuda_on_cpu(source, plan, [to_numpy(t) for t in args])
+        if reports:
+            raise ExecutionError(str(reports[0]))
+        return [to_torch(a) for a in outputs]
+
+    return run
+
+
+def _cuda(compilation: Compilation) -> Run:
+    from ..backend.runtime import CudaProgram
+
+    return CudaProgram(compilation.at("kernel"), compilation.cuda).run
+
+
+_RUNS: dict[str, Callable[[Compilation], Run]] = {
+    "reference": _reference,
+    "simulator": _simulator,
+    "emulator": _emulator,
+    "cuda": _cuda,
+}

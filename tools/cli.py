@@ -1,0 +1,170 @@
+"""deplodock: compile and run PyTorch programs, and look at every level on the way. `-c` and FILE.py execute Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import DeplodockError
+
+LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
+
+
+def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which program, for which target, and how much to tell."""
+    for option in (
+        click.argument("file", required=False, metavar="[FILE.py]"),
+        click.option(
+            "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
+        ),
+        click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
+        click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
+        click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--debug", is_flag=True, help="Print a traceback for an error."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="deplodock")
+def cli() -> None:
+    """A small, hackable ML compiler: PyTorch in, readable CUDA out."""
+
+
+@cli.command()
+@_program_options
+@click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
+@click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
+@click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write there instead of to stdout.")
+def compile(
+    file: str | None,
+    code: str | None,
+    target: str,
+    seed: int,
+    verbose: int,
+    as_json: bool,
+    debug: bool,
+    ir: str,
+    emit: str | None,
+    print_pipeline: bool,
+    output: str | None,
+) -> None:
+    """Compile a program and print one of its levels."""
+    from . import reports
+
+    program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
+    if print_pipeline:
+        text = program.compilation.pipeline(ir) + "\n"
+    elif emit:
+        text = reports.standalone(program)
+    elif as_json:
+        text = json.dumps(reports.as_json(program, ir), indent=1) + "\n"
+    else:
+        text = program.compilation.text(ir)
+    if verbose:
+        click.echo(reports.summary(program), err=True, nl=False)
+    _write(text, output)
+
+
+@cli.command()
+@_program_options
+@click.option("--executor", default="auto", show_default=True, help="auto, cuda, emulator, simulator or reference.")
+@click.option("--bench", is_flag=True, help="Also time it against PyTorch (a prediction where there is no GPU).")
+def run(
+    file: str | None,
+    code: str | None,
+    target: str,
+    seed: int,
+    verbose: int,
+    as_json: bool,
+    debug: bool,
+    executor: str,
+    bench: bool,
+) -> None:
+    """Run a program and compare it with PyTorch; the exit code is 1 where they differ."""
+    from . import reports
+
+    program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
+    outcome = reports.run(program, executor)
+    if bench:
+        outcome["bench"] = reports.bench(program)
+    if verbose:
+        click.echo(reports.summary(program), err=True, nl=False)
+    click.echo(json.dumps(outcome, indent=1) if as_json else reports.outcome_text(outcome))
+    if not outcome["ok"]:
+        raise SystemExit(1)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Say what is there to compile and run with."""
+    from .doctor import examine
+
+    found = examine()
+    width = max(map(len, found))
+    text = "\n".join(f"{name:{width}}  {value}" for name, value in found.items())
+    click.echo(json.dumps(found, indent=1) if as_json else text)
+
+
+def _write(text: str, output: str | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DeplodockError(f"{output}: {error.strerror}") from None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The entry point of the `deplodock` command. Exit codes: 0 done, 1 refused or wrong, 2 bad usage."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = cli.main(arguments, prog_name="deplodock", standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except click.ClickException as error:
+        click.echo(f"deplodock: error: {error.format_message()}", err=True)
+        return error.exit_code
+    except click.Abort:
+        click.echo("deplodock: interrupted", err=True)
+        return 130
+    except BrokenPipeError:  # `deplodock ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        click.echo(_message(error, arguments), err=True)
+        return 1
+
+
+def _message(error: Exception, arguments: list[str]) -> str:
+    """One line for an error, with source and caret where its place is known."""
+    from ..errors import CompileError
+    from .diagnostics import render_error
+
+    if isinstance(error, CompileError):
+        code = next((arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a in ("-c", "--code")), "")
+        return render_error(error, {"<expression>": code}, "deplodock")
+    if isinstance(error, DeplodockError):
+        return f"deplodock: error: {error}"
+    lines = str(error).strip().splitlines() or [""]
+    return f"deplodock: internal error: {type(error).__name__}: {lines[0][:300]} (--debug shows where)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What `deplodock doctor` looks for: the tools and devices that decide what can be done here."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+
+def examine() -> dict[str, str]:
+    """Name -> what was found, or why not, for everything that deplodock can make use of."""
+    checks: dict[str, Callable[[], str]] = {
+        "python": platform.python_version,
+        "deplodock": lambda: version("deplodock"),
+        "xdsl": lambda: version("xdsl"),
+        "torch": lambda: version("torch"),
+        "GPU": _gpu,
+        "CuPy": _cupy,
+        "NVRTC": _nvrtc,
+        "nvdisasm": lambda: version("nvidia-cuda-nvdisasm"),
+        "nvcc": lambda: _tool("nvcc", "--version"),
+        "C++ compiler": lambda: _tool("g++", "--version"),
+        "kernel cache": _cache,
+    }
+    return {name: _guarded(check) for name, check in checks.items()}
+
+
+def _guarded(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except PackageNotFoundError:
+        return "not installed"
+    except Exception as error:  # a broken installation is an answer here, not a failure
+        lines = str(error).strip().splitlines() or [""]
+        return f"not usable: {type(error).__name__}: {lines[0]}"
+
+
+def _gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none: programs run in the reference interpreter"
+    properties = torch.cuda.get_device_properties(0)
+    return f"{properties.name}, sm_{properties.major}{properties.minor}, {properties.multi_processor_count} SMs"
+
+
+def _cupy() -> str:
+    try:
+        import cupy  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return "not installed (needed to run on a GPU: pip install 'deplodock[cuda]')"
+    return str(cupy.__version__)
+
+
+def _nvrtc() -> str:
+    from ..backend.nvrtc import nvrtc_version
+
+    return nvrtc_version()
+
+
+def _tool(name: str, argument: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        return "not installed"
+    text = subprocess.run([path, argument], capture_output=True, text=True, timeout=20, check=False).stdout
+    lines = [line for line in text.splitlines() if "release" in line or "g++" in line] or text.splitlines()
+    return lines[0].strip() if lines else path
+
+
+def _cache() -> str:
+    from ..backend.nvrtc import cache_folder
+
+    folder = cache_folder()
+    files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
+    return f"{folder}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"

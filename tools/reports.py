@@ -1,0 +1,187 @@
+"""What the `deplodock` command does and prints, apart from its options: programs, summaries, comparisons, timings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import torch
+
+from ..backend.work import Work, count_work
+from ..errors import CompileError, ExecutionError
+from ..frontend.capture import CapturedProgram, capture
+from ..frontend.comparison import Difference, compare, tolerances
+from ..frontend.compilation import Compilation
+from ..frontend.evaluate import Program, evaluate, load_file
+from ..frontend.executors import make_executor
+from ..passes.running import PrintChanges
+
+
+@dataclass
+class Loaded:
+    """A program that the user named: the Python callable with its inputs, captured, on its way down."""
+
+    program: Program
+    captured: CapturedProgram
+    compilation: Compilation
+
+
+def load(file: str | None, code: str | None, target: str, seed: int, diffs_to: TextIO | None = None) -> Loaded:
+    """Evaluate, seeded, what `-c` or the file says and capture it; `diffs_to` gets every pass that changes the IR."""
+    if (file is None) == (code is None):
+        raise CompileError("give either -c EXPRESSION or a FILE.py")
+    torch.manual_seed(seed)
+    program = evaluate(code) if code is not None else load_file(str(file))
+    captured = capture(program.function, program.args, program.kwargs, names=program.names)
+    observers = [] if diffs_to is None else [_Diffs(diffs_to)]
+    return Loaded(program, captured, Compilation(captured.module, target, observers))
+
+
+class _Diffs(PrintChanges):
+    """The diffs without a count after every group of passes."""
+
+    def finish(self, module: Any) -> None:
+        self._text = None
+
+
+def standalone(loaded: Loaded) -> str:
+    """One .cu that fills its inputs, runs and checks itself."""
+    from ..backend.standalone import emit_standalone
+
+    compilation = loaded.compilation
+    return emit_standalone(compilation.at("kernel"), compilation.at("tensor"), compilation.cuda)
+
+
+def _times(loaded: Loaded, work: Work) -> float:
+    """Predicted seconds of a kernel: the roof of memory or of arithmetic, and a launch."""
+    from ..backend.targets import get_target
+
+    target = get_target(loaded.compilation.target)
+    return max(work.bytes / target.bytes_per_second, work.flops / target.fp32_flops_per_second) + target.launch_seconds
+
+
+def kernels(loaded: Loaded) -> list[dict[str, Any]]:
+    """Every kernel with its launch and its least work, in the order of the program."""
+    from ..dialects.kernel import FuncOp
+
+    functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
+    works = [w for w in count_work(loaded.compilation.at("loop")) if w.written]
+    return [
+        {
+            "name": f.sym_name.data,
+            "blocks": f.grid.data,
+            "threads": f.threads,
+            "shared_bytes": f.shared.data if f.shared is not None else 0,
+            "bytes": w.bytes,
+            "flops": w.flops,
+            "predicted_seconds": _times(loaded, w),
+        }
+        for f, w in zip(functions, works, strict=False)
+    ]
+
+
+def summary(loaded: Loaded) -> str:
+    """The pipeline, the kernels with bytes and FLOPs, what passes declined, and the time the passes took."""
+    compilation = loaded.compilation
+    lines = [f"pipeline: {compilation.pipeline()}"]
+    for k in kernels(loaded):
+        lines.append(
+            f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
+            f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP, predicted {k['predicted_seconds'] * 1e6:.1f} us"
+        )
+    lines += [str(r) for r in compilation.remarks]
+    lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _si(value: float) -> str:
+    """`4.19 M` of 4190000."""
+    for unit in ("", "k", "M", "G", "T"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} P"
+
+
+def as_json(loaded: Loaded, level: str) -> dict[str, Any]:
+    """The program at `level` and what `summary` says, for other programs to read."""
+    compilation = loaded.compilation
+    return {
+        "target": compilation.target,
+        "pipeline": compilation.pipeline(),
+        "level": level,
+        "text": compilation.text(level),
+        "kernels": kernels(loaded),
+        "remarks": [str(r) for r in compilation.remarks],
+    }
+
+
+def run(loaded: Loaded, executor: str) -> dict[str, Any]:
+    """Run the program and PyTorch on the same inputs; what was run by whom, and how far apart the results are."""
+    compilation = loaded.compilation
+    compilation.at("kernel")
+    chosen = make_executor(executor, compilation)
+    arguments = loaded.captured.bind(loaded.program.args, loaded.program.kwargs)
+    with torch.no_grad():
+        expected = loaded.captured.flatten(loaded.program.function(*loaded.program.args, **loaded.program.kwargs))
+    actual = chosen.run(arguments)
+    allowed = tolerances(compilation.at("tensor"))
+    differences = compare(actual, expected, allowed)
+    return {
+        "executor": chosen.name,
+        "why": chosen.why,
+        "kernels": len(kernels(loaded)),
+        "results": [_result(d) for d in differences],
+        "ok": all(d.ok for d in differences),
+    }
+
+
+def _result(d: Difference) -> dict[str, Any]:
+    return {"type": d.type, "error": d.error, "tolerance": d.tolerance, "ok": d.ok, "reason": d.reason}
+
+
+def outcome_text(outcome: dict[str, Any]) -> str:
+    """What `run` found, for people."""
+    lines = [f"executor: {outcome['executor']} ({outcome['why']}), {outcome['kernels']} kernels"]
+    for i, r in enumerate(outcome["results"]):
+        verdict = "ok" if r["ok"] else f"WRONG {r['reason']}".rstrip()
+        lines.append(f"result {i}: {r['type']}  error {r['error']:.2e}  tolerance {r['tolerance']:.2e}  {verdict}")
+    for name, t in outcome.get("bench", {}).get("seconds", {}).items():
+        lines.append(f"{name}: {t * 1e6:.1f} us")
+    if note := outcome.get("bench", {}).get("note"):
+        lines.append(note)
+    return "\n".join(lines)
+
+
+def bench(loaded: Loaded) -> dict[str, Any]:
+    """Device times of eager PyTorch, torch.compile and ours, by CUDA events; without a GPU our predicted time."""
+    from ..frontend.executors import cuda_missing
+
+    if missing := cuda_missing():
+        predicted = sum(k["predicted_seconds"] for k in kernels(loaded))
+        moved = sum(k["bytes"] for k in kernels(loaded))
+        note = f"nothing was timed: {missing}. Predicted for {loaded.compilation.target}: {_si(moved)}B moved"
+        return {"seconds": {"predicted": predicted}, "bytes": moved, "note": note}
+    from ..backend.runtime import time_on_device
+
+    program = loaded.program
+    args, kwargs = _to_device(program.args), _to_device(program.kwargs)
+    function = program.function.cuda() if isinstance(program.function, torch.nn.Module) else program.function
+    ours = make_executor("cuda", loaded.compilation)
+    arguments = [a.cuda() for a in loaded.captured.bind(program.args, program.kwargs)]
+    compiled = torch.compile(function, dynamic=False)
+    arms = {
+        "eager": lambda: function(*args, **kwargs),
+        "torch.compile": lambda: compiled(*args, **kwargs),
+        "deplodock": lambda: ours.run(arguments),
+    }
+    try:
+        with torch.no_grad():
+            return {"seconds": time_on_device(arms), "note": "median device time, arms interleaved"}
+    except RuntimeError as error:
+        raise ExecutionError(" ".join(str(error).split())[:300]) from error
+
+
+def _to_device(values: Any) -> Any:
+    """The same arguments with tensors on the GPU."""
+    return torch.utils._pytree.tree_map(lambda v: v.cuda() if isinstance(v, torch.Tensor) else v, values)
