@@ -1,0 +1,122 @@
+"""The `deplodock` command: what it prints, and that whatever is wrong is one line and a non-zero exit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deplodock.tools import cli
+
+RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = cli.main(list(args))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("level", cli.LEVELS)
+def test_every_level_prints(capsys: pytest.CaptureFixture[str], level: str) -> None:
+    code, out, err = run(capsys, "compile", "-c", RMSNORM, "--ir", level)
+    assert (code, err) == (0, "")
+    marks = {"cuda": "__global__", "torch": "torch.rms_norm", "tensor": "tensor.reduce", "loop": "loop.nest"}
+    assert marks.get(level, f"{level}.") in out
+
+
+def test_run_compares_and_says_who_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "run", "-c", RMSNORM, "--executor", "reference")
+    assert code == 0
+    assert "executor: reference (asked for)" in out
+    assert "ok" in out
+
+
+@pytest.mark.parametrize("executor", ["reference", "simulator", "emulator"])
+def test_every_host_executor_is_right(capsys: pytest.CaptureFixture[str], executor: str) -> None:
+    code, out, _ = run(capsys, "run", "-c", RMSNORM, "--executor", executor, "--json")
+    outcome = json.loads(out)
+    assert code == 0
+    assert outcome["executor"] == executor
+    assert outcome["ok"]
+    assert 0 <= outcome["results"][0]["error"] <= outcome["results"][0]["tolerance"] < 1e-4
+
+
+def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from deplodock.backend import reference
+
+    right = reference.run
+    monkeypatch.setattr(reference, "run", lambda *a, **k: [r * 1.001 for r in right(*a, **k)])
+    code, out, _ = run(capsys, "run", "-c", RMSNORM, "--executor", "reference")
+    assert code == 1
+    assert "WRONG" in out
+
+
+def test_verbose_shows_kernels_and_diffs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "compile", "-c", RMSNORM, "--ir", "tile", "-vv")
+    assert code == 0
+    assert "pipeline: decompose-torch" in err
+    assert "kernel k0: " in err
+    opened = [line for line in out.splitlines() if line.startswith(">>> t:")]
+    closed = [line for line in out.splitlines() if line.startswith("<<< t:")]
+    assert ">>> t:lower-loop-to-tile" in opened
+    assert [o[4:] for o in opened] == [c[4:] for c in closed]
+
+
+def test_json_has_the_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "compile", "-c", RMSNORM, "--ir", "loop", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["kernels"][0]["bytes"] == 4 * (2 * 5 * 64 + 64)
+    assert "loop.nest" in found["text"]
+
+
+BAD = {
+    "python error": (["run", "-c", "torch.randn(3) + undefined_name"], "undefined_name"),
+    "syntax error": (["run", "-c", "torch.relu(("], "<expression>"),
+    "shape mismatch": (["compile", "-c", "torch.matmul(torch.randn(3, 4), torch.randn(5, 6))"], ""),
+    "unknown operator": (["compile", "-c", "torch.linalg.svd(torch.randn(3, 3))"], "svd"),
+    "unsupported argument": (
+        ["compile", "-c", "F.scaled_dot_product_attention(*[torch.randn(1, 2, 4, 8)] * 3, dropout_p=0.5)"],
+        "dropout_p",
+    ),
+    "missing file": (["run", "no_such_file.py"], "no_such_file.py"),
+    "unknown target": (["compile", "-c", RMSNORM, "--target", "sm_1"], "sm_1"),
+    "hostile target": (["compile", "-c", RMSNORM, "--target", "sm_90a; rm"], "target"),
+    "unknown executor": (["run", "-c", RMSNORM, "--executor", "abacus"], "abacus"),
+    "unknown level": (["compile", "-c", RMSNORM, "--ir", "sky"], "sky"),
+    "unknown option": (["compile", "--sky"], "--sky"),
+    "nothing to compile": (["compile"], "-c"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], case: str) -> None:
+    args, expected = BAD[case]
+    code, out, err = run(capsys, *args)
+    assert code != 0
+    assert out == ""
+    assert expected in err
+    assert "Traceback" not in err
+    assert "internal error" not in err
+    diagnostics = [line for line in err.splitlines() if "error: " in line]
+    assert len(diagnostics) == 1, err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
+def test_closed_pipe_is_quiet() -> None:
+    command = f'{Path(sys.executable).with_name("deplodock")} compile -c "{RMSNORM}" --ir tensor | head -1'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+
+
+def test_doctor_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "doctor", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["xdsl"] == "0.74.0"
+    assert {"GPU", "NVRTC", "CuPy", "C++ compiler"} <= set(found)
