@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 # One line a pass, sorted by name.
 OWN_PASSES = {
     "check-border": ".check_border:CheckBorderPass",
+    "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
 }
 """Our passes: name -> module and class."""

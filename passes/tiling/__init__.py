@@ -1,0 +1,1 @@
+"""How a loop nest becomes a block's program over tiles: the parts of `lower-loop-to-tile`."""

@@ -1,0 +1,135 @@
+"""Outlines one planned nest as a kernel: its buffers, its grid, and the program of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.builtin import IndexType, MemRefType, TensorType
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineMap
+
+from ...dialects import loop, payload, tile
+from ...dialects.locations import location_of
+from ...dialects.payload import element_type, shape_of
+from ...dialects.schedule import ScheduleAttr
+from ...dialects.tensor import Kind, identity
+from ...errors import ScheduleError
+from .dependence import yielded
+from .emitter import Emitter
+from .reductions import Reducer
+from .tiles import Dim
+
+
+def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
+    """The reductions of a nest in the order in which they are printed, as a schedule's `chunk` lists their indices."""
+    for op in nest.body.walk():
+        if isinstance(op, loop.ReduceOp):
+            yield op
+
+
+def reduction_indices(nest: loop.NestOp) -> list[tuple[SSAValue, int]]:
+    """Every reduction index with its extent, in the order of a schedule's `chunk`."""
+    return [pair for op in reductions(nest) for pair in zip(op.body.block.args, op.shape, strict=True)]
+
+
+def sources(nest: loop.NestOp) -> list[SSAValue]:
+    """The tensors that a nest reads, in the order of their first use."""
+    found: dict[SSAValue, None] = {}
+    for op in nest.body.walk():
+        if isinstance(op, loop.LoadOp) and not (isinstance(op.source.owner, payload.ConstantOp) and op.domain is None):
+            found.setdefault(op.source)
+    return list(found)
+
+
+def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
+    """The schedule of a nest; raises ScheduleError if there is none or it has the wrong number of entries."""
+    found = nest.attributes.get("schedule")
+    if not isinstance(found, ScheduleAttr):
+        raise ScheduleError("the nest has no schedule; run plan-schedules first")
+    wanted = len(nest.shape), len(reduction_indices(nest))
+    given = len(found.block), len(found.chunk)
+    for name, n, m, what in zip(("block", "chunk"), wanted, given, ("free", "reduction"), strict=True):
+        if n != m:
+            raise ScheduleError(f"{m} extents for {n} {what} indices", argument=name)
+    return found
+
+
+def preferred_fills(nest: loop.NestOp) -> dict[SSAValue, float]:
+    """Source -> what its padding should hold: the identity of a reduction that takes the loaded value as it is.
+
+    With one such value for all loads of a tensor they stay equal, and are done once.
+    """
+    fills: dict[SSAValue, float] = {}
+    for op in reductions(nest):
+        value = yielded(op.body.block)[0]
+        while isinstance(value.owner, payload.CastOp) and payload.is_float(value.owner.operand.type):
+            value = value.owner.operand
+        load = value.owner
+        if isinstance(load, loop.LoadOp) and load.domain is None and op.kind.data != Kind.ADD:
+            fills.setdefault(load.source, identity(op.kind.data, op.result.type))
+    return fills
+
+
+def result_map(nest: loop.NestOp) -> AffineMap:
+    """From the free indices of a nest to the coordinates of its results."""
+    found = nest.properties.get("result_map")
+    return found.data if found is not None else AffineMap.identity(len(nest.shape))  # pyright: ignore
+
+
+class KernelBuilder:
+    """Builds the kernel of one nest according to its schedule."""
+
+    def __init__(self, nest: loop.NestOp, name: str) -> None:
+        self.nest = nest
+        self.name = name
+        self.schedule = schedule_of(nest)
+        self.inputs = sources(nest)
+
+    def build(self) -> tile.KernelOp:
+        """The kernel; its inputs are `self.inputs`, its results those of the nest."""
+        nest, schedule = self.nest, self.schedule
+        blocks = [b.data for b in schedule.block]
+        serial = {s.data for s in schedule.serial}
+        counts = [-(-n // b) for n, b in zip(nest.shape, blocks, strict=True)]
+        grid = [i for i, n in enumerate(counts) if n != 1 and i not in serial]
+        walked = [i for i, n in enumerate(counts) if n != 1 and i in serial]
+        values = [*self.inputs, *nest.res]
+        types = [MemRefType(element_type(v.type), shape_of(v.type)) for v in values]
+        block = Block(arg_types=[*types, *(IndexType() for _ in grid)])
+        for arg, value in zip(block.args, values, strict=False):
+            arg.name_hint = value.name_hint or ("out" if value.owner is nest else None)
+        indices = nest.body.block.args
+        for arg, i in zip(block.args[len(values) :], grid, strict=True):
+            arg.name_hint = indices[i].name_hint
+        emitter = Emitter(block, dict(zip(self.inputs, block.args, strict=False)), preferred_fills(nest))
+        emitter.location = location_of(nest)
+        counters: dict[int, SSAValue] = dict(zip(grid, block.args[len(values) :], strict=True))
+        self._blocks = blocks
+        self._outputs = block.args[len(self.inputs) : len(values)]
+
+        def program(loops: list[SSAValue], _: list[SSAValue]) -> list[SSAValue]:
+            depths = {i: emitter.depth + 1 - len(walked) + n for n, i in enumerate(walked)}
+            self._program(emitter, counters | dict(zip(walked, loops, strict=True)), depths)
+            return []
+
+        emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
+        kernel = tile.KernelOp(self.name, [counts[i] for i in grid], schedule.warps.data, Region(block))
+        kernel.attributes["schedule"] = schedule
+        kernel.location = location_of(nest)
+        return kernel
+
+    def _program(self, emitter: Emitter, counters: dict[int, SSAValue], depths: dict[int, int]) -> None:
+        """The body of the nest and its stores, with the free indices bound to their counters."""
+        nest = self.nest
+        dims = [
+            Dim(n, self._blocks[i], counters.get(i), i, depths.get(i, 0), arg.name_hint)
+            for i, (n, arg) in enumerate(zip(nest.shape, nest.body.block.args, strict=True))
+        ]
+        emitter.dims.update(zip(nest.body.block.args, dims, strict=True))
+        pairs = zip(reduction_indices(nest), self.schedule.chunk, strict=True)
+        reducer = Reducer(emitter, {arg: c.data for (arg, _), c in pairs}, len(dims))
+        body: list[Operation] = list(nest.body.block.ops)
+        reducer.body(body[:-1])
+        emitter.location = location_of(nest)
+        for value, buffer in zip(yielded(nest.body.block), self._outputs, strict=True):
+            emitter.store(emitter.tile_of(value), buffer, dims, result_map(nest))

@@ -1,0 +1,269 @@
+"""Reductions over tiles: at once, chunk by chunk, or staged with a transport between chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, i1
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects import loop, payload, tile
+from ...dialects.locations import location_of
+from ...dialects.payload import element_type, is_float
+from ...dialects.tensor import Kind, identity
+from .contraction import find_contraction
+from .dependence import Dependence, Indices, transport_slice, yielded
+from .emitter import Emitter
+from .tiles import Dim, Tile, union
+
+_FLOAT: dict[Kind, Callable[[SSAValue, SSAValue], Operation]] = {
+    Kind.ADD: arith.AddfOp,
+    Kind.MUL: arith.MulfOp,
+    Kind.MAX: arith.MaximumfOp,
+    Kind.MIN: arith.MinimumfOp,
+}
+_INTEGER: dict[Kind, Callable[[SSAValue, SSAValue], Operation]] = {
+    Kind.ADD: arith.AddiOp,
+    Kind.MUL: arith.MuliOp,
+    Kind.MAX: arith.MaxSIOp,
+    Kind.MIN: arith.MinSIOp,
+    Kind.AND: arith.AndIOp,
+    Kind.OR: arith.OrIOp,
+}
+_ON_BOOL = {Kind.MUL: Kind.AND, Kind.MIN: Kind.AND, Kind.MAX: Kind.OR}
+"""On i1, where a signed comparison would take true for -1."""
+
+
+def combine_op(kind: Kind, element: SSAValue) -> Callable[[SSAValue, SSAValue], Operation]:
+    """The payload operation that combines two values like `element` as a reduction of `kind` does."""
+    if is_float(element.type):
+        return _FLOAT[kind]
+    return _INTEGER[_ON_BOOL.get(kind, kind) if element_type(element.type) == i1 else kind]
+
+
+class Reducer:
+    """Lowers the reductions of one nest; `chunks` gives the tile extent of every reduction index."""
+
+    def __init__(self, emitter: Emitter, chunks: dict[SSAValue, int], free: int) -> None:
+        self.emitter = emitter
+        self.chunks = chunks
+        self.dependence = Dependence()
+        self._order = free
+        """The place of the next reduction index in tiles."""
+
+    def body(self, ops: Sequence[Operation]) -> None:
+        """Lower the operations of a body (without its yield)."""
+        for op in ops:
+            if isinstance(op, loop.ReduceOp):
+                self.reduce(op)
+            elif isinstance(op, loop.StagedReduceOp):
+                self.staged(op)
+            else:
+                self.emitter.scalar_op(op)
+
+    # Depths and dimensions
+
+    def _depth(self, op: Operation) -> int:
+        """The number of loops whose values `op` needs from around it."""
+        e = self.emitter
+        inside = {r for inner in op.walk() for r in inner.results}
+        found = 0
+        for inner in op.walk():
+            for operand in inner.operands:
+                if operand in e.dims:
+                    found = max(found, e.dims[operand].depth)
+                elif operand in e.tiles and operand not in inside:
+                    found = max(found, e.tiles[operand].depth)
+        return found
+
+    def _dims(self, indices: Indices) -> tuple[Dim, ...]:
+        """The dimensions of a tile of a value that depends on `indices`."""
+        dims = self.emitter.dims
+        return union(d for v in indices if (d := dims[v]).tile > 1)
+
+    def _bind(self, stages: Sequence[loop.ReduceOp], counters: Sequence[SSAValue]) -> tuple[Dim, ...]:
+        """Make the reduction indices of `stages`, which run together, dimensions. The innermost loops count those that
+        have more than one chunk."""
+        e, dims, looped = self.emitter, list[Dim](), 0
+        for i, (arg, count) in enumerate(zip(stages[0].body.block.args, self._counts(stages[0]), strict=True)):
+            counter, depth = None, 0
+            if count > 1:
+                counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
+                looped += 1
+            dim = Dim(stages[0].shape[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint)
+            dims.append(dim)
+            for stage in stages:
+                e.dims[stage.body.block.args[i]] = dim
+        return tuple(dims)
+
+    def _counts(self, op: loop.ReduceOp) -> list[int]:
+        """How many chunks each index of `op` has."""
+        return [-(-n // self.chunks[a]) for a, n in zip(op.body.block.args, op.shape, strict=True)]
+
+    # Reductions
+
+    def reduce(self, op: loop.ReduceOp) -> None:
+        """Lower a plain reduction.
+
+        In chunks, a contraction adds each chunk's sum to the accumulator, so that it can become a matrix product; any
+        other reduction keeps one accumulator for each element of the chunk and combines those at the end.
+        """
+        e = self.emitter
+        kind, element = op.kind.data, op.result.type
+        with e.at(self._depth(op)):
+            if 0 in op.shape:
+                e.tiles[op.result] = e.constant(identity(kind, element), element, (), 0)
+                return
+            counts = self._counts(op)
+            looped = [i for i, n in enumerate(counts) if n > 1]
+            every_chunk = self._makes_product(op)
+            own: tuple[Dim, ...] = ()
+
+            def once(counters: Sequence[SSAValue]) -> Tile:
+                nonlocal own
+                own = self._bind((op,), counters)
+                return self._body_value(op, own)
+
+            if not looped:
+                e.tiles[op.result] = self._finish(op, once(()), own)
+                return
+            dims = self._dims(self.dependence.of_reduce(op))
+            partial = () if every_chunk else self._chunk_dims(op)
+            start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
+            start.value.name_hint = op.result.name_hint
+
+            def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+                value = once(counters)
+                all_dims = (*dims, *(d for d in own if d.tile > 1 and not every_chunk))
+                if every_chunk:
+                    value = self._finish(op, value, own)
+                old = Tile(carried[0], all_dims, e.depth)
+                new = e.binary(combine_op(kind, op.result), old, value)
+                return [e.spread(new, all_dims, e.depth)]
+
+            hints = [op.body.block.args[i].name_hint for i in looped]
+            (result,) = e.loops([counts[i] for i in looped], [start.value], chunk, hints)
+            total = Tile(result, (*dims, *partial), e.depth)
+            e.tiles[op.result] = self._finish(op, total, partial)
+
+    def _makes_product(self, op: loop.ReduceOp) -> bool:
+        """Whether a chunk of `op` is a matrix product of two tiles."""
+        found = find_contraction(op, self.dependence)
+        return found is not None and bool(self._dims(found.only_lhs) and self._dims(found.only_rhs))
+
+    def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
+        """The dimensions of an accumulator that keeps every element of a chunk apart."""
+        pairs = enumerate(zip(op.body.block.args, op.shape, strict=True))
+        return tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
+
+    def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
+        """The reduced value on a tile of the indices, the identity past their ends."""
+        self._order += len(own)
+        self.body(list(op.body.block.ops)[:-1])
+        self._order -= len(own)
+        (value,) = yielded(op.body.block)
+        return self._masked(value, [d for d in own if d.has_tail], op)
+
+    def _finish(self, op: loop.ReduceOp, value: Tile, own: Sequence[Dim]) -> Tile:
+        """`value` reduced along the dimensions `own`."""
+        e = self.emitter
+        e.location = location_of(op)
+        own = [d for d in own if d.tile > 1]
+        if not own:
+            return value
+        dims = union(value.dims, own)
+        source = e.spread(value, dims, value.depth)
+        new = tile.ReduceOp(op.kind.data, source, [dims.index(d) for d in own])
+        e.insert(new, value.depth, op.result.name_hint)
+        return Tile(new.result, tuple(d for d in dims if d not in own), value.depth)
+
+    # Masks
+
+    def _masked(self, value: SSAValue, tails: Sequence[Dim], op: loop.ReduceOp) -> Tile:
+        """The tile of `value` with the identity of `op` wherever an index of `tails` is past its range."""
+        e = self.emitter
+        neutral = identity(op.kind.data, op.result.type)
+        found = e.tile_of(value)
+        missing = [d for d in tails if found.beyond(d) != neutral]
+        if not missing:
+            return found
+        inner = value.owner
+        if op.kind.data == Kind.ADD and isinstance(inner, arith.MulfOp) and inner.parent_block() is op.body.block:
+            # Two factors that are both zero are cheaper to arrange than their product, and keep it a contraction.
+            a, b = (self._masked(o, missing, op) for o in inner.operands)
+            return e.payload(inner, (a, b))
+        for d in missing:
+            found = self._select(d, found, neutral)
+        return found
+
+    def _select(self, dim: Dim, value: Tile, neutral: float) -> Tile:
+        """`value`, and `neutral` where the index of `dim` is past its range."""
+        e = self.emitter
+        index = e.index_tile(dim)
+        end = e.constant(dim.extent, IndexType(), index.dims, index.depth)
+        inside = e.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
+        dims, depth = union(value.dims, index.dims), max(value.depth, index.depth)
+        where = e.spread(Tile(inside, index.dims, index.depth), dims, depth)
+        other = e.constant(neutral, element_type(value.value.type), dims, depth)
+        new = payload.SelectOp(where, e.spread(value, dims, depth), other.value)
+        e.insert(new, depth, value.value.name_hint)
+        known = {d: v for d in dims if (v := value.beyond(d)) == neutral and v is not None}
+        return Tile(new.result, dims, depth, {**known, dim: neutral})
+
+    # Staged reductions
+
+    def staged(self, op: loop.StagedReduceOp) -> None:
+        """Lower a staged reduction: its stages one after another if a tile holds the range, else chunk by chunk."""
+        e, stages = self.emitter, op.stage_ops
+        counts = self._counts(stages[0]) if stages else []
+        looped = [i for i, n in enumerate(counts) if n > 1]
+        if not looped or 0 in stages[0].shape:
+            self.body(list(op.stages.block.ops)[:-1])
+            for result, stage in zip(op.res, stages, strict=True):
+                e.tiles[result] = e.tiles[stage.result]
+            return
+        with e.at(self._depth(op)):
+            dims = [self._dims(found) for found in self.dependence.of_staged(op)]
+            starts: list[SSAValue] = []
+            for stage, own, result in zip(stages, dims, op.res, strict=True):
+                neutral = identity(stage.kind.data, stage.result.type)
+                starts.append(e.constant(neutral, stage.result.type, own, e.depth).value)
+                starts[-1].name_hint = result.name_hint or stage.result.name_hint
+
+            def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+                own = self._bind(stages, counters)
+                old = [Tile(c, d, e.depth) for c, d in zip(carried, dims, strict=True)]
+                return self._stages(op, own, old)
+
+            hints = [stages[0].body.block.args[i].name_hint for i in looped]
+            results = e.loops([counts[i] for i in looped], starts, chunk, hints)
+            for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
+                value.name_hint = result.name_hint or stage.result.name_hint
+                e.tiles[result] = Tile(value, own, e.depth)
+
+    def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[SSAValue]:
+        """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was."""
+        e, new = self.emitter, list[Tile]()
+        for inner in list(op.stages.block.ops)[:-1]:
+            if not isinstance(inner, loop.ReduceOp):
+                self.body([inner])
+                continue
+            here = self._finish(inner, self._body_value(inner, own), own)
+            moved = self._transport(op, len(new), old, new)
+            both = e.binary(combine_op(inner.kind.data, inner.result), moved, here)
+            dims = old[len(new)].dims
+            value = e.spread(both, dims, e.depth)
+            value.name_hint = inner.result.name_hint
+            e.tiles[inner.result] = Tile(value, dims, e.depth)
+            new.append(e.tiles[inner.result])
+        return [t.value for t in new]
+
+    def _transport(self, op: loop.StagedReduceOp, result: int, old: Sequence[Tile], new: Sequence[Tile]) -> Tile:
+        """Result number `result` so far, moved from its old frame to the one that the stages before it are in now."""
+        e = self.emitter
+        args = op.transport.block.args
+        e.tiles.update(zip(args, old, strict=False))
+        e.tiles.update(zip(args[len(old) :], new, strict=False))
+        self.body(transport_slice(op, result))
+        return e.tiles[yielded(op.transport.block)[result]]

@@ -1,0 +1,155 @@
+"""Tiles as the lowering sees them: which loop index each dimension of a tile runs over, and what its padding holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects import payload
+from ...dialects.domain import DomainAttr
+from ..index_simplify import Range, range_of, simplify_map
+
+
+@dataclass(frozen=True, eq=False)
+class Dim:
+    """One loop index at the tile level: `index = position in the tile + tile * counter`.
+
+    extent   how many values the index takes
+    tile     extent of a tile along it; 1 makes the index a scalar, and no tile has such a dimension
+    counter  the number of the tile: a block index or a loop counter; None where there is only one tile
+    order    the place of the dimension in every tile that has it
+    depth    how many loops lie around the counter
+    """
+
+    extent: int
+    tile: int
+    counter: SSAValue | None
+    order: int
+    depth: int
+    hint: str | None = None
+
+    @property
+    def count(self) -> int:
+        """How many tiles cover the range."""
+        return -(-self.extent // self.tile)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the last tile reaches past the range."""
+        return self.extent % self.tile != 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A loop value at the tile level: a tile over `dims` (a scalar for none).
+
+    depth    how many loops it was computed in
+    padding  dimension -> the value wherever that index is past its range, where it is known
+    constant the value everywhere, where it is one
+    """
+
+    value: SSAValue
+    dims: tuple[Dim, ...] = ()
+    depth: int = 0
+    padding: Mapping[Dim, float] = field(default_factory=dict[Dim, float])
+    constant: FloatAttr | IntegerAttr | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tile's shape."""
+        return shape(self.dims)
+
+    def beyond(self, dim: Dim) -> float | None:
+        """The value where the index of `dim` is past its range; None if it is not known."""
+        return self.constant.value.data if self.constant is not None else self.padding.get(dim)
+
+
+def shape(dims: Iterable[Dim]) -> tuple[int, ...]:
+    """The shape of a tile over `dims`."""
+    return tuple(d.tile for d in dims)
+
+
+def union(*groups: Iterable[Dim]) -> tuple[Dim, ...]:
+    """The dimensions of a value computed from values with these dimensions, in their fixed order."""
+    return tuple(sorted({d for group in groups for d in group}, key=lambda d: d.order))
+
+
+_FOLDS: dict[str, Callable[..., float]] = {
+    "arith.addf": lambda a, b: a + b,
+    "arith.subf": lambda a, b: a - b,
+    "arith.mulf": lambda a, b: a * b,
+    "arith.negf": lambda a: -a,
+    "arith.maximumf": max,
+    "arith.minimumf": min,
+    "arith.addi": lambda a, b: a + b,
+    "arith.muli": lambda a, b: a * b,
+}
+"""How the padding of operands becomes that of the result, for the operations where it matters."""
+
+
+def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> dict[Dim, float]:
+    """What the result of the payload operation `op` over `dims` holds past the end of a range, where that is known."""
+    fold = _FOLDS.get(op.name)
+    if isinstance(op, payload.CastOp) and payload.is_float(op.operand.type) and payload.is_float(op.result.type):
+        fold = float
+    known: dict[Dim, float] = {}
+    for d in dims:
+        values = [o.beyond(d) for o in operands]
+        if fold is None or not d.has_tail or any(v is None or math.isnan(v) for v in values):
+            continue
+        known[d] = fold(*values)
+    return known
+
+
+class Coordinates:
+    """Rewrites affine expressions over loop indices into expressions over the dimensions of one tile.
+
+    Whatever of an index is the same for the whole tile becomes a symbol.
+    """
+
+    def __init__(self, dims: Sequence[Dim]) -> None:
+        self.dims = tuple(dims)
+        self.symbols: list[SSAValue] = []
+        self.depth = 0
+        self._ranges: list[Range] = []
+
+    def symbol(self, value: SSAValue, bound: Range, depth: int) -> AffineExpr:
+        """The symbol that stands for `value`, which lies in range(bound)."""
+        self.depth = max(self.depth, depth)
+        for i, known in enumerate(self.symbols):
+            if known is value:
+                return AffineExpr.symbol(i)
+        self.symbols.append(value)
+        self._ranges.append(bound)
+        return AffineExpr.symbol(len(self.symbols) - 1)
+
+    def index(self, dim: Dim) -> AffineExpr:
+        """The loop index of `dim`."""
+        expr: AffineExpr | None = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else None
+        if dim.counter is not None:
+            first = self.symbol(dim.counter, dim.count, dim.depth) * dim.tile
+            expr = first if expr is None else expr + first
+        return expr if expr is not None else AffineExpr.constant(0)
+
+    def map(self, results: Sequence[AffineExpr]) -> AffineMap:
+        """A map with these results (made of expressions from here), simplified."""
+        full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
+        return simplify_map(full, shape(self.dims), self._ranges)
+
+    def domain(self, constraints: Sequence[tuple[AffineExpr, int, int]]) -> DomainAttr | None:
+        """The conjunction of `lo <= expression < hi`, simplified, without those that always hold; None if all do."""
+        kept: list[tuple[AffineExpr, int, int]] = []
+        for expr, lo, hi in constraints:
+            simple = self.map((expr,)).results[0]
+            bounds = range_of(simple, shape(self.dims), self._ranges)
+            if bounds is None or not (lo <= bounds[0] and bounds[1] <= hi):
+                kept.append((simple, lo, hi))
+        if not kept:
+            return None
+        affine = AffineMap(len(self.dims), len(self.symbols), tuple(e for e, _, _ in kept))
+        return DomainAttr.get(affine, [(lo, hi) for _, lo, hi in kept])
