@@ -16,7 +16,7 @@ by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import (
@@ -54,7 +54,7 @@ from xdsl.utils.exceptions import VerifyException
 from .torch_schemas import Argument, Schema, read_schemas
 
 Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
-"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a string, None, or a list of these."""
+"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a string, None, or a list of them."""
 
 Leaf: TypeAlias = "SSAValue | UnresolvedOperand"
 

@@ -21,8 +21,10 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 # One line a pass, sorted by name.
 OWN_PASSES = {
     "check-border": ".check_border:CheckBorderPass",
+    "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
+    "plan-fusion": ".plan_fusion:PlanFusionPass",
 }
 """Our passes: name -> module and class."""
 

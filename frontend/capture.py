@@ -1,0 +1,247 @@
+"""From a PyTorch module or function to a module of the torch dialect, by `torch.export`.
+
+The program is exported without guessing: what PyTorch cannot export, what is not ATen, what mutates after capture, has
+dynamic shapes or a data type that we do not know, is refused by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
+
+from ..dialects.torch import SCHEMAS
+from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
+from ..passes.decomposition import get_decompositions
+from .importing import GraphImporter
+from .places import innermost_of_error
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What an argument of `@main` stands for: leaf `leaf` of the caller's arguments, or the tensor `tensor`."""
+
+    name: str
+    kind: Literal["input", "parameter", "buffer", "constant"]
+    leaf: int = -1
+    tensor: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a leaf of the program's result comes from: a result or an argument of `@main`, or a Python constant."""
+
+    kind: Literal["result", "argument", "constant"]
+    index: int = -1
+    value: Any = None
+
+
+@dataclass
+class CapturedProgram:
+    """A captured program: the module, and what lies between it and the Python callable.
+
+    `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
+    computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
+    program changes in place.
+    """
+
+    module: ModuleOp
+    bindings: tuple[Binding, ...]
+    outputs: tuple[Output, ...]
+    updates: tuple[tuple[int, int], ...]
+    examples: tuple[Any, ...]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """The tensors of all arguments of `@main` for a call with these Python arguments.
+
+        Raises ShapeError unless they are like the example ones: the same structure, shapes, data types and values of
+        what is not a tensor.
+        """
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        if spec != self.in_spec:
+            raise ShapeError("called with arguments of another structure than the example ones")
+        for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
+            if (problem := _unlike(leaf, example)) is not None:
+                raise ShapeError(problem, argument=f"input {i}")
+        return [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+
+    def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
+        """The Python result from the results of `@main`, after carrying out updates.
+
+        `arguments` is what `bind` gave; it is needed where the program returns or updates one.
+        """
+        if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
+            raise CompileError("this program returns or changes its arguments, so they are needed to restore its result")
+        for result, argument in self.updates:
+            with torch.no_grad():
+                (arguments or [])[argument].copy_(results[result])
+        sources = {"result": results, "argument": arguments or []}
+        leaves = [o.value if o.kind == "constant" else sources[o.kind][o.index] for o in self.outputs]
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def flatten(self, value: Any) -> list[torch.Tensor]:
+        """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
+        leaves = pytree.tree_flatten(value)[0]
+        found: dict[int, torch.Tensor] = {}
+        for leaf, output in zip(leaves, self.outputs, strict=True):
+            if output.kind == "result":
+                found.setdefault(output.index, leaf)
+        return [found[i] for i in sorted(found)]
+
+
+def _unlike(value: Any, example: Any) -> str | None:
+    if not isinstance(example, torch.Tensor):
+        same = type(value) is type(example) and (value == example or value != value and example != example)
+        return None if same else f"{value!r} where the program was compiled for {example!r}"
+    if not isinstance(value, torch.Tensor):
+        return f"{type(value).__name__} where a tensor is needed"
+    if value.shape != example.shape or value.dtype != example.dtype:
+        return (
+            f"a tensor {str(value.dtype)[6:]}{list(value.shape)} where the program was compiled for "
+            f"{str(example.dtype)[6:]}{list(example.shape)}"
+        )
+    return None
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    place: tuple[str, int] | None = None,
+) -> CapturedProgram:
+    """Capture a module, or a function of tensors, called with these example arguments.
+
+    `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. Raises
+    CaptureError if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
+    """
+    args, kwargs = tuple(args), dict(kwargs or {})
+    exported = _export(function, args, kwargs)
+    leaves, in_spec = pytree.tree_flatten((args, kwargs))
+    bindings, values = _bind_inputs(exported, leaves, list(names or []))
+    importer = GraphImporter(place)
+    importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
+    importer.run(exported.graph.nodes)
+    outputs, updates = _bind_outputs(exported, importer)
+    assert exported.call_spec.out_spec is not None
+    return CapturedProgram(
+        importer.finish(), tuple(bindings), outputs, updates, tuple(leaves), in_spec, exported.call_spec.out_spec
+    )
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, with the function's own signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+        self.__signature__ = inspect.signature(function)
+
+
+def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    module = function if isinstance(function, torch.nn.Module) else _Function(function)
+    table = torch.export.default_decompositions()
+    for target in [t for t in table if _is_ours(t)]:
+        del table[target]
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, args, kwargs, strict=False).run_decompositions(table)
+    except Exception as error:  # whatever PyTorch raises, of hundreds of kinds
+        raise CaptureError(_first_line(error), location=innermost_of_error(error)) from error
+
+
+def _is_ours(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    name = overload_name(target)
+    return name in SCHEMAS and name in get_decompositions()
+
+
+def overload_name(target: torch._ops.OpOverload) -> str:
+    """The dialect's name of an overload: `add.Tensor`, `relu`."""
+    base = target._schema.name.partition("::")[2]
+    return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kind = type(error).__name__
+    return f"PyTorch could not export this: {kind}: {lines[0][:300]}" if lines else f"PyTorch could not export this: {kind}"
+
+
+def _bind_inputs(
+    exported: ExportedProgram, leaves: Sequence[Any], names: list[str]
+) -> tuple[list[Binding], list[torch.fx.Node]]:
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    bindings: list[Binding] = []
+    values: list[torch.fx.Node] = []
+    user = 0
+    for spec in exported.graph_signature.input_specs:
+        leaf = user
+        user += spec.kind == InputKind.USER_INPUT
+        if not isinstance(spec.arg, TensorArgument):
+            if spec.kind != InputKind.USER_INPUT:
+                raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+            continue
+        if spec.kind == InputKind.USER_INPUT:
+            tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
+            name = names[tensors_before] if tensors_before < len(names) else spec.arg.name
+            bindings.append(Binding(name, "input", leaf))
+        else:
+            bindings.append(_bind_state(exported, spec))
+        values.append(nodes[spec.arg.name])
+    return bindings, values
+
+
+def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:
+    kinds: dict[InputKind, Literal["parameter", "buffer", "constant"]] = {
+        InputKind.PARAMETER: "parameter",
+        InputKind.BUFFER: "buffer",
+        InputKind.CONSTANT_TENSOR: "constant",
+    }
+    if spec.kind not in kinds:
+        raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+    tensor = exported.state_dict.get(spec.target)
+    if tensor is None:
+        tensor = exported.constants.get(spec.target)
+    if not isinstance(tensor, torch.Tensor):
+        raise CaptureError(f"the tensor {spec.target!r} has no value")
+    return Binding(spec.target, kinds[spec.kind], tensor=tensor)
+
+
+def _bind_outputs(
+    exported: ExportedProgram, importer: GraphImporter
+) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
+    outputs: list[Output] = []
+    updates: list[tuple[int, int]] = []
+    changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
+    targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind in changed:
+            argument = importer.argument_index(targets.get(spec.target, spec.target))
+            if argument is None or not isinstance(spec.arg, TensorArgument):
+                raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
+            updates.append((importer.result_index(spec.arg.name), argument))
+        elif spec.kind != OutputKind.USER_OUTPUT:
+            raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
+        elif isinstance(spec.arg, TensorArgument):
+            argument = importer.argument_index(spec.arg.name)
+            if argument is not None:
+                outputs.append(Output("argument", argument))
+            else:
+                outputs.append(Output("result", importer.result_index(spec.arg.name)))
+        elif hasattr(spec.arg, "value"):
+            outputs.append(Output("constant", value=spec.arg.value))
+        else:
+            raise UnsupportedError(f"a result of type {type(spec.arg).__name__} is not supported")
+    return tuple(outputs), tuple(updates)

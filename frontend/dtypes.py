@@ -1,0 +1,46 @@
+"""PyTorch data types and the element types of the IR."""
+
+from __future__ import annotations
+
+import torch
+from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.ir import Attribute
+
+from ..errors import UnsupportedError
+
+_ELEMENTS: dict[torch.dtype, Attribute] = {
+    torch.float32: f32,
+    torch.float16: f16,
+    torch.bfloat16: bf16,
+    torch.float64: f64,
+    torch.int64: i64,
+    torch.int32: i32,
+    torch.int16: i16,
+    torch.int8: i8,
+    torch.uint8: IntegerType(8, Signedness.UNSIGNED),
+    torch.bool: i1,
+}
+_DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
+
+
+def element_of(dtype: torch.dtype) -> Attribute:
+    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, float8, ...)."""
+    if dtype not in _ELEMENTS:
+        raise UnsupportedError(f"the data type {str(dtype).removeprefix('torch.')} is not supported")
+    return _ELEMENTS[dtype]
+
+
+def dtype_of(element: Attribute) -> torch.dtype:
+    """The PyTorch data type of an element type; raises UnsupportedError if there is none."""
+    if element not in _DTYPES:
+        raise UnsupportedError(f"PyTorch has no data type for {element}")
+    return _DTYPES[element]
+
+
+def tensor_type(tensor: torch.Tensor) -> TensorType[Attribute]:
+    """The type of `tensor`; raises UnsupportedError unless it is dense, of fixed shape and of a known data type."""
+    if tensor.layout is not torch.strided:
+        raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
+    if not all(type(n) is int for n in tensor.shape):
+        raise UnsupportedError(f"dynamic shapes are not supported: a tensor of shape {list(tensor.shape)}")
+    return TensorType(element_of(tensor.dtype), tensor.shape)

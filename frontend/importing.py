@@ -1,0 +1,161 @@
+"""An exported graph, node by node, as ops of the torch dialect."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+from xdsl.dialects.builtin import ModuleOp, UnknownLoc
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from ..dialects.locations import file_location
+from ..dialects.torch import OPS
+from ..errors import CaptureError, CompileError, UnsupportedError
+from .dtypes import element_of, tensor_type
+from .places import innermost
+
+
+class GraphImporter:
+    """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace."""
+
+    def __init__(self, place: tuple[str, int] | None = None) -> None:
+        self._place = place
+        self._block = Block()
+        self._values: dict[str, SSAValue | Sequence[SSAValue]] = {}
+        self._arguments: list[str] = []
+        self._results: list[SSAValue] = []
+
+    def declare(self, arguments: Iterable[tuple[str, Node]]) -> None:
+        """Give `@main` an argument for each (name, placeholder)."""
+        taken: dict[str, int] = {}
+        for name, node in arguments:
+            try:
+                value = self._block.insert_arg(tensor_type(node.meta["val"]), len(self._block.args))
+            except CompileError as error:
+                error.argument = name
+                raise
+            value.name_hint = _unique(name_hint(name), taken)
+            self._values[node.name] = value
+            self._arguments.append(node.name)
+
+    def run(self, nodes: Iterable[Node]) -> None:
+        """Import every computation."""
+        for node in nodes:
+            if node.op != "call_function":
+                if node.op in ("placeholder", "output"):
+                    continue
+                raise UnsupportedError(f"a graph node of kind {node.op} is not supported")
+            place = innermost(node.meta.get("stack_trace")) or self._place
+            try:
+                self._import_call(node, place)
+            except CompileError as error:
+                error.operator = error.operator or str(node.target)
+                error.location = error.location or (f"{place[0]}:{place[1]}" if place else None)
+                raise
+
+    def argument_index(self, name: str) -> int | None:
+        """Which argument the node `name` is, if it is one."""
+        return self._arguments.index(name) if name in self._arguments else None
+
+    def result_index(self, name: str) -> int:
+        """The result that returns the node `name`, added if there is none yet."""
+        value = self._values[name]
+        assert isinstance(value, SSAValue)
+        if value not in self._results:
+            self._results.append(value)
+        return next(i for i, r in enumerate(self._results) if r is value)
+
+    def finish(self) -> ModuleOp:
+        """The module with `@main`."""
+        self._block.add_op(ReturnOp(*self._results))
+        types = [a.type for a in self._block.args], [r.type for r in self._results]
+        return ModuleOp([FuncOp("main", types, Region(self._block))])
+
+    def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, Node) and isinstance(index, int)
+            values = self._values[source.name]
+            self._values[node.name] = values if isinstance(values, SSAValue) else values[index]
+            return
+        if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+            raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
+        name = target._schema.name.partition("::")[2]
+        name = f"{name}.{target._schema.overload_name}" if target._schema.overload_name else name
+        if name == "_assert_tensor_metadata":
+            return _check_metadata(node)
+        if target._schema.is_mutable:
+            raise UnsupportedError("this operator changes a tensor in place", operator=f"aten.{name}")
+        if name not in OPS:
+            raise UnsupportedError("this operator is not supported", operator=f"aten.{name}")
+        types = _result_types(node, f"aten.{name}")
+        arguments = {key: self._value(value) for key, value in _named(node, target).items()}
+        try:
+            op = OPS[name](arguments, types)
+        except VerifyException as error:
+            raise UnsupportedError(str(error), operator=f"aten.{name}") from None
+        op.location = file_location(*place) if place else UnknownLoc()
+        self._block.add_op(op)
+        several = isinstance(node.meta["val"], tuple | list)
+        self._values[node.name] = tuple(op.results) if several else op.results[0]
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            if value.name not in self._values:
+                raise UnsupportedError("an argument is computed from a tensor's shape or contents, which is not supported")
+            return self._values[value.name]
+        if isinstance(value, tuple | list):
+            return [self._value(v) for v in value]
+        if isinstance(value, torch.dtype):
+            return element_of(value)
+        if isinstance(value, torch.layout | torch.memory_format):
+            return str(value).removeprefix("torch.")
+        if isinstance(value, torch.device):
+            return str(value)
+        if value is None or isinstance(value, bool | int | float | str | Attribute):
+            return value
+        raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
+
+
+def _named(node: Node, target: torch._ops.OpOverload) -> dict[str, Any]:
+    """The arguments of a call under their names in the schema."""
+    names = [a.name for a in target._schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _result_types(node: Node, operator: str) -> list[Attribute]:
+    value = node.meta.get("val")
+    values = list(value) if isinstance(value, tuple | list) else [value]
+    if not values or not all(isinstance(v, torch.Tensor) for v in values):
+        raise UnsupportedError("the result is not a tensor", operator=operator)
+    return [tensor_type(v) for v in values]
+
+
+def _check_metadata(node: Node) -> None:
+    """`_assert_tensor_metadata` holds for fixed types; that its data type is the tensor's is checked once more."""
+    named = _named(node, node.target)  # pyright: ignore[reportArgumentType]
+    tensor, dtype = named["a"], named.get("dtype")
+    if dtype is not None and tensor.meta["val"].dtype != dtype:
+        raise CaptureError(f"asserts {dtype} of a tensor of {tensor.meta['val'].dtype}")
+
+
+def _target_name(target: Any) -> str:
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def name_hint(name: str) -> str:
+    """`name` as the name of an SSA value: lower case letters, digits and underscores, not starting with a digit."""
+    hint = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    return hint if re.match(r"[a-z]", hint) else f"v{hint}"
+
+
+def _unique(name: str, taken: dict[str, int]) -> str:
+    count = taken[name] = taken.get(name, -1) + 1
+    return _unique(f"{name}_{count}", taken) if count else name

@@ -1,0 +1,96 @@
+"""Lower the torch dialect to the tensor level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+from xdsl.utils.exceptions import VerifyException
+
+from ..dialects.payload import element_type, shape_of
+from ..dialects.torch import AtenOp
+from ..errors import CompileError, ShapeError, UnsupportedError
+from .decomposition import argument_names, get_decompositions
+from .decomposition.builder import Builder
+from .rewriting import rewrite_module
+
+WHERE_ONLY = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "copy", "cudnn_enabled"}
+"""Arguments that say where or how a tensor is stored, not what is in it. Decompositions do not see them."""
+
+
+def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:
+    """The ops that compute `op`, and its results, of exactly the types that `op` declares.
+
+    Raises UnsupportedError for an operator or argument without a decomposition, ShapeError where the declared types
+    are not what the operator gives.
+    """
+    function = get_decompositions().get(op.SCHEMA.name)
+    if function is None:
+        raise UnsupportedError("this operator has no decomposition")
+    arguments = {name: value for name, value in op.values.items() if name not in WHERE_ONLY}
+    if arguments.get("layout", "strided") not in (None, "strided"):
+        raise UnsupportedError("only strided tensors", argument="layout")
+    unread = [name for name in arguments if name not in argument_names(function)]
+    if unread:
+        raise UnsupportedError("this argument is not supported", argument=unread[0])
+    builder = Builder(op.result_types, op.location)
+    try:
+        found = function(builder, **arguments)
+    except VerifyException as error:
+        raise ShapeError(str(error)) from None
+    results = [found] if isinstance(found, SSAValue) else list(found)
+    return builder.ops, _as_declared(builder, results, op.result_types)
+
+
+def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[Attribute]) -> list[SSAValue]:
+    if len(results) != len(types):
+        raise ShapeError(f"{len(results)} results where {len(types)} are declared")
+    for value, declared in zip(results, types, strict=True):
+        if shape_of(value.type) != shape_of(declared):
+            raise ShapeError(f"gives shape {list(shape_of(value.type))}, declared as {list(shape_of(declared))}")
+    return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=True)]
+
+
+class DecomposeAtenOp(RewritePattern):
+    """Replaces an op of the torch dialect by what it computes."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if not isinstance(op, AtenOp):
+            return
+        try:
+            ops, results = decompose(op)
+        except CompileError as error:
+            error.operator = f"aten.{op.SCHEMA.name}"
+            raise
+        for old, new in zip(op.results, results, strict=True):
+            if old.name_hint and not new.name_hint:
+                new.name_hint = old.name_hint
+        rewriter.replace(op, ops, results)
+
+
+@dataclass(frozen=True)
+class DecomposeTorchPass(ModulePass):
+    """Write every ATen operator out in elementwise operations, index maps, gathers and reductions.
+
+    First of all passes: below it no operator has a name, so every later pass is about structure alone. Low-precision
+    tensors are cast to f32 before an operator computes on them and its result is rounded once, where PyTorch rounds.
+
+    ```
+    %0 = torch.add.Tensor(self = %x, other = %bias, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+    ```
+    becomes
+    ```
+    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %0 = arith.addf %x, %b : tensor<16x64xf32>
+    ```
+    """
+
+    name = "decompose-torch"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        rewrite_module(op, [DecomposeAtenOp()])

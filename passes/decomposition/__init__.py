@@ -1,0 +1,36 @@
+"""Decompositions of ATen operators into the tensor level, one file a family.
+
+A decomposition is a function that takes a `Builder` and the operator's arguments under their ATen names, and returns
+the result (or results). It is entered in the table by a decorator:
+
+```
+@decomposes("relu")
+def relu(b: Builder, self: SSAValue) -> SSAValue:
+    x = b.working(self)
+    return b.maximum(x, b.like(x, 0))
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from inspect import signature
+
+from .registry import DECOMPOSITIONS, Decomposition
+
+_FAMILIES = ("activations", "arithmetic", "contractions", "elementary", "views")
+
+
+@cache
+def get_decompositions() -> Mapping[str, Decomposition]:
+    """Every decomposition by overload name (`"add.Tensor"`)."""
+    for family in _FAMILIES:
+        import_module(f".{family}", __name__)
+    return dict(sorted(DECOMPOSITIONS.items()))
+
+
+def argument_names(function: Callable[..., object]) -> tuple[str, ...]:
+    """The ATen arguments that a decomposition takes: all its parameters but the builder."""
+    return tuple(signature(function).parameters)[1:]

@@ -1,0 +1,182 @@
+"""Products of matrices: two index maps to the full index space, a multiplication, and a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from ...dialects.payload import shape_of
+from ...errors import ShapeError
+from .builder import Builder, Number, broadcast_shape, work_type
+from .registry import decomposes
+from .views import permuted
+
+
+def contract(
+    b: Builder, x: SSAValue, x_at: Sequence[int], y: SSAValue, y_at: Sequence[int], space: Sequence[int], over: int
+) -> SSAValue:
+    """Sum of products over the last `over` dimensions of the index space `space`.
+
+    Dimension `i` of `x` runs along dimension `x_at[i]` of the space, and is repeated if its size is 1; same for `y`.
+    Both are cast to the type in which the result is computed before they are spread out.
+    """
+    element = work_type(b.result_element)
+    spread = [_spread(b, b.cast(v, element), at, space) for v, at in ((x, x_at), (y, y_at))]
+    rank = len(space)
+    return b.reduce("add", b.mul(*spread), range(rank - over, rank))
+
+
+def _spread(b: Builder, x: SSAValue, at: Sequence[int], space: Sequence[int]) -> SSAValue:
+    shape = shape_of(x.type)
+    for n, d in zip(shape, at, strict=True):
+        if n not in (1, space[d]):
+            raise ShapeError(f"a dimension of {n} elements meets one of {space[d]}")
+    zero = AffineExpr.constant(0)
+    exprs = [zero if n == 1 and space[d] != 1 else AffineExpr.dimension(d) for n, d in zip(shape, at, strict=True)]
+    return b.map(x, exprs, space)
+
+
+def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """`torch.matmul`: vectors, matrices, and stacks of them with broadcasting."""
+    left, right = shape_of(x.type), shape_of(y.type)
+    if not left or not right:
+        raise ShapeError("a matrix product needs at least one dimension on both sides")
+    inner = left[-1]
+    if right[max(len(right) - 2, 0)] != inner:
+        raise ShapeError(f"shapes {list(left)} and {list(right)} cannot be multiplied")
+    batch = broadcast_shape([left[:-2], right[:-2]])
+    n = len(batch)
+    rows, columns = list(left[-2:-1]), list(right[-1:]) if len(right) > 1 else []
+    space = [*batch, *rows, *columns, inner]
+    k = len(space) - 1
+    x_at = [*range(n - len(left[:-2]), n), *([n] if rows else []), k]
+    y_at = [*range(n - len(right[:-2]), n), k, *([k - 1] if columns else [])]
+    return contract(b, x, x_at, y, y_at, space, 1)
+
+
+@decomposes("matmul", "mm", "bmm")
+def matmul(
+    b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAValue | None = None
+) -> SSAValue:
+    return product(b, self, mat2 if other is None else other)  # pyright: ignore[reportArgumentType]
+
+
+@decomposes("mv")
+def mv(b: Builder, self: SSAValue, vec: SSAValue) -> SSAValue:
+    return product(b, self, vec)
+
+
+@decomposes("dot", "vdot")
+def dot(b: Builder, self: SSAValue, tensor: SSAValue | None = None, other: SSAValue | None = None) -> SSAValue:
+    return product(b, self, other if tensor is None else tensor)  # pyright: ignore[reportArgumentType]
+
+
+@decomposes("outer")
+def outer(b: Builder, self: SSAValue, vec2: SSAValue) -> SSAValue:
+    space = [*shape_of(self.type), *shape_of(vec2.type)]
+    return contract(b, self, [0], vec2, [1], space, 0)
+
+
+@decomposes("linear")
+def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None) -> SSAValue:
+    rows, rank = shape_of(input.type)[:-1], len(shape_of(input.type))
+    columns = shape_of(weight.type)[:-1]
+    inner = shape_of(weight.type)[-1]
+    space = [*rows, *columns, inner]
+    k = len(space) - 1
+    y = contract(b, input, [*range(rank - 1), k], weight, [*range(rank - 1, k), k], space, 1)
+    return y if bias is None else b.add(*b.unify(y, bias))
+
+
+def _added(b: Builder, self: SSAValue, y: SSAValue, beta: Number, alpha: Number) -> SSAValue:
+    """`beta * self + alpha * y`; with beta 0 `self` is not looked at, so its NaN does not show."""
+    y = b.scaled(y, alpha)
+    if beta == 0:
+        return y
+    x, y = b.unify(self, y)
+    return b.add(b.scaled(x, beta), y)
+
+
+@decomposes("addmm")
+def addmm(b: Builder, self: SSAValue, mat1: SSAValue, mat2: SSAValue, beta: Number, alpha: Number) -> SSAValue:
+    return _added(b, self, product(b, mat1, mat2), beta, alpha)
+
+
+@decomposes("addmv")
+def addmv(b: Builder, self: SSAValue, mat: SSAValue, vec: SSAValue, beta: Number, alpha: Number) -> SSAValue:
+    return _added(b, self, product(b, mat, vec), beta, alpha)
+
+
+@decomposes("baddbmm")
+def baddbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta: Number, alpha: Number) -> SSAValue:
+    return _added(b, self, product(b, batch1, batch2), beta, alpha)
+
+
+@decomposes("addbmm")
+def addbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta: Number, alpha: Number) -> SSAValue:
+    batch, rows, inner = shape_of(batch1.type)
+    space = [rows, shape_of(batch2.type)[2], batch, inner]
+    return _added(b, self, contract(b, batch1, [2, 0, 3], batch2, [2, 3, 1], space, 2), beta, alpha)
+
+
+@decomposes("einsum")
+def einsum(b: Builder, equation: str, tensors: Sequence[SSAValue], path: Sequence[int] | None) -> SSAValue:
+    inputs, output = _read_equation(b, equation, tensors)
+    labels, value = inputs[0], tensors[0]
+    value, labels = _sum_out(b, value, labels, {*output, *(c for i in inputs[1:] for c in i)})
+    for position, (other, other_labels) in enumerate(zip(tensors[1:], inputs[1:], strict=True), 1):
+        needed = {*output, *(c for i in inputs[position + 1 :] for c in i)}
+        value, labels = _contract_labels(b, value, labels, other, other_labels, needed)
+    return permuted(b, value, [labels.index(c) for c in output])
+
+
+def _read_equation(b: Builder, equation: str, tensors: Sequence[SSAValue]) -> tuple[list[list[str]], list[str]]:
+    """The labels of every operand and of the result; the dimensions of an ellipsis are labelled ".0", ".1", ..."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(tensors):
+        raise b.unsupported("equation", f"{len(terms)} terms for {len(tensors)} tensors")
+    ranks = [len(shape_of(t.type)) - len(term.replace("...", "")) for t, term in zip(tensors, terms, strict=True)]
+    hidden = max((r for r, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
+    inputs = [_labels(term, hidden - rank, hidden) for term, rank in zip(terms, ranks, strict=True)]
+    for labels, tensor in zip(inputs, tensors, strict=True):
+        if len(labels) != len(shape_of(tensor.type)):
+            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {len(shape_of(tensor.type))}")
+    if arrow:
+        return inputs, _labels(right, 0, hidden)
+    every = [c for i in inputs for c in i]
+    once = sorted(c for c in set(every) if every.count(c) == 1 and not c.startswith("."))
+    return inputs, [*(f".{i}" for i in range(hidden)), *once]
+
+
+def _labels(term: str, first: int, hidden: int) -> list[str]:
+    before, dots, after = term.partition("...")
+    return [*before, *([f".{i}" for i in range(first, hidden)] if dots else []), *after]
+
+
+def _sum_out(b: Builder, x: SSAValue, labels: Sequence[str], needed: set[str]) -> tuple[SSAValue, list[str]]:
+    """`x` with every label once (a repeated one is a diagonal), summed over those not needed."""
+    sizes = dict(zip(labels, shape_of(x.type), strict=True))
+    unique = [*(c for c in sizes if c in needed), *(c for c in sizes if c not in needed)]
+    gone = sum(c not in needed for c in unique)
+    x = b.map(x, [AffineExpr.dimension(unique.index(c)) for c in labels], [sizes[c] for c in unique])
+    if gone:
+        x = b.cast(x, work_type(b.result_element))
+        x = b.reduce("add", x, range(len(unique) - gone, len(unique)))
+    return x, unique[: len(unique) - gone]
+
+
+def _contract_labels(
+    b: Builder, x: SSAValue, x_labels: Sequence[str], y: SSAValue, y_labels: Sequence[str], needed: set[str]
+) -> tuple[SSAValue, list[str]]:
+    sizes: dict[str, int] = {}
+    for labels, value in ((x_labels, x), (y_labels, y)):
+        for c, n in zip(labels, shape_of(value.type), strict=True):
+            sizes[c] = max(sizes.get(c, n), n) if 0 not in (n, sizes.get(c, n)) else 0
+    kept = [c for c in sizes if c in needed]
+    gone = [c for c in sizes if c not in needed]
+    order = [*kept, *gone]
+    at = [[order.index(c) for c in labels] for labels in (x_labels, y_labels)]
+    return contract(b, x, at[0], y, at[1], [sizes[c] for c in order], len(gone)), kept
