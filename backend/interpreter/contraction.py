@@ -98,9 +98,10 @@ def _matmul(domain: TypedDomain, a: Array, b: Array, kept: list[int], summed: li
     def size(x: Array, dims: list[int]) -> int:
         return math.prod(x.shape[d] for d in dims)
 
-    left = a.transpose(batch + rows + summed + columns + single)
+    done = [d for d in range(a.ndim) if d not in kept and d not in summed]
+    left = a.transpose(batch + rows + summed + columns + single + done)
     left = left.reshape(size(a, batch), size(a, rows), size(a, summed))
-    right = b.transpose(batch + summed + columns + rows + single)
+    right = b.transpose(batch + summed + columns + rows + single + done)
     right = right.reshape(size(b, batch), size(b, summed), size(b, columns))
     order = batch + rows + columns + single
     shape = [b.shape[d] if d in columns else a.shape[d] for d in order]

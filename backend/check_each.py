@@ -1,0 +1,186 @@
+"""Execute a program after every pass, on the same inputs, and name the first pass that changed the answer.
+
+Exactly, in the exact domain, which structural mistakes cannot slip through; and in the program's own types, against
+float64, with a tolerance that comes from the rounding of the first version and the length of the reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.ir import Attribute
+
+from ..dialects import loop, tensor
+from ..dialects.payload import shape_of
+from ..errors import ExecutionError
+from .counting import count
+from .interpreter.domains import Array
+from .interpreter.running import main_function, storage
+from .reference import DomainName, run
+
+MAX_FLOPS = 4_000_000_000
+"""Programs with more float operations are not checked: each would take longer than about ten seconds a pass."""
+
+_CHUNK = 3
+"""Iterations a chunk when staged reductions are checked in pieces; no power of two, so that there is a tail."""
+
+
+def make_inputs(types: Sequence[Attribute], seed: int = 0) -> list[Array]:
+    """Random arguments of the given types: floats normal, integers 0 to 3 (they may be indices), booleans."""
+    rng = np.random.default_rng(seed)
+    found: list[Array] = []
+    for t in types:
+        dtype, shape = storage(t)
+        if dtype == np.bool_:
+            found.append(rng.integers(0, 2, shape).astype(np.bool_))
+        elif dtype.kind in "iu":
+            found.append(rng.integers(0, 4, shape).astype(dtype))
+        else:
+            found.append(rng.standard_normal(shape).astype(np.float32).astype(dtype))
+    return found
+
+
+def is_kernel_level(module: ModuleOp) -> bool:
+    """Whether `@main` works on buffers, as it does at the kernel level."""
+    return any(isinstance(t, MemRefType) for t in main_function(module).function_type.inputs)
+
+
+def is_executable(module: ModuleOp) -> bool:
+    """Whether the program is below the torch level, which only PyTorch itself executes."""
+    return not any(op.name.startswith("torch.") for op in module.walk())
+
+
+def reduction_length(module: ModuleOp) -> int:
+    """The terms of the longest sum or other reduction in the program, at least 1."""
+    longest = 1
+    for op in module.walk():
+        if isinstance(op, tensor.ReduceOp):
+            shape = shape_of(op.source.type)
+            longest = max(longest, math.prod(shape[int(d)] for d in op.dims.get_values()))
+        elif isinstance(op, loop.ReduceOp):
+            longest = max(longest, math.prod(op.shape))
+    return longest
+
+
+_UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The results of the first executable version, in three domains."""
+
+    exact: list[Array]
+    real: list[Array]
+    typed: list[Array]
+    length: int
+
+
+class Checker:
+    """Compares versions of one program: `Checker(module)`, then `after(pass_name, module)` after each pass.
+
+    `seed` picks the inputs. A program at the torch level is not executed; its first version below is what later ones
+    are compared with. Raises ExecutionError for a program with more than `max_flops` operations.
+    """
+
+    def __init__(self, module: ModuleOp, seed: int = 0, *, max_flops: int = MAX_FLOPS) -> None:
+        self.max_flops = max_flops
+        self.inputs = make_inputs(main_function(module).function_type.inputs, seed)
+        self.text = ""
+        self.answer: _Answer | None = None
+        self._start(module)
+
+    def _start(self, module: ModuleOp) -> None:
+        self.text = str(module)
+        if not is_executable(module):
+            return
+        flops = count(module).flops
+        if flops > self.max_flops:
+            raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
+        if is_kernel_level(module):
+            types = main_function(module).function_type.inputs
+            raise ExecutionError(f"starts at the kernel level, where inputs and results of {len(types)} look alike")
+        exact, real, typed = (run(module, self.inputs, d) for d in ("exact", "real", "typed"))
+        self.answer = _Answer(exact, real, typed, reduction_length(module))
+
+    def after(self, pass_name: str, module: ModuleOp) -> None:
+        """Execute `module`, which `pass_name` made. Raises ExecutionError if the answer differs from the first one."""
+        text = str(module)
+        if text == self.text:
+            return
+        if self.answer is None:
+            self._start(module)
+            return
+        self.text = text
+        chunks: list[int | None] = [None]
+        if any(isinstance(op, loop.StagedReduceOp) for op in module.walk()):
+            chunks.append(_CHUNK)
+        for chunk in chunks:
+            how = "" if chunk is None else f", merging chunks of {chunk}"
+            exact = self._execute(pass_name, module, "exact", chunk)
+            for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
+                self._compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
+            typed = self._execute(pass_name, module, "typed", chunk)
+            for i, got in enumerate(typed):
+                self._compare_typed(pass_name, i, got, how)
+
+    def _execute(self, pass_name: str, module: ModuleOp, domain: DomainName, chunk: int | None) -> list[Array]:
+        try:
+            if not is_kernel_level(module):
+                results = run(module, self.inputs, domain, chunk=chunk)
+            else:
+                from .simulator import simulate
+
+                results, report = simulate(module, self.inputs, domain=domain)
+                report.raise_errors()
+        except ExecutionError as error:
+            error.reason = f"after pass {pass_name}: {error.reason}"
+            raise
+        assert self.answer is not None
+        if len(results) != len(self.answer.typed):
+            raise ExecutionError(f"after pass {pass_name}: {len(results)} results, not {len(self.answer.typed)}")
+        return results
+
+    def _compare_typed(self, pass_name: str, i: int, got: Array, how: str) -> None:
+        answer = self.answer
+        assert answer is not None
+        real, first = answer.real[i], answer.typed[i]
+        if real.dtype != np.float64:
+            self._compare(pass_name, i, first, got, got == first, f"in its own type{how}")
+            return
+        same = within(got, first, real, answer.length)
+        self._compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
+
+    def _compare(self, pass_name: str, i: int, want: Array, got: Array, same: Any, what: str) -> None:
+        if want.shape != got.shape:
+            raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
+        if np.all(same):
+            return
+        wrong = np.argwhere(~np.asarray(same))
+        at = tuple(int(n) for n in wrong[0])
+        raise ExecutionError(
+            f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} is {got[at]} instead of {want[at]}"
+            f" ({len(wrong)} of {want.size} elements differ)"
+        )
+
+
+def within(got: Array, first: Array, real: Array, length: int) -> Array:
+    """Where `got` is as close to the float64 values `real` as its rounding allows.
+
+    Allowed are four times the error that the first version `first` has anywhere, plus what a sum of `length` float32
+    terms in another order and one rounding of the result may add, relative to the largest value. NaN and infinities
+    have to be where the first version has them.
+    """
+    g, f = got.astype(np.float64), first.astype(np.float64)
+    finite = np.isfinite(f) & np.isfinite(real)
+    scale = float(np.max(np.abs(real[finite]), initial=0.0))
+    own = float(np.max(np.abs(f - real)[finite], initial=0.0))
+    unit = 2.0**-53 if got.dtype == np.float64 else 2.0**-24
+    rounding = _UNIT_ROUNDOFF.get(got.dtype.name, 2.0**-3)
+    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit)
+    close = np.abs(g - real) <= tolerance
+    return np.where(finite, close, (g == f) | (np.isnan(g) & np.isnan(f)))

@@ -1,0 +1,69 @@
+"""Count the work of a program without running it: floating-point operations and bytes moved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Operation, SSAValue
+
+from ..dialects import loop, tensor, tile
+from ..dialects.payload import is_float, is_payload, shape_of
+from .interpreter.domains import numpy_dtype
+from .interpreter.running import main_function
+
+_FREE = frozenset({"payload.constant", "payload.cast", "payload.select", "arith.constant"})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """`flops`: float operations, one for each element and op. `bytes`: what kernels read and write, each value once."""
+
+    flops: int
+    bytes: int
+
+
+def _size(value: SSAValue) -> int:
+    if not isinstance(value.type, TensorType):
+        return 0
+    dtype = numpy_dtype(value.type.element_type)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    return math.prod(shape_of(value.type)) * dtype.itemsize
+
+
+def _op_flops(op: Operation) -> int:
+    """Operations of `op` itself, each time it is executed."""
+    if isinstance(op, tensor.ReduceOp) and is_float(op.source.type):
+        return math.prod(shape_of(op.source.type))
+    if is_payload(op) and op.name not in _FREE and op.operands and is_float(op.operands[0].type):
+        return math.prod(shape_of(op.results[0].type))
+    return 0
+
+
+def _flops(op: Operation) -> int:
+    times = 1
+    if isinstance(op, loop.NestOp | loop.ReduceOp):
+        times = math.prod(op.shape)
+    total = sum(_flops(inner) for region in op.regions for block in region.blocks for inner in block.ops)
+    if isinstance(op, loop.ReduceOp) and is_float(op.result.type):
+        total += 1
+    return total * times + _op_flops(op)
+
+
+def _bytes(op: Operation) -> int:
+    """What one kernel reads and writes; at the tensor level every op counts as a kernel."""
+    if isinstance(op, loop.NestOp):
+        read = {o for inner in op.walk() for o in inner.operands if isinstance(o.type, TensorType)}
+        return sum(_size(v) for v in read) + sum(_size(r) for r in op.results)
+    if isinstance(op, tile.LaunchOp) or op.name.startswith("tensor.") or is_payload(op):
+        return sum(_size(v) for v in {*op.operands, *op.results})
+    return 0
+
+
+def count(module: ModuleOp) -> Counts:
+    """The work of `@main` at the tensor or loop level. Raises ExecutionError if there is no `@main`.
+
+    Data-dependent values count as if everything were executed; tile kernels count their bytes only.
+    """
+    ops = list(main_function(module).body.block.ops)
+    return Counts(sum(_flops(op) for op in ops), sum(_bytes(op) for op in ops))

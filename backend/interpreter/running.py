@@ -1,0 +1,91 @@
+"""What all executors share: finding `@main`, checking its arguments, and saying where an execution failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.interpreter import Interpreter
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import InterpretationError
+
+from ...dialects.locations import location_text
+from ...dialects.payload import element_type, shape_of
+from ...errors import CompileError, ExecutionError
+from .domains import Array, RealDomain, TypedDomain, numpy_dtype
+
+
+def make_domain(name: str) -> TypedDomain:
+    """The scalar domain called `name`; raises ExecutionError for another name."""
+    if name == "typed":
+        return TypedDomain()
+    if name == "real":
+        return RealDomain()
+    if name == "exact":
+        from .exact import ExactDomain
+
+        return ExactDomain()
+    raise ExecutionError(f"no scalar domain {name!r}; there are typed, real and exact")
+
+
+class Position(Interpreter.Listener):
+    """Remembers the op that is being executed, for errors."""
+
+    def __init__(self) -> None:
+        self.op: Operation | None = None
+
+    def will_interpret_op(self, op: Operation, args: tuple[Any, ...]) -> None:
+        self.op = op
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Give errors the name and the place of the op at fault; other exceptions become ExecutionError."""
+        try:
+            with np.errstate(all="ignore"):
+                yield
+        except CompileError as error:
+            error.__notes__ = []  # the module as text, added upstream once per region
+            if self.op is not None:
+                error.operator = error.operator or self.op.name
+                error.location = error.location or location_text(self.op)
+            raise
+        except (InterpretationError, ValueError, TypeError, IndexError, KeyError, MemoryError) as error:
+            raise ExecutionError(
+                f"not executed: {type(error).__name__}: {error}",
+                operator=self.op.name if self.op else None,
+                location=location_text(self.op) if self.op else None,
+            ) from error
+
+
+def main_function(module: ModuleOp) -> FuncOp:
+    """The function `@main`; raises ExecutionError if there is none."""
+    for op in module.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+            return op
+    raise ExecutionError("the module has no function @main")
+
+
+def storage(t: Attribute) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The NumPy type and the shape of a tensor, memref or scalar type."""
+    if isinstance(t, MemRefType):
+        return numpy_dtype(t.element_type), tuple(t.get_shape())  # pyright: ignore[reportUnknownArgumentType]
+    return numpy_dtype(element_type(t)), shape_of(t)
+
+
+def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array]) -> list[Array]:
+    """`args` as arrays of exactly the types `wanted`; raises ExecutionError naming the one that is not."""
+    if len(args) != len(wanted):
+        raise ExecutionError(f"@main takes {len(wanted)} arguments, not {len(args)}")
+    checked: list[Array] = []
+    for i, (arg, t) in enumerate(zip(args, wanted, strict=True)):
+        array = np.asarray(arg)
+        dtype, shape = storage(t)
+        if array.shape != shape or array.dtype != dtype:
+            found = f"{array.dtype}{list(array.shape)}"
+            raise ExecutionError(f"needs {dtype}{list(shape)}, got {found}", argument=f"argument {i} of @main")
+        checked.append(array)
+    return checked
