@@ -24,7 +24,10 @@ OWN_PASSES = {
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
+    "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
+    "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
+    "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
 }
 """Our passes: name -> module and class."""
 

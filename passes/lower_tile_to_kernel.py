@@ -1,0 +1,264 @@
+"""From a block's program over tiles to one thread's program in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects import arith, func, scf
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, TensorType, VectorType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import kernel, payload, tile
+from ..dialects.linear_layout import LANE_BITS, Linear, log2
+from ..dialects.locations import location_text
+from ..dialects.payload import element_type
+from ..errors import BorderError, ScheduleError
+from .tile_layouts import layout_in_registers, layout_in_shared, shared_of
+from .tile_to_kernel import accesses, shared
+from .tile_to_kernel.dots import lower_dot
+from .tile_to_kernel.emitter import Emitter, Index
+from .tile_to_kernel.host import lower_host
+from .tile_to_kernel.places import Places
+
+
+@dataclass(frozen=True)
+class LowerTileToKernelPass(ModulePass):
+    """Give every thread its part of the block's tiles.
+
+    What: a tile with a layout becomes the vector of registers that its layout gives each thread; the payload only
+    changes its type. Loads and stores get coordinates computed from who the thread is, and as wide an access as can be
+    proved right; reductions fold registers, shuffle lanes and meet in shared memory; contractions loop over slices of
+    operands in shared memory; `tile.launch` becomes a launch on buffers, with `@main`'s results as trailing arguments.
+    Why: hardware runs threads; until here nothing had to know about them.
+    Why here: every decision has been taken (layouts, what is in shared memory), so this is mechanical. Barriers and
+    addresses in shared memory are left to the passes after it, which see all accesses.
+
+    ```mlir
+    %x = tile.load %X[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x128xf32>, index -> tensor<128xf32, #l>
+    %y = arith.mulf %x, %x : tensor<128xf32, #l>    // #l: reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]]
+    ```
+    becomes
+    ```mlir
+    %x = kernel.load %X[%block, %0] regs [[0, 1], [0, 2]] vec 4 : memref<8x128xf32> (index, index) -> vector<4xf32>
+    %y = arith.mulf %x, %x : vector<4xf32>          // %0 = thread * 4
+    ```
+    """
+
+    name = "lower-tile-to-kernel"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        kernels = [k for k in op.ops if isinstance(k, tile.KernelOp)]
+        for k in kernels:
+            if 0 not in k.grid_shape:
+                op.body.block.insert_op_before(_Kernel(k).lower(), k)
+        launchable = {k.sym_name.data for k in kernels if 0 not in k.grid_shape}
+        for main in [f for f in op.ops if isinstance(f, func.FuncOp)]:
+            op.body.block.insert_op_before(lower_host(main, launchable), main)
+            main.detach()
+            main.erase()
+        for k in kernels:
+            k.detach()
+            k.erase()
+
+
+Lowering = Callable[["_Kernel", Any], None]
+
+
+class _Kernel:
+    """The lowering of one kernel: what every value of the tile level became."""
+
+    def __init__(self, op: tile.KernelOp) -> None:
+        self.op = op
+        self.warps = op.warps.data
+        self.grid = op.grid_shape
+        block = Block(arg_types=[b.type for b in op.buffers])
+        self.out = Emitter(block, self.grid, self.warps)
+        self.values: dict[SSAValue, Index] = {}
+        for old, new in zip(op.buffers, block.args, strict=True):
+            new.name_hint = old.name_hint
+            self.values[old] = new
+        self._layouts: dict[Attribute, Linear] = {}
+
+    def lower(self) -> kernel.FuncOp:
+        """The kernel at the kernel level."""
+        count = 1
+        for n in self.grid:
+            count *= n
+        used = [b if b.uses else None for b in self.op.blocks]
+        for b, index in zip(self.op.blocks, self.out.block_indices([b is not None for b in used]), strict=True):
+            self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index
+        self.lower_block(self.op.body.block)
+        new = kernel.FuncOp(self.op.sym_name.data, count, self.warps, Region(self.out.entry))
+        new.location = self.op.location
+        return new
+
+    def lower_block(self, block: Block) -> None:
+        """Lower the ops of `block` but its terminator."""
+        for op in block.ops:
+            if isinstance(op, scf.YieldOp):
+                continue
+            self.out.location = op.location
+            lowering = _LOWERINGS.get(type(op))
+            if lowering is not None:
+                lowering(self, op)
+            elif payload.is_payload(op):
+                self.lower_payload(op)
+            else:
+                raise BorderError("has no lowering to the kernel level", operator=op.name, location=location_text(op))
+
+    def of(self, value: SSAValue) -> SSAValue:
+        """What `value` became."""
+        return self.out.value(self.values[value])
+
+    def layout(self, value: SSAValue) -> Linear:
+        """The register layout of a tile; a scalar is one register that all threads have."""
+        if not isinstance(value.type, TensorType):
+            return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
+        if (known := self._layouts.get(value.type)) is None:
+            known = self._layouts[value.type] = layout_in_registers(value, self.warps)
+        return known
+
+    def define(self, old: SSAValue, new: Index) -> None:
+        """Remember that `old` became `new`, which takes over its name."""
+        if isinstance(new, SSAValue) and old.name_hint is not None:
+            new.name_hint = old.name_hint
+        self.values[old] = new
+
+    def vector(self, value: SSAValue) -> SSAValue:
+        """What a tile or scalar became, as a vector of registers."""
+        new = self.of(value)
+        return new if isinstance(new.type, VectorType) else self.out.emit(kernel.SplatOp(new, 1))
+
+    def from_vector(self, old: SSAValue, new: SSAValue) -> None:
+        """`define` for a result that is a vector also where the tile is a scalar."""
+        scalar = not isinstance(old.type, TensorType)
+        self.define(old, self.out.emit(kernel.ExtractOp(new)) if scalar else new)
+
+    def lower_payload(self, op: Operation) -> None:
+        """Change the container: tiles become vectors of registers."""
+        constant = isinstance(op, payload.ConstantOp | arith.ConstantOp)
+        if constant and isinstance(op.results[0].type, IndexType) and isinstance(op.value, IntegerAttr):
+            self.values[op.results[0]] = op.value.value.data
+            return
+        container: Attribute = IndexType()
+        for v in (*op.results, *op.operands):
+            if isinstance(v.type, TensorType):
+                container = VectorType(IndexType(), [self.layout(v).registers])
+                break
+        new = self.out.add_op(payload.retyped(op, [self.of(v) for v in op.operands], container))
+        self.values.update(zip(op.results, new.results, strict=True))
+
+    def places(self, op: tile.LoadOp | tile.StoreOp | tile.AffineOp, layout: Linear) -> Places:
+        """For computing where `op`'s tile is."""
+        return Places(self.out, layout, op.symbols, [self.values[s] for s in op.symbols])
+
+    def lower_load(self, op: tile.LoadOp) -> None:
+        fill = None if op.fill is None else self.of(op.fill)
+        places = self.places(op, self.layout(op.result))
+        self.from_vector(op.result, accesses.load(self.out, op, self.of(op.source), places, fill))
+
+    def lower_store(self, op: tile.StoreOp) -> None:
+        layout, left = self.layout(op.value).compact()
+        value, symbols = self.vector(op.value), [self.values[s] for s in op.symbols]
+        if len(left) != self.layout(op.value).registers:
+            value = self.out.emit(kernel.PickOp(value, left))
+            symbols = [
+                self.out.emit(kernel.PickOp(s, left))
+                if isinstance(s, SSAValue) and isinstance(s.type, VectorType)
+                else s
+                for s in symbols
+            ]
+        places = Places(self.out, layout, op.symbols, symbols)
+        accesses.store(self.out, op, value, self.of(op.target), places)
+
+    def lower_affine(self, op: tile.AffineOp) -> None:
+        places = self.places(op, self.layout(op.result))
+        place = places.place(places.form(op.map.data.results[0]))
+        if not isinstance(op.result.type, TensorType):
+            self.define(op.result, place.origin)
+        elif place.per_register:
+            self.define(op.result, place.origin)
+        else:
+            self.define(op.result, self.out.emit(kernel.IndicesOp(self.out.value(place.origin), place.steps)))
+
+    def lower_broadcast(self, op: tile.BroadcastOp) -> None:
+        layout, source = self.layout(op.result), self.of(op.source)
+        if not isinstance(source.type, VectorType):
+            self.define(op.result, self.out.emit(kernel.SplatOp(source, layout.registers)))
+            return
+        picks = layout.without(op.along.get_values()).picks(self.layout(op.source))
+        if picks is None:
+            raise ScheduleError(
+                "needs elements of other threads (tile-assign-layouts inserts the conversion)",
+                operator=op.name,
+                location=location_text(op),
+            )
+        same = picks == tuple(range(self.layout(op.source).registers))
+        self.define(op.result, source if same else self.out.emit(kernel.PickOp(source, picks)))
+
+    def lower_reduce(self, op: tile.ReduceOp) -> None:
+        layout = self.layout(op.source)
+        reduced = layout.compact()[0].drop(op.dims.get_values())
+        new = shared.reduce(self.out, op, self.of(op.source), layout)
+        picks = self.layout(op.result).picks(reduced)
+        if picks is None:
+            raise ScheduleError(
+                "leaves the result in other threads than its layout says", operator=op.name, location=location_text(op)
+            )
+        if picks != tuple(range(reduced.registers)):
+            new = self.out.emit(kernel.PickOp(new, picks))
+        self.from_vector(op.result, new)
+
+    def lower_dot(self, op: tile.DotOp) -> None:
+        layouts = layout_in_shared(op.lhs), layout_in_shared(op.rhs), self.layout(op.acc)
+        new = lower_dot(self.out, op, self.of(op.lhs), self.of(op.rhs), self.of(op.acc), layouts)
+        self.define(op.result, new)
+
+    def lower_convert(self, op: tile.ConvertLayoutOp) -> None:
+        value, hint = self.of(op.source), op.result.name_hint
+        if (at := shared_of(op.source.type)) is not None:
+            new = shared.load_shared(self.out, value, at, self.layout(op.result))
+        else:
+            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint)
+        self.define(op.result, new)
+
+    def lower_stage(self, op: tile.StageOp) -> None:
+        hint = op.source.name_hint
+        at = layout_in_shared(op.result)
+        self.values[op.result] = shared.stage(self.out, self.of(op.source), self.layout(op.source), at, hint)
+
+    def lower_for(self, op: scf.ForOp) -> None:
+        starts = [self.of(v) for v in op.iter_args]
+        bounds = [self.of(v) for v in (op.lb, op.ub, op.step)]
+        body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
+        for old, new in zip(op.body.block.args, body.args, strict=True):
+            self.define(old, new)
+        loop = scf.ForOp(*bounds, starts, body)
+        loop.attributes.update(op.attributes)
+        with self.out.inside(body):
+            self.lower_block(op.body.block)
+            last = op.body.block.last_op
+            assert isinstance(last, scf.YieldOp)
+            self.out.location = last.location
+            self.out.add_op(scf.YieldOp(*(self.of(v) for v in last.operands)))
+        self.out.location = op.location
+        self.out.add_op(loop)
+        for old, new in zip(op.results, loop.results, strict=True):
+            self.define(old, new)
+
+
+_LOWERINGS: dict[type[Operation], Lowering] = {
+    tile.LoadOp: _Kernel.lower_load,
+    tile.StoreOp: _Kernel.lower_store,
+    tile.AffineOp: _Kernel.lower_affine,
+    tile.BroadcastOp: _Kernel.lower_broadcast,
+    tile.ReduceOp: _Kernel.lower_reduce,
+    tile.DotOp: _Kernel.lower_dot,
+    tile.ConvertLayoutOp: _Kernel.lower_convert,
+    tile.StageOp: _Kernel.lower_stage,
+    scf.ForOp: _Kernel.lower_for,
+}

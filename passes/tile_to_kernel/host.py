@@ -1,0 +1,86 @@
+"""The host program: launches on tensors become launches on buffers, results are written to trailing arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from ...dialects import kernel, tile
+from ...dialects.locations import location_text
+from ...errors import CompileError
+
+
+def buffer_type(t: Attribute) -> MemRefType:
+    """The buffer that holds a tensor."""
+    assert isinstance(t, TensorType), t
+    return MemRefType(t.element_type, t.get_shape())
+
+
+def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
+    """`main` on buffers: its results become trailing arguments. A kernel that is not `launchable` has nothing to do."""
+    source = main.body.block
+    inputs, outputs = main.function_type.inputs.data, main.function_type.outputs.data
+    block = Block(arg_types=[buffer_type(t) for t in (*inputs, *outputs)])
+    buffers: dict[SSAValue, SSAValue] = {}
+    for old, new in zip(source.args, block.args, strict=False):
+        new.name_hint = old.name_hint
+        buffers[old] = new
+    last = source.last_op
+    assert isinstance(last, func.ReturnOp)
+    wanted: dict[SSAValue, list[SSAValue]] = {}
+    for value, out in zip(last.operands, block.args[len(inputs) :], strict=True):
+        out.name_hint = value.name_hint or "out"
+        wanted.setdefault(value, []).append(out)
+    for op in source.ops:
+        if isinstance(op, tile.LaunchOp):
+            _launch(block, op, buffers, wanted, launchable)
+        elif op is not last:
+            raise CompileError("is no launch", operator=op.name, location=location_text(op))
+    for value in wanted:
+        if value in source.args:
+            raise CompileError("an argument is returned as it is", operator="func.return", location=location_text(last))
+    block.add_op(func.ReturnOp())
+    block.last_op.location = last.location  # pyright: ignore[reportOptionalMemberAccess]
+    types = [a.type for a in block.args]
+    new = func.FuncOp(main.sym_name.data, (types, []), Region(block), main.sym_visibility)
+    new.attributes.update(main.attributes)
+    new.location = main.location
+    return new
+
+
+def _launch(
+    block: Block,
+    op: tile.LaunchOp,
+    buffers: dict[SSAValue, SSAValue],
+    wanted: dict[SSAValue, list[SSAValue]],
+    launchable: set[str],
+) -> None:
+    """Launch on the buffers of the inputs and new buffers for the results, or those of `main` where it returns them.
+
+    A result that is returned twice is computed twice: launches are pure.
+    """
+    copies = max((len(wanted.get(r, ())) for r in op.res), default=1)
+    for copy in range(max(copies, 1)):
+        results = [_result_buffer(block, op, r, wanted.get(r, ()), copy) for r in op.res]
+        if copy == 0:
+            buffers.update(zip(op.res, results, strict=True))
+        name = op.kernel.string_value()
+        if name in launchable:
+            _add(block, kernel.LaunchOp(name, [*(buffers[i] for i in op.inputs), *results]), op)
+
+
+def _result_buffer(block: Block, op: Operation, result: SSAValue, own: Sequence[SSAValue], copy: int) -> SSAValue:
+    if copy < len(own):
+        return own[copy]
+    buffer = _add(block, kernel.AllocOp(buffer_type(result.type)), op).results[0]
+    buffer.name_hint = result.name_hint
+    return buffer
+
+
+def _add(block: Block, op: Operation, source: Operation) -> Operation:
+    op.location = source.location
+    block.add_op(op)
+    return op

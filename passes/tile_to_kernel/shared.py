@@ -1,0 +1,144 @@
+"""Tiles through shared memory: staging, conversions of layouts, and reductions across the warps of a block.
+
+Nothing here emits a barrier: a later pass places them where accesses meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import SSAValue
+
+from ...dialects import kernel, tile
+from ...dialects.linear_layout import Linear, Shared, conversion, ordered, register_width
+from ...dialects.locations import location_text
+from ...dialects.payload import element_type
+from ...errors import ScheduleError
+from ..combining import combine
+from ..shared_layouts import Reader, choose_shared
+from .accesses import WIDEST, element_bytes, holder_predicate
+from .emitter import Emitter, Index, is_disjoint
+
+
+@dataclass(frozen=True)
+class SharedPlace:
+    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width."""
+
+    origin: Index
+    regs: tuple[int, ...]
+    vec: int
+    xor: bool
+
+
+def shared_place(
+    out: Emitter, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
+) -> SharedPlace:
+    """The places of the elements of `layout` in `shared`. `moved` is an offset to combine with, made of `moving` bits."""
+    regs = shared.images(layout.reg)
+    threads = shared.images((*layout.lane, *layout.warp))
+    origin, _ = out.thread_bits(threads)
+    mixed = 0
+    for image in threads:
+        mixed |= image
+    apart = all(not image & mixed for image in moving)
+    origin = out.add(origin, moved) if apart else out.xor(origin, moved)
+    for image in moving:
+        mixed |= image
+    xor = not is_disjoint(regs) or any(r & mixed for r in regs)
+    vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each)
+    return SharedPlace(origin, tuple(regs), vec, xor)
+
+
+def store_shared(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared) -> None:
+    """Put a tile in registers into `buffer`; every element is written by one thread."""
+    compact, left = layout.compact()
+    if len(left) != layout.registers:
+        value = out.emit(kernel.PickOp(value, left))
+    place = shared_place(out, shared, compact, element_bytes(value.type))
+    predicate = holder_predicate(out, compact)
+    out.add_op(
+        kernel.StoreOp(
+            value,
+            buffer,
+            [out.value(place.origin)],
+            [[r] for r in place.regs],
+            vec=place.vec,
+            predicate=predicate,
+            xor=place.xor,
+        )
+    )
+
+
+def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear) -> SSAValue:
+    """A tile from `buffer` into the registers of `layout`."""
+    assert isinstance(buffer.type, MemRefType)
+    place = shared_place(out, shared, layout, element_bytes(buffer.type.element_type))
+    return out.emit(
+        kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor)
+    )
+
+
+def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
+    """A new shared buffer that holds the tile; the buffer."""
+    buffer = out.emit(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
+    store_shared(out, value, layout, buffer, shared)
+    return buffer
+
+
+def convert(out: Emitter, value: SSAValue, source: Linear, target: Linear, hint: str | None) -> SSAValue:
+    """A tile held as `source`, held as `target` instead."""
+    kind = conversion(source, target)
+    if kind == "identity":
+        return value
+    if kind == "registers":
+        picks = target.picks(source)
+        assert picks is not None
+        return out.emit(kernel.PickOp(value, picks), hint)
+    size = element_bytes(value.type)
+    shared = choose_shared(source.shape, [Reader(source, size), Reader(target, size)])
+    return load_shared(out, stage(out, value, source, shared, hint), shared, target)
+
+
+def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> SSAValue:
+    """Reduce a tile over `op`'s dimensions; the result has the layout that remains without them.
+
+    Each thread folds its registers, lanes exchange partial results by shuffles, warps through shared memory.
+    """
+    dims, kind, hint = op.dims.get_values(), op.kind.data, op.result.name_hint
+    compact, left = layout.compact()
+    if len(left) != layout.registers:
+        value = out.emit(kernel.PickOp(value, left))
+    plan = compact.reduction(dims)
+    if plan is None:
+        raise ScheduleError(
+            "reduces a layout whose bases mix reduced and kept dimensions, or repeat",
+            operator=op.name,
+            location=location_text(op),
+        )
+    if plan.registers:
+        value = out.emit(kernel.FoldOp(kind, value, plan.registers), hint)
+    for mask in plan.shuffles:
+        other = out.emit(kernel.ShuffleXorOp(value, mask))
+        value = out.emit(combine(kind, value, other), hint)
+    return _across_warps(out, op, value, compact.drop(dims), plan.warps) if plan.warps else value
+
+
+def _across_warps(out: Emitter, op: tile.ReduceOp, value: SSAValue, kept: Linear, warps: Sequence[int]) -> SSAValue:
+    """Combine partial results of the warps that differ in the bits `warps` of their number, in shared memory."""
+    part = len(kept.shape)
+    shape = (*kept.shape, 1 << len(warps))
+
+    def along(value: int) -> tuple[int, ...]:
+        return (0,) * part + (value,)
+
+    lane = tuple((*b, 0) for b in kept.lane)
+    reg = tuple((*b, 0) for b in kept.reg)
+    written = tuple(along(1 << warps.index(i)) if i in warps else (*b, 0) for i, b in enumerate(kept.warp))
+    read = tuple((*b, 0) for b in kept.warp)
+    parts = tuple(along(1 << i) for i in range(len(warps)))
+    shared = ordered(shape, tuple(reversed(range(part + 1))))
+    buffer = stage(out, value, Linear(shape, reg, lane, written), shared, op.result.name_hint)
+    gathered = load_shared(out, buffer, shared, Linear(shape, parts + reg, lane, read))
+    return out.emit(kernel.FoldOp(op.kind.data, gathered, range(len(warps))), op.result.name_hint)
