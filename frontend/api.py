@@ -31,7 +31,7 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ShapeError for arguments unlike the example ones."""
         tensors = self.captured.bind(args, kwargs)
-        return self.captured.restore(self.executor.run(tensors))
+        return self.captured.restore(self.executor.run(tensors), tensors)
 
     def ir(self, level: str) -> str:
         """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
