@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import f32, i32, i64
+
 from deplodock.backend.interpreter.domains import TypedDomain
 from deplodock.backend.interpreter.exact import (
     INF,
@@ -17,7 +19,6 @@ from deplodock.backend.interpreter.exact import (
     order,
 )
 from deplodock.dialects.tensor import Kind
-from xdsl.dialects.builtin import f32, i32, i64
 
 D = ExactDomain()
 RNG = np.random.default_rng(7)

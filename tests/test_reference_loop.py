@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from deplodock.backend.interpreter import loop as loop_level
 from deplodock.backend.reference import run
 from deplodock.dialects.parsing import make_context, parse_module

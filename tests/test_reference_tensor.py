@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+
 from deplodock.backend.reference import run
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.errors import ExecutionError

@@ -33,13 +33,21 @@ def make_domain(name: str) -> TypedDomain:
 
 
 class Position(Interpreter.Listener):
-    """Remembers the op that is being executed, for errors."""
+    """Remembers the ops that are being executed, outermost first, for errors."""
 
     def __init__(self) -> None:
-        self.op: Operation | None = None
+        self.stack: list[Operation] = []
+
+    @property
+    def op(self) -> Operation | None:
+        """The innermost op that has started and not ended."""
+        return self.stack[-1] if self.stack else None
 
     def will_interpret_op(self, op: Operation, args: tuple[Any, ...]) -> None:
-        self.op = op
+        self.stack.append(op)
+
+    def did_interpret_op(self, op: Operation, results: tuple[Any, ...]) -> None:
+        self.stack.pop()
 
     @contextmanager
     def located(self) -> Iterator[None]:
