@@ -23,6 +23,7 @@ OWN_PASSES = {
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
+    "plan-schedules": ".plan_schedules:PlanSchedulesPass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
     "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import IndexType, ModuleOp, TensorType, UnknownLoc, i64
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
@@ -183,7 +183,8 @@ class _Emitter:
             return self._load(node, depth)
         if isinstance(node, Reduce):
             return self._reduce(node, depth)
-        assert isinstance(node, Payload) and node.op is not None
+        assert isinstance(node, Payload)
+        assert node.op is not None
         operands = [self.value(operand) for operand in node.operands]
         op = payload.retyped(node.op, operands, node.type)
         op.attributes.pop(ROOT, None)
@@ -306,6 +307,3 @@ class _Emitter:
     def _symbol_value(self, node: Node, depth: int) -> SSAValue:
         value = self.value(node)
         return value if node.type == i64 else self._add(depth, payload.CastOp(value, i64), None)
-
-
-_ = Attribute

@@ -1,7 +1,7 @@
 """Folding of what follows from the ranges of the variables: index arithmetic, comparisons of indices, selections.
 
-An `iota` that went through views and integer arithmetic stays an index expression, a comparison of it that always has the
-same outcome is a constant, and a selection by a constant is one of its sides. So the mask of a `cat` or a `tril`
+An `iota` that went through views and integer arithmetic stays an index expression, a comparison of it that always has
+the same outcome is a constant, and a selection by a constant is one of its sides. So the mask of a `cat` or a `tril`
 disappears wherever the piece is known, and a gather by an `arange` is an ordinary read.
 """
 
@@ -38,7 +38,7 @@ def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | N
     """`form` as a value of `type`, if it is known not to overflow."""
     if not isinstance(type, IntegerType) or type == i1:
         return None
-    half = 1 << (type.width.data - 1)
+    half = 1 << (type.bitwidth - 1)
     return graph.index(form, type, op) if graph.simplifier.within(form, -half, half) else None
 
 

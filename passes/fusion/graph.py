@@ -109,7 +109,7 @@ class Graph:
     splits: dict[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
     simplifier: Simplifier = field(default_factory=Simplifier)
     extents: list[int] = field(default_factory=list[int])
-    symbols: list[Node] = field(default_factory=list[Node])
+    symbols: list[Node] = field(default_factory=list)  # pyright: ignore[reportUnknownVariableType]
     _variables: dict[VariableKey, tuple[Form, tuple[int, ...]]] = field(
         default_factory=dict[VariableKey, tuple[Form, tuple[int, ...]]]
     )

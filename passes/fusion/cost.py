@@ -1,0 +1,260 @@
+"""What a kernel would cost: its time on a GPU, estimated from its graph, or why it should not be one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from xdsl.dialects.builtin import AnyFloat, IntegerType
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects.payload import element_type, is_low_precision, shape_of
+from ...dialects.tensor import Kind
+from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, children
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What one GPU sustains. The defaults are of the size of an H200; only their proportions matter to a plan."""
+
+    memory: float = 4.0e12
+    """Bytes per second from device memory."""
+    cache: float = 7.0e12
+    """Bytes per second from the second-level cache."""
+    core: float = 60.0e9
+    """Bytes per second that a single block can draw."""
+    cores: int = 132
+    vector: float = 25.0e12
+    """Scalar f32 operations per second."""
+    special: float = 4.0e12
+    """Exponentials, divisions, roots per second."""
+    matrix: float = 600.0e12
+    """Operations per second of a contraction whose operands are stored in 16 bits (a product and a sum are two)."""
+    matrix_wide: float = 45.0e12
+    """The same for f32 operands."""
+    launch: float = 2.5e-6
+    """Seconds before a kernel does anything."""
+    block: int = 128
+    """Extent of a contraction's tile along each of its two sides."""
+    chunk: int = 64
+    """Extent of a tile along a reduced dimension."""
+
+
+SPECIAL = frozenset(
+    f"math.{name}"
+    for name in "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt sin "
+    "sinh sqrt tan tanh".split()
+) | {"arith.divf", "arith.divsi", "arith.remsi", "arith.floordivsi", "payload.fmod"}
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products of factors that depend on different indices; sides as sets of variables."""
+
+    reduce: Reduce
+    open: int
+    left: int
+    right: int
+    narrow: bool
+
+
+@dataclass
+class Kernel:
+    """A kernel as a graph, and everything that is computed in it.
+
+    `visited` holds each node with the reduction variables that are open where it is computed.
+    """
+
+    graph: Graph
+    root: Node
+    variables: tuple[int, ...]
+    output: Attribute
+    roof: Roof
+    visited: dict[tuple[Node, int], None] = field(default_factory=dict[tuple[Node, int], None])
+    contractions: list[Contraction] = field(default_factory=list[Contraction])
+    parents: dict[tuple[Node, int], int] = field(default_factory=dict[tuple[Node, int], int])
+
+    def __post_init__(self) -> None:
+        self.free = sum(1 << v for v in self.variables)
+        self._visit(self.root, ())
+        self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
+        self.blocks = self._block_extents()
+        self._products: dict[tuple[int, int], float] = {}
+
+    def _visit(self, node: Node, chain: tuple[int, ...]) -> None:
+        while chain and not chain[-1] & node.free:
+            chain = chain[:-1]
+        opened = 0
+        for bound in chain:
+            opened |= bound
+        key = (node, opened)
+        if key in self.visited:
+            return
+        self.visited[key] = None
+        if isinstance(node, Reduce):
+            self._visit(node.body, (*chain, sum(1 << v for v in node.variables)))
+        else:
+            for child in children(node, self.graph):
+                self._visit(child, chain)
+
+    def _block_extents(self) -> dict[int, int]:
+        """How many indices of a free dimension one block covers, for the dimensions that are cut."""
+        blocks = dict[int, int]()
+        for c in self.contractions:
+            if c.open or not c.left | c.right:
+                continue
+            both = c.left & c.right & self.free
+            for side in (c.left & ~both & self.free, c.right & ~both & self.free):
+                total = prod(self.graph.extents[v] for v in self.variables if side >> v & 1)
+                room = total if total <= 2 * self.roof.block else self.roof.block
+                for v in reversed(self.variables):
+                    if side >> v & 1 and v not in blocks:
+                        blocks[v] = max(1, min(room, self.graph.extents[v]))
+                        room //= blocks[v]
+            blocks.update({v: 1 for v in self.variables if both >> v & 1 and v not in blocks})
+        return blocks
+
+    def executions(self, free: int, opened: int) -> float:
+        """How often a value that depends on `free` is computed where `opened` are the reductions around it."""
+        key = (free, opened)
+        found = self._products.get(key)
+        if found is None:
+            found = self._products[key] = self._count(free, opened)
+        return found
+
+    def _count(self, free: int, opened: int) -> float:
+        count, rest, variable = 1.0, self.free | opened | free, 0
+        while rest:
+            if rest & 1:
+                extent = self.graph.extents[variable]
+                if free >> variable & 1:
+                    count *= extent
+                elif self.contractions:
+                    block = self.roof.chunk if opened >> variable & 1 else self.blocks.get(variable, extent)
+                    count *= -(-extent // block) if block else 1
+            rest >>= 1
+            variable += 1
+        return count
+
+    @property
+    def blocks_in_flight(self) -> float:
+        """How many blocks can work at once, each computing all that it needs."""
+        extents = self.graph.extents
+        if self.contractions:
+            return prod(-(-extents[v] // self.blocks.get(v, extents[v])) for v in self.variables)
+        shared = self.free
+        for node, opened in self.visited:
+            if isinstance(node, Reduce) and not opened:
+                shared &= node.free
+        return float("inf") if shared == self.free else prod(extents[v] for v in self.variables if shared >> v & 1)
+
+    def time(self) -> float:
+        """Estimated seconds."""
+        roof = self.roof
+        vector = special = matrix = wide = near = 0.0
+        far = dict[SSAValue, float]()
+        products = {n for c in self.contractions for n in product_nodes(c.reduce)}
+        narrow = {c.reduce for c in self.contractions if c.narrow}
+        contracted = {c.reduce for c in self.contractions}
+        for node, opened in self.visited:
+            if isinstance(node, Constant | Scalar | Index) or node in products:
+                continue
+            if isinstance(node, Reduce):
+                bound = sum(1 << v for v in node.variables)
+                steps = self.executions(node.free | bound, opened | bound)
+                if node not in contracted:
+                    vector += steps
+                elif node in narrow:
+                    matrix += 2 * steps
+                else:
+                    wide += 2 * steps
+                continue
+            times = self.executions(node.free, opened)
+            if isinstance(node, Load):
+                size = times * byte_size(node.type)
+                near += size
+                far[node.source] = far.get(node.source, 0.0) + size
+            elif isinstance(node, Payload) and node.op is not None:
+                vector += times
+                special += times if node.op.name in SPECIAL else 0
+        output = prod(shape_of(self.output)) * byte_size(self.output)
+        memory = output + sum(min(size, whole_size(source)) for source, size in far.items())
+        flight = max(1.0, self.blocks_in_flight)
+        bandwidth = roof.memory if self.contractions else min(roof.memory, flight * roof.core)
+        busy = min(1.0, flight / roof.cores)
+        compute = vector / roof.vector + special / roof.special + matrix / roof.matrix + wide / roof.matrix_wide
+        return roof.launch + max(memory / bandwidth, (near + output) / roof.cache, compute / busy)
+
+    def nested_contractions(self) -> Iterable[tuple[Contraction, list[Reduce]]]:
+        """Every contraction that is computed inside other reductions, with the reductions directly around it."""
+        for c in self.contractions:
+            if c.open:
+                yield c, [r for r, opened in self.reductions() if self._directly_around(r, opened, c)]
+
+    def reductions(self) -> list[tuple[Reduce, int]]:
+        """All reductions, with the variables open around each."""
+        return [(node, opened) for node, opened in self.visited if isinstance(node, Reduce)]
+
+    @staticmethod
+    def _directly_around(outer: Reduce, opened: int, inner: Contraction) -> bool:
+        bound = sum(1 << v for v in outer.variables)
+        return bool(inner.open & bound) and inner.open == opened | bound
+
+
+def byte_size(type: Attribute) -> int:
+    """Bytes of one element."""
+    element = element_type(type)
+    if isinstance(element, IntegerType | AnyFloat):
+        return max(1, element.bitwidth // 8)
+    return 8
+
+
+def whole_size(value: SSAValue) -> int:
+    """Bytes of the tensor `value`."""
+    return prod(shape_of(value.type)) * byte_size(value.type)
+
+
+def factors(node: Node) -> list[Node]:
+    """The factors of a product, at any depth."""
+    if isinstance(node, Payload) and node.op is not None and node.op.name == "arith.mulf":
+        return [f for operand in node.operands for f in factors(operand)]
+    return [node]
+
+
+def contraction(node: Reduce, opened: int) -> Contraction | None:
+    """`node` as a contraction, if it is one: a sum of products whose factors see different indices."""
+    if node.kind != Kind.ADD:
+        return None
+    bound = sum(1 << v for v in node.variables)
+    parts = [f for f in factors(node.body) if f.free & bound]
+    if len(parts) < 2:
+        return None
+    left = max(parts, key=lambda f: f.free.bit_count())
+    others = [f for f in parts if f.free & ~left.free] or [f for f in parts if f.free != left.free]
+    if not others:
+        return None
+    right = 0
+    for f in others:
+        right |= f.free
+    narrow = any(_stored_narrow(f) for f in parts)
+    return Contraction(node, opened, left.free & ~bound, right & ~bound, narrow)
+
+
+def product_nodes(node: Reduce) -> set[Node]:
+    """The multiplications of a contraction that a matrix unit does: those that see everything its body sees."""
+    found, todo = set[Node](), [node.body]
+    while todo:
+        n = todo.pop()
+        if isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf" and n.free == node.body.free:
+            found.add(n)
+            todo.extend(n.operands)
+    return found
+
+
+def _stored_narrow(node: Node) -> bool:
+    while isinstance(node, Payload) and node.operands:
+        if any(is_low_precision(operand.type) for operand in node.operands):
+            return True
+        node = next((o for o in node.operands if not isinstance(o, Constant | Scalar)), node.operands[0])
+    return is_low_precision(node.type)
