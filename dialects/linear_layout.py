@@ -378,31 +378,26 @@ def blocked(
     return Linear(tuple(shape), tuple(vector + fill.bits(order)), lane, warp)
 
 
-def patch(shape: Sequence[int], thread: Sequence[int], warps: int, row_in_warp: bool = False) -> Linear:
+def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False) -> Linear:
     """The accumulator of a contraction computed with scalar fused multiply-adds.
 
-    Each thread owns `thread = [rows, columns]` elements, in groups of four that are contiguous along each dimension, so
-    that operands are read 16 bytes at a time. `row_in_warp` keeps a row within one warp (where rows are reduced later);
-    otherwise a warp is about square. The rows of a thread do not depend on the number of columns.
+    Each thread owns `thread_rows` rows and as many columns as that leaves, in groups of up to four that are contiguous
+    along each dimension, so that operands are read 16 bytes at a time. `row_in_warp` keeps a row within as few warps as
+    possible (where rows are reduced later); otherwise a warp is about square. Which rows a thread owns does not depend
+    on the number of columns, so contractions that share rows agree on them.
     """
     m, n = shape
-    threads = LANES * warps
-    rows = min(max(m // thread[0], 1), threads)
-    columns = min(threads // rows, n)
-    own_rows, own_columns = m // rows, n // columns
+    row_bits = min(log2(m) - min(log2(m), log2(thread_rows)), LANE_BITS + log2(warps))
+    column_bits = LANE_BITS + log2(warps) - row_bits
     fill = _Filler(shape)
-    row_bits = fill.bits([0], min(2, log2(own_rows)))
-    column_bits = fill.bits([1], min(2, log2(own_columns)))
-    n_total, m_total = log2(columns), log2(rows)
-    n_lane = min(n_total, LANE_BITS if row_in_warp else 3)
-    m_lane = min(m_total, LANE_BITS - n_lane)
-    n_lane = min(n_total, LANE_BITS - m_lane)
-    n_thread = fill.bits([1], n_total)
-    m_thread = fill.bits([0], m_total)
-    lane = n_thread[:n_lane] + m_thread[:m_lane]
-    warp = n_thread[n_lane:] + m_thread[m_lane:]
-    zero = (0, 0)
-    lane += [zero] * (LANE_BITS - len(lane))
-    warp += [zero] * (log2(warps) - len(warp))
-    reg = column_bits + fill.bits([1]) + row_bits + fill.bits([0])
-    return Linear(tuple(shape), tuple(reg), tuple(lane), tuple(warp))
+    reg_rows = fill.bits([0], min(2, log2(m) - row_bits))
+    reg_columns = fill.bits([1], min(2, max(log2(n) - column_bits, 0)))
+    columns = fill.padded([1], column_bits)
+    rows = fill.padded([0], row_bits)
+    lane_columns = min(column_bits, LANE_BITS if row_in_warp else 3)
+    lane_rows = min(row_bits, LANE_BITS - lane_columns)
+    lane_columns = LANE_BITS - lane_rows
+    lane = columns[:lane_columns] + rows[:lane_rows]
+    warp = columns[lane_columns:] + rows[lane_rows:]
+    reg = (*reg_columns, *fill.bits([1]), *reg_rows, *fill.bits([0]))
+    return Linear(tuple(shape), reg, lane, warp)

@@ -22,12 +22,14 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 OWN_PASSES = {
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
+    "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
-    "plan-schedules": ".plan_schedules:PlanSchedulesPass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
     "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
+    "plan-schedules": ".plan_schedules:PlanSchedulesPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
+    "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
 }
 """Our passes: name -> module and class."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects.payload import element_type, is_float
 from ..dialects.tensor import Kind
-from xdsl.dialects.builtin import i1
 
 _FLOAT = {Kind.ADD: arith.AddfOp, Kind.MUL: arith.MulfOp, Kind.MAX: arith.MaximumfOp, Kind.MIN: arith.MinimumfOp}
 _INTEGER = {

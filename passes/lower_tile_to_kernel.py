@@ -15,7 +15,6 @@ from xdsl.passes import ModulePass
 from ..dialects import kernel, payload, tile
 from ..dialects.linear_layout import LANE_BITS, Linear, log2
 from ..dialects.locations import location_text
-from ..dialects.payload import element_type
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, shared_of
 from .tile_to_kernel import accesses, shared

@@ -32,7 +32,9 @@ def choose_shared(shape: Sequence[int], readers: Sequence[Reader], order: Sequen
     """The shared layout with dimensions `order` (fastest first; by default the best of all rotations of row-major) on
     which `readers` take the fewest wavefronts; the plainest of equals."""
     rank = len(shape)
-    orders = [order] if order is not None else [tuple(reversed(range(rank))), *([(0, *range(1, rank))] if rank > 1 else [])]
+    orders = (
+        [order] if order is not None else [tuple(reversed(range(rank))), *([(0, *range(1, rank))] if rank > 1 else [])]
+    )
     found = [_swizzled(tuple(shape), o, readers) for o in orders]
     return min(found, key=lambda pair: pair[0])[1]
 

@@ -16,7 +16,6 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel, payload
 from ...dialects.linear_layout import LANE_BITS
-from ...dialects.payload import Predicate
 
 Index: TypeAlias = SSAValue | int
 

@@ -157,7 +157,9 @@ class Places:
             return self.out.emit(kernel.IndicesOp(self.out.value(origin), steps))
         own = self.out.emit(kernel.IndicesOp(self.out.value(0), [0] * len(steps)))
         for bit, step in enumerate(steps):
-            flip = self.out.emit(kernel.IndicesOp(self.out.value(0), [step if b == bit else 0 for b in range(len(steps))]))
+            flip = self.out.emit(
+                kernel.IndicesOp(self.out.value(0), [step if b == bit else 0 for b in range(len(steps))])
+            )
             own = self.out.emit(arith.XOrIOp(own, flip))
         base = self.out.emit(kernel.SplatOp(self.out.value(origin), self.layout.registers))
         return self.out.emit(arith.XOrIOp(own, base))

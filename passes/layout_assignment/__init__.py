@@ -1,0 +1,1 @@
+"""The parts of `tile-assign-layouts`: which tiles must agree, and what their layouts should be."""

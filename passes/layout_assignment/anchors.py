@@ -1,0 +1,106 @@
+"""What layout a class of tiles would like: by the memory it is loaded from or stored to, or by its contractions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.ir import SSAValue
+
+from ...dialects import tile
+from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
+from ...dialects.payload import shape_of
+from ...dialects.schedule import ScheduleAttr
+from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
+from ..tile_to_kernel.accesses import WIDEST, element_bytes
+from ..tile_to_kernel.places import divisor_of, range_of_value
+from .classes import Access, TileClass
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What an access would like: the tile's dimensions by their distance in memory, nearest first, how many elements
+    along the first are one aligned access (1 where they are not contiguous), and how many bytes this is about."""
+
+    order: tuple[int, ...]
+    vec: int
+    bytes: int
+
+
+def accessed_tile(op: Access) -> SSAValue:
+    """The tile that an access loads or stores."""
+    return op.result if isinstance(op, tile.LoadOp) else op.value
+
+
+def preference(op: Access) -> Preference:
+    """The preference of one access."""
+    memory = op.source.type if isinstance(op, tile.LoadOp) else op.target.type
+    assert isinstance(memory, MemRefType)
+    shape, pitches = shape_of(accessed_tile(op).type), memory.get_shape()
+    simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
+    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(op.symbols))]
+    forms = [simplifier.read(e, dims, symbols) for e in op.map.data.results]
+    distance = [0] * len(shape)
+    pitch = 1
+    for form, extent in zip(reversed(forms), reversed(pitches), strict=True):
+        for atom, factor in form.terms:
+            if atom[0] == DIM:
+                distance[atom[1]] += abs(factor) * pitch
+        pitch *= max(extent, 1)
+    order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
+    size = element_bytes(memory.element_type)
+    vec = 1
+    if order and distance[order[0]] == 1:
+        limit = min(WIDEST // size, shape[order[0]])
+        aligned = gcd(_others(forms[-1], order[0], op.symbols), pitches[-1] if len(pitches) > 1 else 0, limit)
+        vec = aligned & -aligned
+    elements = 1
+    for n in shape:
+        elements *= n
+    return Preference(tuple(order), vec, elements * size)
+
+
+def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
+    """A divisor of all terms of `form` but that of dimension `d`."""
+    divisor = form.constant
+    for atom, factor in form.terms:
+        if atom == (DIM, d):
+            continue
+        divisor = gcd(divisor, factor * divisor_of(symbols[atom[1]]) if atom[0] == SYM else factor)
+    return divisor
+
+
+def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int) -> Linear:
+    """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
+
+    Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory.
+    """
+    weights: dict[int, int] = {}
+    best: dict[int, Preference] = {}
+    vec = 1
+    for wish in wishes:
+        fast = wish.order[0]
+        weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 else 1)
+        best[fast] = max(best.get(fast, wish), wish, key=lambda w: (w.vec, w.bytes))
+    if weights:
+        chosen = best[max(weights, key=lambda d: weights[d])]
+        order, vec = chosen.order, chosen.vec
+    else:
+        order = tuple(reversed(range(len(shape))))
+        vec = min(4, shape[order[0]])
+    elements = 1
+    for n in shape:
+        elements *= n
+    vec = min(vec, max(elements // (LANES * warps), 1))
+    warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
+    return blocked(shape, order, vec, warps, warp_order)
+
+
+def contraction_layout(c: TileClass, schedule: ScheduleAttr | None, warps: int, row_in_warp: bool) -> Linear:
+    """The accumulator's layout: the register tile of the schedule, or one that is about square."""
+    m, n = c.shape
+    each = max(m * n // (LANES * warps), 1)
+    rows = schedule.thread.data[0].data if schedule is not None and len(schedule.thread) else 1 << log2(each) // 2
+    return patch((m, n), rows, warps, row_in_warp)

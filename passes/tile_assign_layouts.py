@@ -1,0 +1,173 @@
+"""Deciding which thread holds which element of every tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import payload, tile
+from ..dialects.layouts import LayoutAttr
+from ..dialects.linear_layout import Linear
+from ..dialects.locations import copy_location
+from ..dialects.payload import element_type, shape_of
+from ..dialects.schedule import ScheduleAttr
+from .layout_assignment.anchors import Preference, contraction_layout, memory_layout, preference
+from .layout_assignment.classes import Classes, Link, TileClass, is_tile
+from .tile_layouts import attr_of, layout_in_registers, linear_of
+
+
+@dataclass(frozen=True)
+class TileAssignLayoutsPass(ModulePass):
+    """Give every tile a layout: which register of which thread holds which element.
+
+    What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
+    registers a thread (as the schedule says), other tiles what makes their loads and stores contiguous and 16 bytes
+    wide, and a tile of fewer dimensions the slice of the tile it is reduced from or broadcast into. Where the two ends
+    of a reduction or broadcast still disagree, a `tile.convert_layout` moves the elements. A layout that is there
+    already is kept.
+    Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
+    Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
+
+    ```mlir
+    %x = tile.load %X[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x128xf32>, index -> tensor<128xf32>
+    %s = tile.reduce add %x over [0] : tensor<128xf32> -> f32
+    ```
+    becomes, with one warp,
+    ```mlir
+    %x = tile.load ... -> tensor<128xf32, #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>>
+    %s = tile.reduce add %x over [0] : tensor<128xf32, #tile.layout<...>> -> f32
+    ```
+    """
+
+    name = "tile-assign-layouts"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            if isinstance(kernel, tile.KernelOp):
+                assign(kernel)
+
+
+def assign(kernel: tile.KernelOp) -> None:
+    """Give every tile of `kernel` a layout: decide for all of them, then change the types at once."""
+    separate_free_values(kernel)
+    classes = Classes(kernel)
+    layouts = decide(kernel, classes)
+    for link in classes.links:
+        _reconcile(link, classes, layouts)
+    for c in classes:
+        for value in c.members:
+            _retype(value, layouts[id(c)])
+
+
+def separate_free_values(kernel: tile.KernelOp) -> None:
+    """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index) its own
+    copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
+    for op in list(kernel.body.walk()):
+        constant = isinstance(op, payload.ConstantOp | arith.ConstantOp | tile.AffineOp)
+        if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
+            continue
+        result = op.results[0]
+        if not is_tile(result) or linear_of(result.type) is not None:
+            continue
+        for use in list(result.uses)[1:]:
+            copy = op.clone()
+            copy.results[0].name_hint = result.name_hint
+            block = op.parent
+            assert block is not None
+            block.insert_op_after(copy, op)
+            use.operation.operands[use.index] = copy.results[0]
+
+
+def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
+    """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
+    warps = kernel.warps.data
+    found = kernel.attributes.get("schedule")
+    schedule = found if isinstance(found, ScheduleAttr) else None
+    row_in_warp = any(c.dots and 1 in c.reduced for c in classes)
+    layouts: dict[int, Linear] = {}
+    given: dict[int, Linear] = {}
+    for c in classes:
+        for value in c.members:
+            if linear_of(value.type) is not None:
+                given.setdefault(id(c), layout_in_registers(value, warps))
+
+    def strength(c: TileClass) -> tuple[bool, bool, int]:
+        return id(c) not in given, not c.dots, -len(c.shape)
+
+    for c in sorted(classes, key=strength):
+        layout = given.get(id(c))
+        if layout is None and c.dots:
+            layout = contraction_layout(c, schedule, warps, row_in_warp)
+        if layout is None:
+            layout = _slice(c, classes, layouts)
+        if layout is None:
+            layout = memory_layout(c.shape, _wishes(c, classes), c.reduced, warps)
+        layouts[id(c)] = layout
+    return layouts
+
+
+def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear | None:
+    """The slice of the first larger tile with a layout that `c` is reduced from or broadcast into."""
+    for link in classes.links:
+        if classes.of(link.low) is c and (high := layouts.get(id(classes.of(link.high)))) is not None:
+            return high.drop(link.dims)
+    return None
+
+
+def _wishes(c: TileClass, classes: Classes) -> list[Preference]:
+    """What the accesses of `c` prefer; if it has none, those of the tiles it is broadcast from or reduced to."""
+    own = [preference(a) for a in c.accesses]
+    if own:
+        return own
+    found: list[Preference] = []
+    for link in classes.links:
+        if classes.of(link.high) is not c:
+            continue
+        kept = [d for d in range(len(c.shape)) if d not in link.dims]
+        for wish in (preference(a) for a in classes.of(link.low).accesses):
+            order = (*(kept[d] for d in wish.order), *link.dims)
+            found.append(Preference(order, wish.vec, wish.bytes))
+    return found
+
+
+def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None:
+    """Insert a conversion where the small end of `link` is not held by the threads that the large end implies."""
+    low, high = layouts[id(classes.of(link.low))], layouts[id(classes.of(link.high))]
+    implied = high.drop(link.dims)
+    op = link.op
+    block = op.parent
+    assert block is not None
+    if isinstance(op, tile.ReduceOp):
+        if low.picks(implied) is not None:
+            return
+        reduced = tile.ReduceOp(op.kind.data, op.source, link.dims)
+        _retype(reduced.result, implied)
+        convert = tile.ConvertLayoutOp(reduced.result, _attr(low))
+        block.insert_ops_before([reduced, convert], op)
+        copy_location(op, (reduced, convert))
+        reduced.result.name_hint = convert.result.name_hint = op.result.name_hint
+        classes.replace(op.result, convert.result)
+        op.result.replace_all_uses_with(convert.result)
+        block.erase_op(op)
+    elif high.without(link.dims).picks(low) is None:
+        convert = tile.ConvertLayoutOp(op.source, _attr(implied))
+        convert.result.name_hint = op.source.name_hint
+        block.insert_op_before(convert, op)
+        copy_location(op, (convert,))
+        op.operands[0] = convert.result
+
+
+def _attr(layout: Linear) -> LayoutAttr:
+    attr = attr_of(layout)
+    assert isinstance(attr, LayoutAttr)
+    return attr
+
+
+def _retype(value: SSAValue, layout: Linear) -> None:
+    new = TensorType(element_type(value.type), shape_of(value.type), attr_of(layout))
+    value._type = new  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -1,0 +1,84 @@
+"""Putting the operands of contractions into shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import tile
+from ..dialects.layouts import SharedAttr
+from ..dialects.locations import copy_location
+from ..dialects.tile import encoding_of
+from .shared_layouts import Reader, choose_shared
+from .tile_layouts import attr_of, layout_in_registers
+from .tile_to_kernel.accesses import element_bytes
+from .tile_to_kernel.dots import operand_layout
+
+
+@dataclass(frozen=True)
+class TileStageOperandsPass(ModulePass):
+    """Put the operands of every `tile.dot` into shared memory.
+
+    What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
+    once and reading it slice by slice takes the fewest wavefronts of shared memory.
+    Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at a
+    time where its layout allows.
+    Why here: who writes and who reads is known once the tiles have layouts.
+
+    ```mlir
+    %n = tile.dot %a, %b, %acc : tensor<64x16xf32, #a>, tensor<16x64xf32, #b> -> tensor<64x64xf32, #c>
+    ```
+    becomes
+    ```mlir
+    %0 = tile.stage %a : tensor<64x16xf32, #a> -> tensor<64x16xf32, #tile.shared<offset = [[1, 0], ...]>>
+    %1 = tile.stage %b : tensor<16x64xf32, #b> -> tensor<16x64xf32, #tile.shared<offset = [[0, 1], ...]>>
+    %n = tile.dot %0, %1, %acc : ...
+    ```
+    """
+
+    name = "tile-stage-operands"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            if isinstance(kernel, tile.KernelOp):
+                stage_operands(kernel)
+
+
+def stage_operands(kernel: tile.KernelOp) -> None:
+    """Stage the operands of every contraction of `kernel`; equal tiles that are read alike are staged once."""
+    staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}
+    for op in [o for o in kernel.body.walk() if isinstance(o, tile.DotOp)]:
+        acc = layout_in_registers(op.acc, kernel.warps.data)
+        depth = op.lhs.type.get_shape()[1]  # pyright: ignore
+        for i, operand in enumerate((op.lhs, op.rhs)):
+            if isinstance(encoding_of(operand.type), SharedAttr):
+                continue
+            size = element_bytes(operand.type)
+            writer = Reader(layout_in_registers(operand, kernel.warps.data), size)
+            reader = Reader(operand_layout(acc, i, depth), size, depth)
+            shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
+            assert isinstance(shared, SharedAttr)
+            stage = staged.get((operand, shared)) or _stage(operand, shared)
+            staged[operand, shared] = stage
+            op.operands[i] = stage.result
+
+
+def _stage(value: SSAValue, shared: SharedAttr) -> tile.StageOp:
+    """Stage `value` where it is defined, so that it is done as rarely as possible."""
+    stage = tile.StageOp(value, shared)
+    stage.result.name_hint = f"{value.name_hint}_shared" if value.name_hint else None
+    if isinstance(value.owner, Block):
+        first = value.owner.first_op
+        assert first is not None
+        value.owner.insert_op_before(stage, first)
+        copy_location(first, (stage,))
+    else:
+        op: Operation = value.owner
+        assert op.parent is not None
+        op.parent.insert_op_after(stage, op)
+        copy_location(op, (stage,))
+    return stage
