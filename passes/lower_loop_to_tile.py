@@ -29,7 +29,8 @@ class LowerLoopToTilePass(ModulePass):
     Why here: after `plan-schedules`, which decides; this pass only carries out.
 
     ```mlir
-    %y = loop.nest (%i) in [64] -> tensor<64xf32> attributes {schedule = #tile.schedule<block = [1], chunk = [512], warps = 4>} {
+    %y = loop.nest (%i) in [64] -> tensor<64xf32>
+           attributes {schedule = #tile.schedule<block = [1], chunk = [512], warps = 4>} {
       %s = loop.reduce add (%k) in [512] -> f32 {
         %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x512xf32>
         loop.yield %a : f32
@@ -59,7 +60,7 @@ class LowerLoopToTilePass(ModulePass):
 
 
 def outline(nest: loop.NestOp, func: FuncOp, name: str) -> None:
-    """Replace `nest` by the launch of a new kernel `name` in front of `func`. Raises ScheduleError, UnsupportedError."""
+    """Replace `nest` by the launch of a new kernel `name` in front of `func`. Raises CompileError."""
     try:
         builder = KernelBuilder(nest, name)
         kernel = builder.build()

@@ -13,7 +13,9 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import loop, payload, tile
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
+from ...dialects.tensor import Kind
 from ...errors import UnsupportedError
+from ..combining import combine
 from .dependence import access_indices
 from .tiles import Coordinates, Dim, Tile, padding_of, shape, union
 
@@ -21,9 +23,9 @@ from .tiles import Coordinates, Dim, Tile, padding_of, shape, union
 class Emitter:
     """The state of lowering one nest: what every loop value has become, and the loops that are being filled.
 
-    `scopes[d]` is the block inside `d` loops that receives operations. Operations are pure (but stores), so a value goes
-    into the outermost scope that has its operands, whatever loop its user is in: that is how everything that does not
-    change is computed once.
+    `scopes[d]` is the block inside `d` loops that receives operations. Operations are pure (but stores), so a value
+    goes into the outermost scope that has its operands, whatever loop its user is in: that is how everything that does
+    not change is computed once.
     """
 
     def __init__(self, body: Block, buffers: dict[SSAValue, SSAValue], fills: dict[SSAValue, float]) -> None:
@@ -121,10 +123,10 @@ class Emitter:
         constant = new.value if isinstance(new, payload.ConstantOp) else None
         return Tile(new.results[0], dims, depth, padding_of(op, operands, dims), constant)
 
-    def binary(self, cls: Callable[[SSAValue, SSAValue], Operation], a: Tile, b: Tile) -> Tile:
-        """`cls(a, b)` elementwise."""
+    def combine(self, kind: Kind, a: Tile, b: Tile) -> Tile:
+        """Two partial results of a reduction, combined elementwise."""
         dims, depth = union(a.dims, b.dims), max(a.depth, b.depth)
-        op = cls(self.spread(a, dims, depth), self.spread(b, dims, depth))
+        op = combine(kind, self.spread(a, dims, depth), self.spread(b, dims, depth))
         self.insert(op, depth, a.value.name_hint)
         return Tile(op.results[0], dims, depth, padding_of(op, (a, b), dims))
 

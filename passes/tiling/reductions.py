@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, i1
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tile
 from ...dialects.locations import location_of
-from ...dialects.payload import element_type, is_float
+from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
 from .contraction import find_contraction
 from .dependence import Dependence, Indices, transport_slice, yielded
 from .emitter import Emitter
 from .tiles import Dim, Tile, union
-
-_FLOAT: dict[Kind, Callable[[SSAValue, SSAValue], Operation]] = {
-    Kind.ADD: arith.AddfOp,
-    Kind.MUL: arith.MulfOp,
-    Kind.MAX: arith.MaximumfOp,
-    Kind.MIN: arith.MinimumfOp,
-}
-_INTEGER: dict[Kind, Callable[[SSAValue, SSAValue], Operation]] = {
-    Kind.ADD: arith.AddiOp,
-    Kind.MUL: arith.MuliOp,
-    Kind.MAX: arith.MaxSIOp,
-    Kind.MIN: arith.MinSIOp,
-    Kind.AND: arith.AndIOp,
-    Kind.OR: arith.OrIOp,
-}
-_ON_BOOL = {Kind.MUL: Kind.AND, Kind.MIN: Kind.AND, Kind.MAX: Kind.OR}
-"""On i1, where a signed comparison would take true for -1."""
-
-
-def combine_op(kind: Kind, element: SSAValue) -> Callable[[SSAValue, SSAValue], Operation]:
-    """The payload operation that combines two values like `element` as a reduction of `kind` does."""
-    if is_float(element.type):
-        return _FLOAT[kind]
-    return _INTEGER[_ON_BOOL.get(kind, kind) if element_type(element.type) == i1 else kind]
 
 
 class Reducer:
@@ -139,7 +115,7 @@ class Reducer:
                 if every_chunk:
                     value = self._finish(op, value, own)
                 old = Tile(carried[0], all_dims, e.depth)
-                new = e.binary(combine_op(kind, op.result), old, value)
+                new = e.combine(kind, old, value)
                 return [e.spread(new, all_dims, e.depth)]
 
             hints = [op.body.block.args[i].name_hint for i in looped]
@@ -251,7 +227,7 @@ class Reducer:
                 continue
             here = self._finish(inner, self._body_value(inner, own), own)
             moved = self._transport(op, len(new), old, new)
-            both = e.binary(combine_op(inner.kind.data, inner.result), moved, here)
+            both = e.combine(inner.kind.data, moved, here)
             dims = old[len(new)].dims
             value = e.spread(both, dims, e.depth)
             value.name_hint = inner.result.name_hint

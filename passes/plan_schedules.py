@@ -1,0 +1,113 @@
+"""Deciding how every nest runs: `plan-schedules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from ..backend.targets import Target, get_target
+from ..dialects import loop
+from ..dialects.locations import location_text
+from ..dialects.schedule import ScheduleAttr
+from ..errors import ScheduleError
+from .planning.facts import Facts
+from .planning.products import find_products, plan_products
+from .planning.rows import plan_elementwise, plan_rows
+from .tiling.kernels import schedule_of
+
+LARGEST_TILE = 1 << 18
+"""Elements of a tile; more than the registers of a multiprocessor could hold several times over."""
+
+
+@dataclass(frozen=True)
+class PlanSchedulesPass(ModulePass):
+    """Give every nest that has none a schedule.
+
+    What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
+    reduction index, warps, and the register tile of matrix products. There are three families: matrix products (tiles
+    of the result, operands in chunks), rows (reductions, as many elements of a row in registers as fit) and elementwise
+    work (vectors of 16 bytes). A schedule that is already there is checked and kept: it is the user's.
+    Why: all decisions are in one place and in the text; every pass below carries out what it reads.
+    Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
+
+    `plan-schedules{target=sm_90a}` turns
+
+    ```mlir
+    %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32> { ... loop.reduce add (%k) in [2048] ... }
+    ```
+    into
+    ```mlir
+    %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32>
+           attributes {schedule = #tile.schedule<block = [1, 2048], chunk = [2048], warps = 4>} { ... }
+    ```
+    """
+
+    name = "plan-schedules"
+
+    target: str = "sm_90a"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = get_target(self.target)
+        for nest in op.walk():
+            if isinstance(nest, loop.NestOp):
+                if "schedule" not in nest.attributes:
+                    nest.attributes["schedule"] = plan(nest, target)
+                check_schedule(nest, target)
+
+
+def plan(nest: loop.NestOp, target: Target) -> ScheduleAttr:
+    """A schedule for `nest` on `target`."""
+    facts = Facts(nest)
+    products = find_products(facts)
+    if products:
+        return plan_products(facts, target, products)
+    if facts.reductions:
+        return plan_rows(facts, target)
+    return plan_elementwise(facts, target)
+
+
+def check_schedule(nest: loop.NestOp, target: Target) -> None:
+    """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
+    try:
+        schedule = schedule_of(nest)
+        _check(nest, schedule, target)
+    except ScheduleError as error:
+        error.operator = error.operator or nest.name
+        error.location = error.location or location_text(nest)
+        raise
+
+
+def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
+    facts = Facts(nest)
+    tile = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
+    indices = [i for r in facts.reductions for i in r.indices]
+    tile.update(zip(indices, (c.data for c in schedule.chunk), strict=True))
+    for group in facts.groups:
+        chunks = {tuple(tile[a] for a in op.body.block.args) for op in group}
+        if len(chunks) > 1:
+            raise ScheduleError("the stages of a staged reduction need equal chunks", argument="chunk")
+    if len({s.data for s in schedule.serial}) != len(schedule.serial):
+        raise ScheduleError("an index is listed twice", argument="serial")
+    largest = _elements(tile, facts.free)
+    for r in facts.reductions:
+        if r.contraction is None:
+            largest = max(largest, _elements(tile, r.around | set(r.indices)))
+    if largest > LARGEST_TILE:
+        raise ScheduleError(f"a tile of {largest} elements; at most {LARGEST_TILE} are possible", argument="block")
+    if len(schedule.thread) not in (0, 2):
+        raise ScheduleError("a register tile has rows and columns", argument="thread")
+    for atom in {"mma", "wgmma"} & {schedule.atom.data}:
+        if not target.has(atom):
+            raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
+    if schedule.copy.data != "plain" and not target.has(schedule.copy.data):
+        raise ScheduleError(f"{target.name} has no {schedule.copy.data}", argument="copy")
+
+
+def _elements(tile: dict[SSAValue, int], indices: Iterable[SSAValue]) -> int:
+    return prod(tile[i] for i in indices)

@@ -1,0 +1,113 @@
+"""Plans for nests with matrix products: tiles of the result, and chunks of the summed index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from ...backend.targets import Target
+from ...dialects.schedule import ScheduleAttr
+from .facts import Facts, Reduction, pow2_at_least
+from .sizes import Sizes
+
+SMALLEST = 8
+"""A product with fewer rows or columns is no matrix product to a block: its tiles would be padding."""
+
+SHAPES = (
+    (128, 128, (8, 8)),
+    (128, 64, (8, 8)),
+    (64, 64, (8, 4)),
+    (32, 64, (4, 4)),
+    (32, 32, (4, 4)),
+    (16, 32, (2, 4)),
+    (16, 16, (2, 2)),
+)
+"""Tiles of the result with the register tile of a thread, from the best use of operands to the most blocks."""
+
+WIDEST_HEAD = 256
+"""The longest index of a nested product that is kept whole."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction with the index of its rows, of its columns, and its own that are long enough to be tiled."""
+
+    reduction: Reduction
+    row: SSAValue
+    column: SSAValue
+
+
+def find_products(facts: Facts) -> list[Product]:
+    """The contractions of a nest that are worth a matrix product, outermost first."""
+    found: list[Product] = []
+    for r in sorted(facts.reductions, key=lambda r: not r.outermost):
+        if r.contraction is None:
+            continue
+        row, column = _longest(facts, r.contraction.only_lhs), _longest(facts, r.contraction.only_rhs)
+        if min(facts.extents[row], facts.extents[column]) >= SMALLEST:
+            found.append(Product(r, row, column))
+    return found
+
+
+def _longest(facts: Facts, indices: Iterable[SSAValue]) -> SSAValue:
+    """The index with the largest range, the last of those in the order of the nest."""
+    order = {index: i for i, index in enumerate(facts.extents)}
+    return max(indices, key=lambda i: (facts.extents[i], order[i]))
+
+
+def plan_products(facts: Facts, target: Target, products: list[Product]) -> ScheduleAttr:
+    """The largest tiles of the result that still give every multiprocessor a block.
+
+    A product inside another reduction (queries with keys, inside attention) keeps its own index whole; then the result
+    is a row of tiles wide, and what is carried around stays in registers.
+    """
+    nested = any(not p.reduction.outermost for p in products)
+    main = next((p for p in products if p.row in facts.free and p.column in facts.free), products[0])
+    several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
+    chosen: tuple[Sizes, int, tuple[int, int]] | None = None
+    for rows, columns, thread in SHAPES:
+        if rows * columns * several > 128 * 128 or (nested and not 32 <= rows <= 64):
+            continue
+        sizes = Sizes(facts)
+        sizes.set(main.row, rows)
+        sizes.set(main.column, WIDEST_HEAD if nested and main.column in facts.free else columns)
+        patch = (min(thread[0], sizes.tile[main.row]), min(thread[1], sizes.tile[main.column]))
+        threads = sizes.tile[main.row] * sizes.tile[main.column] // (patch[0] * patch[1])
+        if chosen is not None and threads < 32:
+            break
+        chosen = sizes, max(1, threads // 32), patch
+        if sizes.blocks() >= target.sms:
+            break
+    assert chosen is not None
+    sizes, warps, patch = chosen
+    _chunk(facts, sizes, products, main, nested, warps)
+    return sizes.schedule(min(8, warps), patch)
+
+
+def _chunk(facts: Facts, sizes: Sizes, products: list[Product], main: Product, nested: bool, warps: int) -> None:
+    """Decide on the reduction indices: those of the products first, then what else is reduced in the same tiles."""
+    for p in products:
+        for index in (p.row, p.column):
+            if index not in sizes.decided and index not in facts.free:
+                _set_group(facts, sizes, index, 32 if warps <= 4 else 64)
+    for p in products:
+        longest = _longest(facts, p.reduction.indices)
+        for index in p.reduction.indices:
+            if index in sizes.decided:
+                continue
+            whole = nested and not p.reduction.outermost and pow2_at_least(facts.extents[index]) <= WIDEST_HEAD
+            wide = WIDEST_HEAD if whole else (16 if sizes.elements((main.row, main.column)) > 64 * 64 else 32)
+            _set_group(facts, sizes, index, wide if index is longest else 1)
+    sizes.chunk_reductions(32 * 32 * max(1, min(8, warps)))
+
+
+def _set_group(facts: Facts, sizes: Sizes, index: SSAValue, extent: int) -> None:
+    """Decide on a reduction index and on the same one of the reductions that run together with its own."""
+    for group in facts.groups:
+        for i in range(len(group[0].shape)):
+            own = [op.body.block.args[i] for op in group]
+            if index in own:
+                for other in own:
+                    sizes.set(other, extent)

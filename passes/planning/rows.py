@@ -1,0 +1,116 @@
+"""Plans for nests without matrix products: elementwise work, and reductions of rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from ...backend.targets import Target
+from ...dialects.schedule import ScheduleAttr
+from .facts import Facts, pow2_at_least, pow2_at_most
+from .sizes import MAX_WARPS, Sizes
+
+PER_THREAD = 16
+"""Elements of one tile that a thread should hold: enough loads in flight, few enough registers for several tiles."""
+
+ROW_LIMIT = PER_THREAD * MAX_WARPS * 32
+"""The longest row that one block keeps in registers."""
+
+
+def plan_elementwise(facts: Facts, target: Target) -> ScheduleAttr:
+    """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
+
+    Where a tensor is read along another index than the one it is written along, a square tile, so that both are
+    contiguous.
+    """
+    sizes = Sizes(facts)
+    total = _product(facts, facts.free)
+    elements = 1024
+    while elements > 256 and total // elements < 2 * target.sms:
+        elements //= 2
+    order = [*reversed(facts.free)]
+    if order and facts.extents[order[0]]:
+        other = _other_direction(facts)
+        if other is not None:
+            sizes.set(other, 32)
+            left = sizes.set(order[0], 32)
+            order = [i for i in order if i not in (other, order[0])]
+            sizes.fill(order, 1 if left == 1 else elements // sizes.elements(sizes.decided))
+        else:
+            left = sizes.set(order[0], _snug(facts.extents[order[0]], elements))
+            sizes.fill(order[1:], elements // sizes.tile[order[0]])
+    sizes.chunk_reductions(4096)
+    per_thread = max(4, min(8, facts.vector()))
+    return sizes.schedule(max(1, sizes.elements(facts.free) // (32 * per_thread)))
+
+
+def _snug(extent: int, most: int) -> int:
+    """A tile along a range: large, but not mostly past its end."""
+    tile = min(most, pow2_at_least(extent))
+    while tile > 32 and -(-extent // tile) * tile > extent + extent // 4:
+        tile //= 2
+    return tile
+
+
+def _other_direction(facts: Facts) -> SSAValue | None:
+    """A free index other than the last along which large tensors are contiguous in memory."""
+    found = facts.contiguous()
+    last = facts.free[-1]
+    others = [(size, i) for i, index in enumerate(facts.free[:-1]) if (size := found.get(index, 0)) > 4096]
+    if not others or facts.extents[last] < 8:
+        return None
+    best = facts.free[max(others)[1]]
+    return best if facts.extents[best] >= 8 else None
+
+
+def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
+    """Reductions whose results the rest of a row, or nobody, uses: a block takes one or more whole rows.
+
+    Rows that do not fit into registers are walked through: the reductions in chunks, then the rest tile by tile. Where
+    memory is contiguous along a free index instead (sums of columns), a tile holds a part of many columns.
+    """
+    contiguous = facts.contiguous()
+    reduced = [i for i in facts.free if i in facts.reduced]
+    along = max((contiguous.get(i, 0) for r in facts.reductions for i in r.indices), default=0)
+    columns = [i for i in reduced if contiguous.get(i, 0) > along]
+    if columns:
+        return _plan_columns(facts, target, columns[-1])
+    sizes = Sizes(facts)
+    rest = [i for i in facts.free if i not in facts.reduced]
+    longest = max((_product(facts, r.indices) for r in facts.reductions if r.outermost), default=1)
+    row = max(longest, _product(facts, rest))
+    width = min(pow2_at_least(row), ROW_LIMIT)
+    if rest:
+        whole = _product(facts, rest) <= ROW_LIMIT
+        sizes.fill(reversed(rest), width if whole else ROW_LIMIT // 4)
+        if not whole:
+            sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
+    rows = _product(facts, reduced)
+    together = pow2_at_most(min(4096 // min(width, 4096), max(1, rows // (4 * target.sms))))
+    sizes.fill(reversed(reduced), together)
+    sizes.chunk_reductions(max(width, 1024) if together == 1 else together * width)
+    tile = max(sizes.elements({*r.around, *r.indices}) for r in facts.reductions)
+    tile = max(tile, sizes.elements(facts.free))
+    return sizes.schedule(max(1, tile // (32 * PER_THREAD)))
+
+
+def _plan_columns(facts: Facts, target: Target, column: SSAValue) -> ScheduleAttr:
+    """Memory is contiguous along the free index `column`: 32 to 128 columns a block, and as many rows as fit."""
+    sizes = Sizes(facts)
+    width = 128
+    while width > 32 and _product(facts, facts.free) // width < target.sms:
+        width //= 2
+    sizes.set(column, width)
+    rest = [i for i in facts.free if i not in facts.reduced]
+    whole = _product(facts, rest) <= 64
+    sizes.fill(reversed(rest), 64)
+    if not whole:
+        sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
+    sizes.chunk_reductions(4096)
+    return sizes.schedule(max(4, sizes.elements(facts.free) // (32 * PER_THREAD)))
+
+
+def _product(facts: Facts, indices: Iterable[SSAValue]) -> int:
+    return prod(facts.extents[i] for i in indices)
