@@ -80,7 +80,7 @@ def _width(access: Access, bits: int, memory: MemRefType) -> int:
     if not shape or any(p.per_register for p in (*access.coordinates, *access.checks)):
         return 1
     vec = 1
-    while vec < 1 << bits and 2 * vec * element_bytes(memory) <= WIDEST and _is_legal(access, 2 * vec, bits, shape):
+    while vec < 1 << bits and 2 * vec * element_bytes(memory.element_type) <= WIDEST and _is_legal(access, 2 * vec, bits, shape):
         vec *= 2
     return vec
 

@@ -63,7 +63,7 @@ def _slice(
     assert isinstance(buffer.type, MemRefType)
     along = 1 - operand
     moving = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
-    place = shared_place(out, shared, layout, element_bytes(buffer.type), moving, out.bits_of(k, moving))
+    place = shared_place(out, shared, layout, element_bytes(buffer.type.element_type), moving, out.bits_of(k, moving))
     hint = "a" if operand == 0 else "b"
     return out.emit(
         kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor), hint
