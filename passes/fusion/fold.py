@@ -39,7 +39,7 @@ def _index(graph: Graph, form: Form, type: Attribute, op: Operation) -> Node | N
     if not isinstance(type, IntegerType) or type == i1:
         return None
     half = 1 << (type.bitwidth - 1)
-    return graph.index(form, type, op) if graph.simplifier.within(form, -half, half) else None
+    return graph.index(form, IntegerType(type.bitwidth), op) if graph.simplifier.within(form, -half, half) else None
 
 
 def _fold_arithmetic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:

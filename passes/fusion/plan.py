@@ -161,7 +161,7 @@ class Search:
 
     def _legal(self, kernel: Kernel) -> bool:
         merging = False
-        for inner, around in kernel.nested_contractions():
+        for _, around in kernel.nested_contractions():
             bound = {r.variables for r in around}
             opened = {o for r, o in kernel.reductions() if r in around}
             group = [r for r, o in kernel.reductions() if r.variables in bound and o in opened]
