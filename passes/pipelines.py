@@ -21,6 +21,12 @@ from . import get_all_passes
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
+    "torch-to-tensor": "decompose-torch,cse,dce",
+    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,hoist-invariant-factors,cse,dce",
+    "loop-to-tile": "plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,dce,"
+    "tile-assign-layouts,tile-stage-operands,cse",
+    "tile-to-kernel": "lower-tile-to-kernel,cse,dce",
+    "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""
 
