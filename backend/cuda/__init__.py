@@ -1,0 +1,1 @@
+"""Printing the kernel dialect as CUDA C++."""

@@ -1,0 +1,182 @@
+"""Blocks, loops and conditionals as C++, and where their carried values live.
+
+A carried array is declared before the loop and updated in place: by the contraction that accumulates into it, by the
+pointwise operation whose result the loop yields if nothing reads the old value afterwards, else by a copy at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import scf
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects.kernel import FoldOp, OuterFmaOp
+from ...dialects.kernel_access import LoadOp
+from ...dialects.kernel_ranges import constant_index
+from ...dialects.payload import ConstantOp, is_payload
+from .ordering import Group, registers, roots
+from .statements import Statements, add_printer
+from .writer import Place, Writer
+
+UNROLLED_WORK = 2048
+"""Loops are unrolled while all their iterations together do no more register operations than this."""
+
+
+def print_block(writer: Writer, block: Block) -> None:
+    """The statements of a block."""
+    Statements(writer, block).print()
+
+
+def print_for(outer: Statements, op: scf.ForOp) -> None:
+    """A loop: the same bounds in all threads, its carried values in places declared in front of it."""
+    writer, body = outer.writer, op.body.block
+    places = [
+        _carried_place(outer, op, init, argument, result)
+        for init, argument, result in zip(op.iter_args, body.args[1:], op.results, strict=True)
+    ]
+    lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
+    counter = writer.names.mint(body.args[0].name_hint, "k")
+    writer.places[body.args[0]] = Place(counter, 1)
+    writer.line("#pragma unroll" if _is_short(op) else "#pragma unroll 1")
+    advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
+    with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
+        inner = Statements(writer, body)
+        yielded = body.last_op.operands if body.last_op is not None else ()
+        _prefer(inner, body.args[1:], yielded, places)
+        inner.print()
+        _rotate(inner, body.args[1:], yielded, places)
+    for result, place in zip(op.results, places, strict=True):
+        writer.places[result] = place
+
+
+def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: SSAValue, result: SSAValue) -> Place:
+    """The place of one carried value: that of its start if nothing else reads it, or a new one set to the start."""
+    writer = outer.writer
+    place = outer.owned(init)
+    users = [use.operation for use in init.uses]
+    if place is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
+        hint = result.name_hint or argument.name_hint
+        place = Place(writer.names.mint(hint), registers(argument), registers(argument) == 1)
+        kind = writer.type_of(argument)
+        if place.size == 1:
+            writer.line(f"{kind} {place.name} = {writer.read(init).text};")
+        elif isinstance(init.owner, ConstantOp) and init.owner.scalar == 0:
+            writer.line(f"{kind} {place.name}[{place.size}] = {{}};")
+        else:
+            writer.line(f"{kind} {place.name}[{place.size}];")
+            outer.copy(init, place)
+    writer.places[argument] = place
+    return place
+
+
+def _is_short(op: scf.ForOp) -> bool:
+    """Whether a loop is worth unrolling: its trip count is known and its work small."""
+    bounds = [constant_index(v) for v in (op.lb, op.ub, op.step)]
+    if None in bounds:
+        return False
+    lb, ub, step = (int(b or 0) for b in bounds)
+    trips = max(0, -(-(ub - lb) // step)) if step > 0 else 0
+    work = 0
+    for inner in op.body.walk():
+        if isinstance(inner, scf.ForOp):
+            return False
+        if isinstance(inner, FoldOp):
+            work += registers(inner.source)
+        elif isinstance(inner, OuterFmaOp | LoadOp) or is_payload(inner):
+            work += registers(inner.results[0])
+    return trips * work <= UNROLLED_WORK
+
+
+def _prefer(
+    inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
+) -> None:
+    """Let yielded results be computed straight into the carried places where the old value is no longer needed."""
+    for argument, value, place in zip(arguments, yielded, places, strict=True):
+        made = _maker(inner, value)
+        if made is None or value in inner.writer.preferred or registers(value) != place.size:
+            continue
+        number, op = made
+        last = inner.order.last_read.get(argument, -1)
+        if last < number or last == number and _reads_before(inner, number, op, argument):
+            inner.writer.preferred[value] = place
+
+
+def _maker(inner: Statements, value: SSAValue) -> tuple[int, Operation] | None:
+    """The payload statement of the block that computes `value`, and its number."""
+    for number, statement in enumerate(inner.order.statements):
+        for op in statement.ops if isinstance(statement, Group) else [statement]:
+            if isinstance(op, Operation) and value in op.results and is_payload(op):
+                return number, op
+    return None
+
+
+def _reads_before(inner: Statements, number: int, op: Operation, argument: SSAValue) -> bool:
+    """Whether, within one statement, nothing after `op` reads `argument`, and every read is of the same register."""
+    statement = inner.order.statements[number]
+    ops = statement.ops if isinstance(statement, Group) else [op]
+    after = False
+    for other in ops:
+        for operand in other.operands:
+            if argument in roots(operand) and (after or operand is not argument):
+                return False
+        after = after or other is op
+    return True
+
+
+def _rotate(
+    inner: Statements, arguments: Sequence[SSAValue], yielded: Sequence[SSAValue], places: Sequence[Place]
+) -> None:
+    """Set every carried place to what the loop yields, as if all at once."""
+    writer = inner.writer
+    moves = [
+        (value, place, argument)
+        for argument, value, place in zip(arguments, yielded, places, strict=True)
+        if writer.places.get(value) != place
+    ]
+    overwritten = {argument for _, _, argument in moves}
+    late: list[tuple[Place, Place]] = []
+    for value, place, _ in moves:
+        if not any(root in overwritten for root in roots(value)):
+            continue
+        saved = Place(writer.names.mint(value.name_hint), place.size)
+        if place.size == 1:
+            writer.line(f"const {writer.type_of(value)} {saved.name} = {writer.read(value).text};")
+        else:
+            writer.line(f"{writer.type_of(value)} {saved.name}[{saved.size}];")
+            inner.copy(value, saved)
+        late.append((saved, place))
+    done = {place for _, place in late}
+    for value, place, _ in moves:
+        if place not in done:
+            inner.copy(value, place)
+    for saved, place in late:
+        with writer.registers_loop(place.size) as r:
+            writer.line(f"{place[r].text} = {saved[r].text};")
+
+
+def print_if(outer: Statements, op: scf.IfOp) -> None:
+    """A conditional: its results are set at the end of either side."""
+    writer = outer.writer
+    places = [_undefined(writer, result) for result in op.results]
+    for head, region in ((f"if ({writer.read(op.cond).text})", op.true_region), ("else", op.false_region)):
+        if not region.blocks or head == "else" and len(region.block.ops) <= 1 and not op.results:
+            continue
+        with writer.braces(head):
+            inner = Statements(writer, region.block)
+            inner.print()
+            last = region.block.last_op
+            for value, place in zip(last.operands if isinstance(last, scf.YieldOp) else (), places, strict=True):
+                inner.copy(value, place)
+
+
+def _undefined(writer: Writer, value: SSAValue) -> Place:
+    """A place that both sides of a conditional set."""
+    place = writer.declare(value)
+    if place.size == 1:
+        writer.line(f"{writer.type_of(value)} {place.name};")
+    return place
+
+
+add_printer(scf.ForOp, print_for)
+add_printer(scf.IfOp, print_if)

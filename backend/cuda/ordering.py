@@ -1,0 +1,216 @@
+"""In which order, and in what groups, the operations of a block become statements.
+
+Pointwise operations on equally many registers are gathered into groups that print as one unrolled loop. A group waits
+until something needs a result of it, so loads that stand between pointwise operations move in front of the group: that
+is legal because a group only reads and writes registers, and good because loads then start early. Operations that only
+rename or renumber (constants, picks, index arithmetic used once) are no statements: they print where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, i1
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects.kernel import BarrierOp, ExtractOp, IdOp, IndicesOp, PickOp, SharedOp, ShuffleXorOp, SplatOp
+from ...dialects.locations import location_text
+from ...dialects.payload import ConstantOp, element_type, is_payload, shape_of
+
+INLINE_DEPTH = 5
+"""Expressions nested deeper than this get a name."""
+
+COMBINING = frozenset(
+    f"arith.{name}" for name in ("addf mulf maximumf minimumf addi muli maxsi minsi andi ori xori").split()
+)
+"""Operations that may stand in a butterfly: both operands are alike."""
+
+
+@dataclass
+class Group:
+    """Pointwise operations on `size` > 1 registers."""
+
+    size: int
+    ops: list[Operation] = field(default_factory=list[Operation])
+
+
+@dataclass
+class Butterfly:
+    """`v = combine(v, the v of the lane that differs by mask)` for each of `masks` in turn."""
+
+    source: SSAValue
+    shuffle: ShuffleXorOp
+    combine: Operation
+    masks: list[int]
+    result: SSAValue
+
+
+Statement: TypeAlias = Operation | Group | Butterfly
+
+
+def registers(value: SSAValue) -> int:
+    """How many registers a value is; a scalar is one."""
+    shape = shape_of(value.type)
+    return shape[0] if shape else 1
+
+
+def is_view(op: Operation) -> bool:
+    """Whether `op` prints where its result is used, instead of as a statement."""
+    if isinstance(op, ConstantOp | arith.ConstantOp | SplatOp | PickOp | IndicesOp | ExtractOp | SharedOp):
+        return not (isinstance(op, PickOp) and linear_steps(op.registers.get_values()) is None)
+    return is_inlined(op)
+
+
+def linear_steps(numbers: tuple[int, ...]) -> tuple[int, list[int]] | None:
+    """(first, step of every bit) of a list that is such a sum over the bits of its positions; None if it is none."""
+    if len(numbers) & (len(numbers) - 1):
+        return None
+    first = numbers[0]
+    steps = [numbers[1 << b] - first for b in range(len(numbers).bit_length() - 1)]
+    for r, number in enumerate(numbers):
+        if number != first + sum(s for b, s in enumerate(steps) if r >> b & 1):
+            return None
+    return first, steps
+
+
+def _only_user(op: Operation) -> Operation | None:
+    uses = list(op.results[0].uses) if len(op.results) == 1 else []
+    return uses[0].operation if len(uses) == 1 else None
+
+
+def is_inlined(op: Operation) -> bool:
+    """Whether a scalar computation is short enough, and used once, so that it prints inside its user.
+
+    Index arithmetic and conditions always; other scalars only if they have no name and are of the same source line.
+    """
+    if not is_payload(op) or registers(op.results[0]) != 1:
+        return False
+    user = _only_user(op)
+    if user is None or user.parent is not op.parent or isinstance(user, scf.ForOp | scf.YieldOp):
+        return False
+    if not isinstance(op.results[0].type, IndexType) and op.results[0].type != i1:
+        named = op.results[0].name_hint is not None
+        scalar_user = is_payload(user) and registers(user.results[0]) == 1
+        if named or not scalar_user or location_text(op) != location_text(user):
+            return False
+    elif op.results[0].name_hint is not None and not isinstance(user, arith.AddiOp | arith.MuliOp):
+        return False
+    return _depth(op) <= INLINE_DEPTH
+
+
+def _depth(op: Operation) -> int:
+    depth, todo = 0, [(op, 1)]
+    while todo:
+        current, level = todo.pop()
+        depth = max(depth, level)
+        if level > INLINE_DEPTH:
+            break
+        for value in current.operands:
+            owner = value.owner
+            if isinstance(owner, Operation) and is_payload(owner) and owner.operands and _only_user(owner) is current:
+                todo.append((owner, level + 1))
+    return depth
+
+
+def roots(value: SSAValue) -> Iterator[SSAValue]:
+    """The values with a place of their own that reading `value` reads, through views."""
+    owner = value.owner
+    if isinstance(owner, Operation) and is_view(owner):
+        for operand in owner.operands:
+            yield from roots(operand)
+    else:
+        yield value
+
+
+def reads(statement: Statement) -> Iterator[SSAValue]:
+    """The values with places that a statement reads, also inside its regions."""
+    if isinstance(statement, Butterfly):
+        yield from roots(statement.source)
+        return
+    for op in statement.ops if isinstance(statement, Group) else [statement]:
+        for inner in op.walk():
+            for operand in inner.operands:
+                yield from roots(operand)
+
+
+class Ordering:
+    """The statements of a block, in the order to print them, and the last statement that reads each value."""
+
+    def __init__(self, block: Block) -> None:
+        self.statements: list[Statement] = []
+        self._pending: dict[int, Group] = {}
+        self._maker: dict[SSAValue, Group] = {}
+        self._taken: set[Operation] = set()
+        for op in block.ops:
+            if not isinstance(op, scf.YieldOp):
+                self._place(op)
+        self._flush(list(self._pending.values()))
+        self.last_read: dict[SSAValue, int] = {}
+        for number, statement in enumerate(self.statements):
+            for value in reads(statement):
+                self.last_read[value] = number
+        if isinstance(block.last_op, scf.YieldOp):
+            for value in reads(block.last_op):
+                self.last_read[value] = len(self.statements)
+
+    def _place(self, op: Operation) -> None:
+        if op in self._taken or is_view(op):
+            return
+        butterfly = self._butterfly(op) if isinstance(op, ShuffleXorOp) else None
+        statement = op if butterfly is None else butterfly
+        needed = [self._maker[v] for v in reads(statement) if v in self._maker]
+        if butterfly is None and is_payload(op) and registers(op.results[0]) > 1:
+            size = registers(op.results[0])
+            self._flush([g for g in needed if g.size != size])
+            group = self._pending.setdefault(size, Group(size))
+            group.ops.append(op)
+            self._maker[op.results[0]] = group
+            return
+        everything = op.regions or isinstance(op, BarrierOp)
+        self._flush(list(self._pending.values()) if everything else needed)
+        self.statements.append(statement)
+
+    def _flush(self, groups: list[Group]) -> None:
+        for group in groups:
+            if self._pending.get(group.size) is group:
+                del self._pending[group.size]
+                self.statements.append(group)
+                for op in group.ops:
+                    del self._maker[op.results[0]]
+
+    def _butterfly(self, shuffle: ShuffleXorOp) -> Butterfly | None:
+        """The longest butterfly that starts at `shuffle`, with masks that double or halve."""
+        masks: list[int] = []
+        current, kind, combine = shuffle, None, None
+        result = source = shuffle.source
+        while True:
+            user = _only_user(current)
+            if user is None or user.name not in COMBINING or user.parent is not shuffle.parent:
+                break
+            if set(user.operands) != {current.result, current.source} or kind not in (None, user.name):
+                break
+            if len(masks) > 1 and current.mask.data * masks[0] != masks[1] * masks[-1]:
+                break
+            if len(masks) == 1 and current.mask.data not in (masks[0] * 2, masks[0] // 2):
+                break
+            masks.append(current.mask.data)
+            kind, combine, result = user.name, user, user.results[0]
+            self._taken |= {current, user}
+            shuffles = [u.operation for u in result.uses if isinstance(u.operation, ShuffleXorOp)]
+            if len(shuffles) != 1 or len(list(result.uses)) != 2:
+                break
+            current = shuffles[0]
+        return None if combine is None else Butterfly(source, shuffle, combine, masks, result)
+
+
+def is_id(value: SSAValue) -> bool:
+    """Whether a value is a thread's number."""
+    return isinstance(value.owner, IdOp)
+
+
+def element(value: SSAValue) -> object:
+    """The scalar type of a value's registers."""
+    return element_type(value.type)

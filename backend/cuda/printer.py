@@ -1,0 +1,103 @@
+"""A module at the kernel level as one CUDA C++ text.
+
+The text has two parts, each under a line of its own: `// --- helpers` (device functions, the only place with inline
+assembly) and `// --- kernels`, one `extern "C" __global__` function for each `kernel.func`. Names are minted; names and
+attributes of the input appear in comments only.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...dialects.kernel import FuncOp, SharedOp
+from ...dialects.kernel_access import StoreOp
+from ...dialects.locations import location_text
+from ...errors import CompileError
+from .access import memory_shape
+from .control import print_block
+from .helpers import helper_section
+from .names import sanitise
+from .writer import Place, Writer
+
+HELPERS_MARK = "// --- helpers\n"
+KERNELS_MARK = "// --- kernels\n"
+
+
+def kernel_names(module: ModuleOp) -> dict[str, str]:
+    """The name in CUDA of each kernel of `module`, by its symbol: `k0`, `k1` ... in the order of the text."""
+    funcs = [op for op in module.body.ops if isinstance(op, FuncOp)]
+    return {op.sym_name.data: f"k{number}" for number, op in enumerate(funcs)}
+
+
+def print_cuda(module: ModuleOp) -> str:
+    """The CUDA C++ of all kernels of a module at the kernel level.
+
+    Raises CompileError, with operation and place, for anything that has no CUDA.
+    """
+    names = kernel_names(module)
+    helpers: set[str] = set()
+    kernels: list[str] = []
+    for op in module.body.ops:
+        if isinstance(op, FuncOp):
+            kernels.append(_print_kernel(op, names[op.sym_name.data], helpers))
+    return HELPERS_MARK + helper_section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+
+
+def used_helpers(module: ModuleOp) -> frozenset[str]:
+    """The keys (`helpers.get_helper`) of the helpers that the kernels of `module` use."""
+    helpers: set[str] = set()
+    for op in module.body.ops:
+        if isinstance(op, FuncOp):
+            _print_kernel(op, "k", helpers)
+    return frozenset(helpers)
+
+
+def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
+    try:
+        writer = Writer(func)
+        parameters = _parameters(writer, func)
+        _declare_shared(writer, func)
+        print_block(writer, func.body.block)
+    except CompileError as error:
+        error.operator = error.operator or func.name
+        error.location = error.location or location_text(func)
+        raise
+    helpers |= writer.helpers
+    head = f'extern "C" __global__ void __launch_bounds__({func.threads}) {name}({parameters}) {{'
+    return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
+
+
+def _header(func: FuncOp) -> list[str]:
+    shared = func.shared.data if func.shared is not None else 0
+    shape = f"{func.grid.data} blocks of {func.threads} threads"
+    lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
+    lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]
+    return [f"// {line}" for line in lines]
+
+
+def _parameters(writer: Writer, func: FuncOp) -> str:
+    written = {op.memory for op in func.walk() if isinstance(op, StoreOp)}
+    texts: list[str] = []
+    for argument in func.body.block.args:
+        memory_shape(argument.type)
+        pointer = writer.type_of(argument.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+        name = writer.names.mint(argument.name_hint, "p")
+        writer.places[argument] = Place(name, 1)
+        texts.append(f"{'' if argument in written else 'const '}{pointer}* __restrict__ {name}")
+    return ", ".join(texts)
+
+
+def _declare_shared(writer: Writer, func: FuncOp) -> None:
+    buffers = [op for op in func.walk() if isinstance(op, SharedOp)]
+    if buffers:
+        writer.line("extern __shared__ __align__(128) unsigned char smem[];")
+    for op in buffers:
+        if op.offset is None:
+            raise CompileError(
+                "shared memory has no place yet: run allocate-shared", operator=op.name, location=location_text(op)
+            )
+        c = writer.type_of(op.result.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+        name = writer.names.mint(op.result.name_hint, "buf")
+        writer.places[op.result] = Place(name, 1)
+        start = f"(smem + {op.offset.data})" if op.offset.data else "smem"
+        writer.line(f"{c}* const {name} = ({c}*){start};")

@@ -1,0 +1,301 @@
+"""One statement of a kernel as C++: pointwise groups, folds, butterflies, contractions, loops, conditionals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects.kernel import BarrierOp, FoldOp, IdOp, OuterFmaOp, PickOp, SharedOp, ShuffleXorOp
+from ...dialects.kernel_access import LoadOp, StoreOp
+from ...dialects.locations import location_text
+from ...dialects.payload import is_payload
+from ...dialects.tensor import Kind
+from ...errors import CompileError
+from .access import alignment_of, is_stored_whole, print_load, print_store
+from .expressions import payload_expression
+from .ordering import Butterfly, Group, Ordering, Statement, registers
+from .types import TERNARY, UNARY, Expr, c_type
+from .writer import Place, Register, Writer, terms
+
+ID_TEXT = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
+
+
+class Statements:
+    """Prints the statements of one block; knows which values nobody reads any more."""
+
+    def __init__(self, writer: Writer, block: Block) -> None:
+        self.writer = writer
+        self.block = block
+        self.order = Ordering(block)
+        self.number = 0
+        self.inline: dict[SSAValue, Expr] = {}
+
+    def print(self) -> None:
+        """All statements, without the terminator."""
+        for self.number, statement in enumerate(self.order.statements):
+            self._print(statement)
+        self.number = len(self.order.statements)
+
+    def _print(self, statement: Statement) -> None:
+        if isinstance(statement, Group):
+            self._group(statement)
+        elif isinstance(statement, Butterfly):
+            self.writer.comment_place(statement.shuffle)
+            self._butterfly(statement)
+        else:
+            self.writer.comment_place(statement)
+            self._operation(statement)
+
+    def _operation(self, op: Operation) -> None:
+        printer = _PRINTERS.get(type(op))
+        if printer is not None:
+            printer(self, op)
+        elif is_payload(op):
+            self._scalar(op)
+        else:
+            raise CompileError("cannot be printed as CUDA", operator=op.name, location=location_text(op))
+
+    def dies(self, value: SSAValue) -> bool:
+        """Whether the current statement is the last one that reads `value`, which belongs to this very block."""
+        owner = value.owner if isinstance(value.owner, Block) else value.owner.parent
+        return owner is self.block and self.order.last_read.get(value, -1) <= self.number
+
+    # -- registers
+
+    def _scalar(self, op: Operation) -> None:
+        writer, result = self.writer, op.results[0]
+        operands = [writer.read(v) for v in op.operands]
+        text = payload_expression(op, operands, writer.index, writer.use, writer.ranges).text
+        target = writer.preferred.get(result)
+        if target is not None:
+            writer.places[result] = target
+            writer.line(f"{target.name} = {text};")
+        else:
+            name = writer.declare(result).name
+            writer.line(f"const {writer.type_of(result)} {name} = {text};")
+
+    def _group(self, group: Group) -> None:
+        writer = self.writer
+        inside = set(group.ops)
+        outside = {op for op in group.ops if any(u.operation not in inside for u in op.results[0].uses)}
+        if len(group.ops) == 1:
+            writer.comment_place(group.ops[0])
+        for op in group.ops:
+            if op in outside and (target := writer.preferred.get(op.results[0])) is not None:
+                continue
+            if op in outside:
+                writer.declare(op.results[0], alignment=alignment_of(op.results[0]))
+        with writer.registers_loop(group.size) as r:
+            for op in group.ops:
+                self._pointwise(op, r, inside, op in outside)
+        for op in group.ops:
+            if op not in outside:
+                writer.places.pop(op.results[0], None)
+
+    def _pointwise(self, op: Operation, r: Register, inside: set[Operation], kept: bool) -> None:
+        writer, result = self.writer, op.results[0]
+        if not kept and not list(result.uses):
+            return
+        text = payload_expression(op, self._operands(op, r), writer.index, writer.use, writer.ranges)
+        if not kept and self._inlines(op):
+            self.inline[result] = text
+            return
+        writer.comment_place(op)
+        if not kept:
+            place = writer.places[result] = Place(writer.names.mint(result.name_hint), 1)
+            writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
+            return
+        target = writer.preferred.get(result)
+        if target is not None:
+            writer.places[result] = target
+        writer.line(f"{writer.places[result][r].text} = {text.text};")
+
+    def _operands(self, op: Operation, r: Register) -> list[Expr]:
+        return [self.inline.pop(v) if v in self.inline else self.writer.read(v, r) for v in op.operands]
+
+    def _inlines(self, op: Operation) -> bool:
+        """Whether a nameless result inside a group prints inside the one operation that uses it."""
+        result = op.results[0]
+        uses = list(result.uses)
+        return result.name_hint is None and len(uses) == 1 and location_text(uses[0].operation) == location_text(op)
+
+    def copy(self, value: SSAValue, target: Place) -> None:
+        """Set `target` to `value`, register by register."""
+        with self.writer.registers_loop(target.size) as r:
+            self.writer.line(f"{target[r].text} = {self.writer.read(value, r).text};")
+
+    def owned(self, value: SSAValue) -> Place | None:
+        """The place of `value` if it may be overwritten now: nothing reads it after this statement."""
+        place = self.writer.places.get(value)
+        return place if place is not None and (place.size > 1 or place.mutable) and self.dies(value) else None
+
+    def fold(self, op: FoldOp) -> None:
+        """Registers of a thread combined into fewer."""
+        writer, bits = self.writer, sorted(op.bits.get_values())
+        size, left = registers(op.source), registers(op.result)
+        if size == left:
+            self.copy(op.source, writer.declare(op.result))
+            return
+        combine = combination(writer, op.kind.data, op.result)
+        if left == 1:
+            place = writer.start(op.result, writer.read(op.source, 0).text)
+            writer.line("#pragma unroll")
+            combined = combine(place[0], writer.read(op.source, "i")).text
+            writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], combined)}")
+            return
+        place = writer.declare(op.result)
+        kept = [b for b in range(size.bit_length() - 1) if b not in bits]
+        steps = [1 << kept.index(b) if b in kept else 0 for b in range(size.bit_length() - 1)]
+        mask = sum(1 << b for b in bits)
+        with writer.registers_loop(size) as r:
+            target = place[terms(r, steps).text]
+            source = writer.read(op.source, r)
+            combined = combine(target, source)
+            writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {combined.at(TERNARY + 1)};")
+
+    def _butterfly(self, b: Butterfly) -> None:
+        """Combine across lanes: every lane ends with the result."""
+        writer = self.writer
+        target = self.owned(b.source)
+        if target is None and registers(b.result) == 1:
+            target = writer.start(b.result, writer.read(b.source).text)
+        elif target is None:
+            target = writer.declare(b.result, alignment=alignment_of(b.result))
+            self.copy(b.source, target)
+        writer.places[b.result] = target
+        with writer.registers_loop(target.size) as r:
+            if len(b.masks) == 1:
+                mask, head = str(b.masks[0]), ""
+            else:
+                growing = b.masks[1] > b.masks[0]
+                end = f"m <= {b.masks[-1]}; m *= 2" if growing else f"m >= {b.masks[-1]}; m /= 2"
+                mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
+                writer.line("#pragma unroll")
+            lane = shuffled(target[r], mask, writer.type_of(b.result))
+            operands = [target[r], lane]
+            text = payload_expression(b.combine, operands, writer.index, writer.use, writer.ranges).text
+            writer.line(head + update(target[r], text))
+
+    def shuffle(self, op: ShuffleXorOp) -> None:
+        """Another lane's registers."""
+        writer = self.writer
+        if registers(op.result) == 1:
+            name = writer.declare(op.result).name
+            lane = shuffled(writer.read(op.source), str(op.mask.data), writer.type_of(op.result))
+            writer.line(f"const {writer.type_of(op.result)} {name} = {lane.text};")
+            return
+        place = writer.declare(op.result, alignment=alignment_of(op.result))
+        with writer.registers_loop(place.size) as r:
+            lane = shuffled(writer.read(op.source, r), str(op.mask.data), writer.type_of(op.result))
+            writer.line(f"{place[r].text} = {lane.text};")
+
+    def pick(self, op: PickOp) -> None:
+        """Registers in an order that is no sum over bits: one by one."""
+        place = self.writer.declare(op.result, alignment=alignment_of(op.result))
+        for r, number in enumerate(op.registers.get_values()):
+            self.writer.line(f"{place[r].text} = {self.writer.read(op.source, number).text};")
+
+    def outer_fma(self, op: OuterFmaOp) -> None:
+        """A register tile's outer product, into the accumulator's own registers where nobody else reads them."""
+        writer = self.writer
+        target = self.owned(op.acc)
+        if target is None:
+            target = writer.declare(op.result)
+            self.copy(op.acc, target)
+        writer.places[op.result] = target
+        rows, cols = registers(op.lhs), registers(op.rhs)
+        c = c_type(op.result.type)
+        i, j = ("i" if rows > 1 else 0), ("j" if cols > 1 else 0)
+        heads = [(v, size) for v, size in (("i", rows), ("j", cols)) if size > 1]
+        for depth, (v, size) in enumerate(heads):
+            writer.line("  " * depth + "#pragma unroll")
+            writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
+        row = terms(i, [1 << b for b in op.rows.get_values()])
+        col = terms(j, [1 << b for b in op.cols.get_values()])
+        at = target[" + ".join(t.text for t in (row, col) if t.text != "0") or 0]
+        a, b = writer.read(op.lhs, i).text, writer.read(op.rhs, j).text
+        pad = "  " * len(heads)
+        if c in ("float", "double"):
+            writer.line(f"{pad}{at.text} = {'fmaf' if c == 'float' else 'fma'}({a}, {b}, {at.text});")
+        elif c in ("int", "long long"):
+            writer.use(f"wrap_add.{c}")
+            writer.use(f"wrap_mul.{c}")
+            writer.line(f"{pad}{at.text} = wrap_add({at.text}, wrap_mul({a}, {b}));")
+        else:
+            raise CompileError(f"no outer product of {c}", operator=op.name, location=location_text(op))
+
+    def store(self, op: StoreOp) -> None:
+        """A store; a value that only exists as an expression gets an array first if the access is wide."""
+        place = self.writer.places.get(op.value)
+        if is_stored_whole(op.value) and place is None:
+            self.copy(op.value, self.writer.declare(op.value, alignment=alignment_of(op.value)))
+            print_store(self.writer, op)
+            del self.writer.places[op.value]
+            return
+        print_store(self.writer, op)
+
+    def identify(self, op: IdOp) -> None:
+        """A thread's numbers."""
+        writer = self.writer
+        name = writer.declare(op.result).name
+        writer.line(f"const {writer.index} {name} = {ID_TEXT[op.kind.data.value]};")
+
+
+def shuffled(value: Expr, mask: str, c: str) -> Expr:
+    """The `value` of another lane; types that the hardware does not shuffle travel in an int."""
+    call = f"__shfl_xor_sync(0xffffffffu, {{}}, {mask})"
+    if c in ("bf16", "f16"):
+        return Expr(f"{c}{{(unsigned short){call.format(f'(int){value.text}.bits')}}}")
+    if c in ("bool", "signed char", "unsigned char", "short", "unsigned short"):
+        return Expr(f"({c}){call.format(f'(int){value.at(UNARY)}')}", UNARY)
+    return Expr(call.format(value.text))
+
+
+def update(target: Expr, text: str) -> str:
+    """`target = text;` for a text that combines `target` with one other operand."""
+    sum_of = f"{target.text} + "
+    return f"{target.text} += {text[len(sum_of) :]};" if text.startswith(sum_of) else f"{target.text} = {text};"
+
+
+def combination(writer: Writer, kind: Kind, value: SSAValue) -> Callable[[Expr, Expr], Expr]:
+    """How two registers combine under `kind`."""
+    c = writer.type_of(value)
+    floating, wraps = c in ("float", "double"), c in ("int", "long long")
+    names = {Kind.ADD: ("+", "wrap_add"), Kind.MUL: ("*", "wrap_mul"), Kind.MAX: ("max", "max_nan")}
+    names |= {Kind.MIN: ("min", "min_nan"), Kind.AND: ("&", ""), Kind.OR: ("|", "")}
+    symbol, helper = names[kind]
+    if kind in (Kind.MAX, Kind.MIN) and c == "bool":
+        symbol = "|" if kind == Kind.MAX else "&"
+    elif kind in (Kind.MAX, Kind.MIN) and floating or kind in (Kind.ADD, Kind.MUL) and wraps:
+        writer.use(f"{helper}.{c}")
+        return lambda a, b: Expr(f"{helper}({a.text}, {b.text})")
+    elif kind in (Kind.MAX, Kind.MIN):
+        wider = "" if c in ("int", "long long") or "int" in c else "(int)"
+        return lambda a, b: Expr(f"({c}){symbol}({wider}{a.at(UNARY)}, {wider}{b.at(UNARY)})", UNARY)
+    narrow = "" if floating or c in ("int", "long long") else f"({c})"
+    if narrow:
+        return lambda a, b: Expr(f"{narrow}({a.at(UNARY)} {symbol} {b.at(UNARY)})", UNARY)
+    return lambda a, b: Expr(f"{a.at(UNARY)} {symbol} {b.at(UNARY)}", TERNARY + 1)
+
+
+def _nothing(_: Statements, __: Operation) -> None:
+    """Shared buffers are declared at the top of the kernel."""
+
+
+_PRINTERS: dict[type[Operation], Callable[[Statements, Operation], None]] = {
+    LoadOp: lambda s, op: print_load(s.writer, op),  # pyright: ignore
+    StoreOp: Statements.store,  # pyright: ignore
+    BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
+    SharedOp: _nothing,
+    IdOp: Statements.identify,  # pyright: ignore
+    FoldOp: Statements.fold,  # pyright: ignore
+    ShuffleXorOp: Statements.shuffle,  # pyright: ignore
+    PickOp: Statements.pick,  # pyright: ignore
+    OuterFmaOp: Statements.outer_fma,  # pyright: ignore
+}
+
+
+def add_printer(kind: type[Operation], printer: Callable[[Statements, Operation], None]) -> None:
+    """Print operations of class `kind` with `printer`. Operations with regions are added from `control.py`."""
+    _PRINTERS[kind] = printer

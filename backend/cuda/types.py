@@ -1,0 +1,108 @@
+"""C++ types, literals and expressions' precedence."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    IntegerType,
+    Signedness,
+)
+from xdsl.ir import Attribute
+
+from ...dialects.payload import element_type
+from ...errors import CompileError
+
+ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = range(100, 35, -5)
+"""How tightly an expression binds: the precedence levels of C++."""
+
+
+class Expr(NamedTuple):
+    """A piece of C++ and how tightly it binds."""
+
+    text: str
+    level: int = ATOM
+
+    def at(self, level: int) -> str:
+        """The text, in parentheses if it binds less tightly than `level`."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+_INTEGERS = {8: "signed char", 16: "short", 32: "int", 64: "long long"}
+_FLOATS = {Float32Type: "float", Float64Type: "double", BFloat16Type: "bf16", Float16Type: "f16"}
+
+
+def c_type(t: Attribute, index: str = "int") -> str:
+    """The C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
+    e = element_type(t)
+    if isinstance(e, IndexType):
+        return index
+    for cls, name in _FLOATS.items():
+        if isinstance(e, cls):
+            return name
+    if isinstance(e, IntegerType):
+        if e.width.data == 1:
+            return "bool"
+        if e.width.data in _INTEGERS:
+            name = _INTEGERS[e.width.data]
+            unsigned = e.signedness.data == Signedness.UNSIGNED
+            return f"unsigned {name.removeprefix('signed ')}" if unsigned else name
+    raise CompileError(f"no CUDA type for {e}")
+
+
+def c_size(t: Attribute) -> int:
+    """Bytes of one element of `t` in memory."""
+    e = element_type(t)
+    if isinstance(e, IntegerType):
+        return max(1, e.width.data // 8)
+    if isinstance(e, IndexType):
+        return 8
+    return e.size  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr, str | None]:
+    """A constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
+    name = c_type(t, index)
+    if name in ("bf16", "f16"):
+        bits = _half_bits(float(value), name)
+        return Expr(f"{name}{{0x{bits:04x}}}"), name
+    if name in ("float", "double"):
+        return _float_literal(float(value), name)
+    if name == "bool":
+        return Expr("true" if value else "false"), None
+    number = int(value)
+    suffix = "ll" if name == "long long" else ""
+    if number in (-(2**63), -(2**31)):
+        return Expr(f"(-{-number - 1}{suffix} - 1)"), None
+    if name == "unsigned int" or name == "unsigned long long":
+        number, suffix = number % (1 << 8 * c_size(t)), "u" if name == "unsigned int" else "ull"
+    return Expr(f"{number}{suffix}", ATOM if number >= 0 else UNARY), None
+
+
+def _float_literal(value: float, name: str) -> tuple[Expr, str | None]:
+    width, suffix = ("32", "f") if name == "float" else ("64", "")
+    if math.isnan(value):
+        return Expr(f"nan{width}()"), f"nan{width}"
+    if math.isinf(value):
+        return Expr(f"inf{width}()") if value > 0 else Expr(f"-inf{width}()", UNARY), f"inf{width}"
+    text = str(np.float32(value)) if name == "float" else repr(value)
+    if "e" not in text and "." not in text:
+        text += ".0"
+    return Expr(text + suffix, UNARY if text.startswith("-") else ATOM), None
+
+
+def _half_bits(value: float, name: str) -> int:
+    if name == "f16":
+        with np.errstate(over="ignore"):
+            return int(np.float16(value).view(np.uint16))
+    bits = int(np.float32(value).view(np.uint32))
+    if math.isnan(value):
+        return 0x7FC0
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -1,0 +1,214 @@
+"""The text of one kernel while it grows: lines, names, places of values, and how a value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, MemRefType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, PickOp, SharedOp, SplatOp
+from ...dialects.kernel_ranges import Ranges
+from ...dialects.locations import file_line_of, location_of
+from ...dialects.payload import ConstantOp
+from ...errors import CompileError
+from .expressions import add, multiply, payload_expression
+from .names import Names, sanitise
+from .ordering import is_view, linear_steps, registers
+from .types import ATOM, UNARY, Expr, c_type, literal
+
+WIDE = 2**30
+"""Buffers with more elements than this are indexed with 64 bits."""
+
+Register = int | str
+"""A register's number: a constant, or the name of the loop variable that runs over all of them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lives: a variable, or an array of `size` > 1. Arrays and `mutable` variables may be overwritten."""
+
+    name: str
+    size: int
+    mutable: bool = False
+
+    def __getitem__(self, register: Register) -> Expr:
+        return Expr(self.name if self.size == 1 else f"{self.name}[{register}]")
+
+
+class Writer:
+    """One kernel's text and the state of printing it."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.lines: list[str] = []
+        self.names = Names()
+        self.ranges = Ranges(func)
+        self.places: dict[SSAValue, Place] = {}
+        self.helpers: set[str] = set()
+        self.index = "long long" if any(_elements(a.type) > WIDE for a in func.body.block.args) else "int"
+        self.preferred: dict[SSAValue, Place] = {}
+        self._depth = 1
+        self._scopes: list[dict[str, Expr]] = [{}]
+        self._place_shown: tuple[str, int] | None = None
+
+    def line(self, text: str) -> None:
+        """Append a line at the current depth."""
+        self.lines.append("  " * self._depth + text)
+
+    @contextmanager
+    def braces(self, head: str) -> Generator[None]:
+        """A braced block under the line `head {`."""
+        self.line(f"{head} {{")
+        self._depth += 1
+        self._scopes.append({})
+        yield
+        self._scopes.pop()
+        self._depth -= 1
+        self.line("}")
+
+    @contextmanager
+    def registers_loop(self, size: int, step: int = 1) -> Generator[Register]:
+        """An unrolled loop over register numbers; nothing at all where there is one step."""
+        if size == step:
+            yield 0
+            return
+        self.line("#pragma unroll")
+        with self.braces(f"for (int i = 0; i < {size}; {'++i' if step == 1 else f'i += {step}'})"):
+            yield "i"
+
+    def comment_place(self, op: Operation) -> None:
+        """A comment with the source line of `op`, where it changes."""
+        found = file_line_of(location_of(op))
+        if found is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
+            return
+        place = (found.filename.data.replace("\\", "/").rsplit("/", 1)[-1], found.line.data)
+        if place != self._place_shown:
+            self._place_shown = place
+            self.line(f"// {sanitise(f'{place[0]}:{place[1]}')}")
+
+    def use(self, helper: str) -> None:
+        """Remember that the kernel needs a helper."""
+        self.helpers.add(helper)
+
+    def type_of(self, value: SSAValue | Attribute) -> str:
+        """The C++ type of one register of a value; a storage type's definition is remembered."""
+        name = c_type(value.type if isinstance(value, SSAValue) else value, self.index)
+        if name in ("bf16", "f16"):
+            self.use(name)
+        return name
+
+    def named(self, make: Expr, hint: str) -> None:
+        """A constant for an index expression that occurs often: declared once in each scope, used by `find`."""
+        if self.find(make.text) is None:
+            name = self.names.mint(hint)
+            self.line(f"const {self.index} {name} = {make.text};")
+            self._scopes[-1][make.text] = Expr(name)
+
+    def find(self, text: str) -> Expr | None:
+        """The constant that was declared for an index expression, if it is in scope."""
+        return next((scope[text] for scope in reversed(self._scopes) if text in scope), None)
+
+    def declare(self, value: SSAValue, *, alignment: int = 0) -> Place:
+        """A new place for `value`; an array is declared here, a scalar where it is computed."""
+        size = registers(value)
+        place = Place(self.names.mint(value.name_hint), size)
+        if size > 1:
+            prefix = f"__align__({alignment}) " if alignment > 4 else ""
+            self.line(f"{prefix}{self.type_of(value)} {place.name}[{size}];")
+        self.places[value] = place
+        return place
+
+    def start(self, value: SSAValue, text: str) -> Place:
+        """A new variable for `value`, set to `text`, that may be overwritten later."""
+        place = Place(self.names.mint(value.name_hint), 1, True)
+        self.line(f"{self.type_of(value)} {place.name} = {text};")
+        self.places[value] = place
+        return place
+
+    # -- reading values
+
+    def read(self, value: SSAValue, register: Register = 0) -> Expr:
+        """The C++ of one register of a value."""
+        place = self.places.get(value)
+        if place is not None:
+            return place[register]
+        op = value.owner
+        if not isinstance(op, Operation) or not is_view(op):
+            raise CompileError("a value is used before it is computed", operator=getattr(op, "name", None))
+        return self._read_view(op, register)
+
+    def _read_view(self, op: Operation, register: Register) -> Expr:
+        if isinstance(op, ConstantOp | arith.ConstantOp):
+            return self.constant(op)
+        if isinstance(op, SplatOp):
+            return self.read(op.source)
+        if isinstance(op, ExtractOp):
+            return self.read(op.source, op.register.data)
+        if isinstance(op, PickOp):
+            if registers(op.source) == 1:
+                return self.read(op.source)
+            steps = linear_steps(op.registers.get_values())
+            assert steps is not None
+            moved = add(terms(register, steps[1]), Expr(str(steps[0])))
+            return self.read(op.source, int(moved.text) if moved.text.isdigit() else moved.text)
+        if isinstance(op, IndicesOp):
+            return add(self.read(op.origin), terms(register, op.steps.get_values()))
+        if isinstance(op, SharedOp):
+            raise CompileError("shared memory has no place yet: run allocate-shared", operator=op.name)
+        operands = [self.read(v, register) for v in op.operands]
+        return payload_expression(op, operands, self.index, self.use, self.ranges)
+
+    def constant(self, op: ConstantOp | arith.ConstantOp) -> Expr:
+        """A constant's literal."""
+        value = op.scalar if isinstance(op, ConstantOp) else _scalar(op)
+        text, helper = literal(value, op.result.type, self.index)
+        if helper is not None:
+            self.use(helper)
+        return text
+
+
+def _scalar(op: arith.ConstantOp) -> float | int:
+    data = getattr(getattr(op.value, "value", None), "data", None)
+    if isinstance(data, int | float):
+        return data
+    raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
+
+
+def _elements(t: Attribute) -> int:
+    size = 1
+    if isinstance(t, MemRefType):
+        for extent in t.get_shape():
+            size *= extent
+    return size
+
+
+def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:
+    """The sum of `steps[b]` over the set bits b of a register number whose bits below `low` are 0."""
+    bits = len(steps) if top is None else top
+    if isinstance(register, int):
+        number = sum(s for b, s in enumerate(steps) if register >> b & 1)
+        return Expr(str(number), ATOM if number >= 0 else UNARY)
+    if register != "i" and not register.isidentifier():
+        register = f"({register})"
+    result, b = Expr("0"), low
+    while b < len(steps):
+        end = b + 1
+        while end < len(steps) and steps[end] == steps[b] << (end - b):
+            end += 1
+        if steps[b]:
+            result = add(result, _run(register, b, end, steps[b], low, end == bits))
+        b = end
+    return result
+
+
+def _run(register: str, b: int, end: int, step: int, low: int, is_top: bool) -> Expr:
+    """`step` times the number in bits [b, end) of a register number."""
+    if is_top and b == low and step % (1 << b) == 0:
+        return multiply(Expr(register), step >> b)
+    shifted = f"{register} >> {b}" if b else register
+    if not is_top:
+        shifted = f"{shifted} & {(1 << (end - b)) - 1}"
+    return multiply(Expr(f"({shifted})" if shifted != register else register), step)

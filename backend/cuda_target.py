@@ -1,0 +1,24 @@
+"""`dl-opt -t cuda{arch=sm_90a}`: print a module at the kernel level as CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.target import Target
+
+from .cuda.printer import print_cuda
+
+
+@dataclass(frozen=True)
+class CudaTarget(Target):
+    """Prints the kernels of a module at the kernel level as CUDA C++ for `arch`."""
+
+    name = "cuda"
+
+    arch: str = "sm_90a"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        output.write(print_cuda(module))
