@@ -1,0 +1,41 @@
+// What the emulator's runtime and the emulated device code share: the entry points, and nothing of the C++ library.
+//
+// Device code is compiled by the host compiler with instrumentation of every memory access (the calls that
+// -fsanitize=thread inserts); the runtime defines those calls itself, so that it sees each access before it happens.
+#pragma once
+
+// Bytes of shared memory that a block may have at most, with room for what runs over.
+#define EMU_MOST_SHARED (256 * 1024)
+
+struct EmuIndex {
+  unsigned x, y, z;
+};
+
+extern "C" {
+// Who runs.
+EmuIndex emu_thread_index();
+EmuIndex emu_block_index();
+EmuIndex emu_block_extent();
+EmuIndex emu_grid_extent();
+
+// Waiting. `line` is the line of the printed text.
+void emu_barrier(int line, const char* name);
+void emu_named_barrier(int line, const char* name, int id, int threads);
+void emu_sync_warp(int line, const char* name, unsigned mask);
+// Exchange 8 bytes among the lanes of `mask`: gives the value of lane `source`.
+unsigned long long emu_exchange(int line, const char* name, unsigned mask, unsigned long long value, int source);
+// Bit i of the result: whether lane i of `mask` called with a predicate that holds.
+unsigned emu_ballot(int line, const char* name, unsigned mask, int predicate);
+
+// Checks that the compiler's instrumentation does not make.
+void emu_vector_access(const void* address, unsigned size);
+// One access that no other thread can interrupt, and that never races with another such access.
+void emu_atomic_access(void* address, unsigned size);
+[[noreturn]] void emu_trap(int line, const char* message);
+}
+
+// A kernel of a shared object, as the runtime calls it.
+struct EmuKernel {
+  const char* name;
+  void (*call)(void** arguments);
+};

@@ -1,0 +1,100 @@
+"""The printed CUDA as the host compiler reads it.
+
+The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only three things change:
+helpers whose body is inline assembly get their host text, `extern __shared__` names the emulator's shared memory, and
+`extern "C"` goes, so that several programs fit into one translation unit. Line numbers are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...errors import ExecutionError
+from ..cuda.helpers import HELPERS
+
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)\s*\(')
+_HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
+_SHARED = re.compile(r"extern\s+__shared__\s+([^;]*\[\s*\])\s*;")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def kernel_names(source: str) -> tuple[str, ...]:
+    """The kernels of a printed text, in order."""
+    return tuple(_KERNEL.findall(_COMMENT.sub("", source)))
+
+
+def host_text(source: str) -> str:
+    """One program's text for the host. Raises ExecutionError for inline assembly without a host text."""
+    text = _replace_assembly(source)
+    if _INCLUDE.search(text):
+        raise ExecutionError("the emulator knows no header that CUDA text may include")
+    text = _SHARED.sub(r'extern \1 __asm__("emu_shared_area");', text)
+    return re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
+
+
+def translation_unit(sources: Sequence[str]) -> str:
+    """All programs in one text, each in a namespace, with a table of their kernels under `number/name`."""
+    parts = ['#include "device.h"']
+    rows: list[str] = []
+    for number, source in enumerate(sources):
+        names = kernel_names(source)
+        if len(set(names)) != len(names):
+            raise ExecutionError("two kernels of one name in the CUDA text")
+        parts += [f"namespace source{number} {{", f'#line 1 "{source_name(number)}"', host_text(source), "}"]
+        rows += [f'  {{"{number}/{n}", [](void** a) {{ emu_call(source{number}::{n}, a); }}}},' for n in names]
+    table = 'extern "C" __attribute__((visibility("default"))) const EmuKernel emu_kernels[] = {'
+    return "\n".join([*parts, table, *rows, "  {nullptr, nullptr}};", ""])
+
+
+def source_name(number: int) -> str:
+    """The file name that debug information gives to a program of a translation unit."""
+    return f"source{number}.cu"
+
+
+def _replace_assembly(source: str) -> str:
+    """Put the host text in the place of every helper that holds inline assembly."""
+    host = {_squeezed(h.cuda): h.host for h in HELPERS.values() if "asm" in h.cuda}
+    result, position = [], 0
+    for match in _HELPER.finditer(source):
+        if match.start() < position:
+            continue
+        end = _closing_brace(source, match.end())
+        text = source[match.start() : end]
+        if not re.search(r"\basm\b", text):
+            continue
+        if _squeezed(text) not in host:
+            name = text.split("(")[0].split()[-1]
+            raise ExecutionError("is inline assembly that the emulator has no host text for", operator=name)
+        result += [source[position : match.start()], _one_line(host[_squeezed(text)]), "\n" * text.count("\n")]
+        position = end
+    text = "".join([*result, source[position:]])
+    if re.search(r"\basm\b", _COMMENT.sub("", text)):
+        raise ExecutionError("inline assembly outside of a helper cannot be emulated")
+    return text
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(line.strip() for line in text.splitlines())
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """The position behind the brace that closes the one before `start`; strings may hold braces."""
+    depth, i = 1, start
+    while i < len(text) and depth:
+        if text[i] == '"':
+            i = _string_end(text, i + 1)
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        i += 1
+    return i
+
+
+def _string_end(text: str, i: int) -> int:
+    while i < len(text) - 1 and text[i] != '"':
+        i += 2 if text[i] == "\\" else 1
+    return min(i, len(text) - 1)

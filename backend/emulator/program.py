@@ -1,0 +1,225 @@
+"""Run the printed CUDA on the host and tell what went wrong: the part of the emulator that is called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import ExecutionError
+from ..launch_plan import Buffer, Launch, LaunchPlan
+from .build import build
+from .host_text import kernel_names, source_name
+
+ACCESS_LIMIT = 4_000_000_000
+"""Memory accesses after which a launch is given up, about a minute's worth."""
+
+_LOCK = threading.Lock()
+"""One run at a time: a runtime has one device."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Something that a kernel must not do.
+
+    `kind`: race, uninitialised, out-of-bounds, misaligned, divergent barrier, divergent shuffle, shuffle, deadlock,
+    arithmetic, trap, too long, unwritten or schedule. `line` is the line of the CUDA text, 0 where there is none;
+    `other_line` that of the access that it races with.
+    """
+
+    kind: str
+    text: str
+    kernel: str = ""
+    block: int = 0
+    thread: int = 0
+    line: int = 0
+    source: str = ""
+    other_block: int = 0
+    other_thread: int = 0
+    other_line: int = 0
+
+    def __str__(self) -> str:
+        where = f" in {self.kernel}" if self.kernel else ""
+        if self.line:
+            where += f", line {self.line}: `{self.source}`"
+        who = f" [block {self.block} thread {self.thread}"
+        if self.kind == "race":
+            who += f", against block {self.other_block} thread {self.other_thread} at line {self.other_line}"
+        return f"{self.kind}{where}: {self.text}{who}]"
+
+
+def run_cuda_on_cpu(
+    source: str, plan: LaunchPlan, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1)
+) -> tuple[list[np.ndarray], list[Report]]:
+    """Compile a printed program for the host and run it: `EmulatedProgram(source, plan).run(args, seeds)`."""
+    return EmulatedProgram(source, plan).run(args, seeds)
+
+
+def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:
+    """Compile several printed programs in one go, which costs little more than one of them."""
+    library = _Library(build(sources))
+    return [EmulatedModule(source, library, number) for number, source in enumerate(sources)]
+
+
+@dataclass(frozen=True)
+class EmulatedModule:
+    """A printed program, compiled for the host: part of a shared object."""
+
+    source: str
+    library: _Library
+    number: int
+
+
+class EmulatedProgram:
+    """A printed program with its plan, ready to run on the host."""
+
+    def __init__(self, source: str, plan: LaunchPlan, module: EmulatedModule | None = None) -> None:
+        """`module` is what `compile_many` gave for this source; without it the source is compiled alone."""
+        self.plan = plan
+        self.module = module or compile_many([source])[0]
+        missing = [x.kernel for x in plan.launches if x.kernel not in kernel_names(source)]
+        if missing:
+            raise ExecutionError(f"the CUDA text has no kernel {missing[0]}")
+
+    def run(self, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1)) -> tuple[list[np.ndarray], list[Report]]:
+        """The results under the first seed, and every report, without repetitions.
+
+        The seed orders the threads: 0 ascending, 1 descending, any other at random. A result that depends on the seed
+        is itself a report. Raises ExecutionError if the arguments do not fit the plan.
+        """
+        plan = self.plan.check_arguments(args)
+        found: list[np.ndarray] = []
+        reports: dict[tuple[Any, ...], Report] = {}
+        for seed in seeds:
+            outputs, new = self._run_once(plan, args, seed)
+            for r in new:
+                reports.setdefault((r.kind, r.kernel, r.line, r.text if not r.line else ""), r)
+            if not found:
+                found = outputs
+            elif not reports:
+                for b, x, y in zip(plan.output_buffers, found, outputs, strict=True):
+                    if x.tobytes() != y.tobytes():
+                        reports["schedule", b.name] = Report(
+                            "schedule", f"{b.name} depends on the order of the threads"
+                        )
+        return found, list(reports.values())
+
+    def _run_once(
+        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int
+    ) -> tuple[list[np.ndarray], list[Report]]:
+        library = self.module.library
+        with _LOCK:
+            library.reset()
+            ids = [library.new_buffer(b, args[i] if i < plan.inputs else None) for i, b in enumerate(plan.buffers)]
+            reports: list[Report] = []
+            completed = True
+            for launch in plan.launches:
+                completed = library.launch(self.module, launch, plan.buffers, ids, seed)
+                reports += library.take_reports(self.module, launch.kernel)
+                if not completed:
+                    break
+            outputs = [library.read(i, b) for i, b in zip(ids, plan.buffers, strict=True)]
+            if completed and not reports:
+                reports += library.unwritten(plan, ids)
+            library.reset()
+        return outputs[plan.inputs : plan.arguments], reports
+
+
+class _Library:
+    """A loaded shared object: the runtime and the kernels of some programs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.c = ctypes.CDLL(str(path))
+        u64, c = ctypes.c_uint64, self.c
+        c.emu_buffer_new.argtypes = [u64, ctypes.c_uint, ctypes.c_int]
+        c.emu_buffer_data.restype = ctypes.c_void_p
+        c.emu_buffer_unwritten.restype = u64
+        c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
+        pointers = [ctypes.c_void_p] * 3
+        c.emu_launch.argtypes = [*pointers, u64, *pointers[:2], ctypes.c_int, u64, u64]
+        self.kernels = self._read_table()
+
+    def _read_table(self) -> dict[str, int]:
+        class Row(ctypes.Structure):
+            _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p)]
+
+        rows = ctypes.cast(ctypes.addressof(Row.in_dll(self.c, "emu_kernels")), ctypes.POINTER(Row))
+        table: dict[str, int] = {}
+        i = 0
+        while rows[i].name:
+            table[rows[i].name.decode()] = rows[i].call or 0
+            i += 1
+        return table
+
+    def reset(self) -> None:
+        self.c.emu_reset()
+
+    def new_buffer(self, buffer: Buffer, content: np.ndarray | None) -> int:
+        number = self.c.emu_buffer_new(buffer.bytes, buffer.numpy_dtype.itemsize, content is not None)
+        if number < 0:
+            raise ExecutionError(f"no memory for {buffer.bytes} bytes", argument=buffer.name)
+        if content is not None:
+            data = np.ascontiguousarray(content)
+            ctypes.memmove(self.c.emu_buffer_data(number), data.ctypes.data, buffer.bytes)
+        return number
+
+    def read(self, number: int, buffer: Buffer) -> np.ndarray:
+        data = ctypes.string_at(self.c.emu_buffer_data(number), buffer.bytes)
+        return np.frombuffer(data, buffer.numpy_dtype).reshape(buffer.shape).copy()
+
+    def launch(
+        self, module: EmulatedModule, launch: Launch, buffers: Sequence[Buffer], ids: Sequence[int], seed: int
+    ) -> bool:
+        """Run one kernel; False if it had to be stopped."""
+        count = len(launch.buffers)
+        grid, threads = ((ctypes.c_uint * 3)(*(*sizes, 1, 1)[:3]) for sizes in (launch.grid, launch.threads))
+        numbers = (ctypes.c_int * count)(*(ids[i] for i in launch.buffers))
+        names = (ctypes.c_char_p * count)(*(buffers[i].name.encode() for i in launch.buffers))
+        call = self.kernels[f"{module.number}/{launch.kernel}"]
+        stopped = self.c.emu_launch(call, grid, threads, launch.shared, numbers, names, count, seed, ACCESS_LIMIT)
+        return not stopped
+
+    def unwritten(self, plan: LaunchPlan, ids: Sequence[int]) -> list[Report]:
+        reports: list[Report] = []
+        for i in range(plan.inputs, plan.arguments):
+            first = ctypes.c_uint64()
+            if count := self.c.emu_buffer_unwritten(ids[i], ctypes.byref(first)):
+                text = f"{count} elements of {plan.buffers[i].name}, from element {first.value} on, are never written"
+                reports.append(Report("unwritten", text))
+        return reports
+
+    def take_reports(self, module: EmulatedModule, kernel: str) -> list[Report]:
+        """The reports so far, which are forgotten."""
+        lines = module.source.splitlines()
+        found: list[Report] = []
+        for i in range(self.c.emu_report_count()):
+            kind, text = (f(i).decode() for f in (self.c.emu_report_kind, self.c.emu_report_text))
+            n = (ctypes.c_uint64 * 6)()
+            self.c.emu_report_numbers(i, n)
+            line, other = self.lines_of(module, list(n[4:6]))
+            source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+            found.append(Report(kind, text, kernel, n[0], n[1], line, source, n[2], n[3], other))
+        self.c.emu_forget_reports()
+        return found
+
+    def lines_of(self, module: EmulatedModule, offsets: Sequence[int]) -> list[int]:
+        """The line of the CUDA text for each address in the shared object, through inlined helpers up to the kernel."""
+        return [_line(str(self.path), source_name(module.number), o) if o else 0 for o in offsets]
+
+
+def _line(path: str, source: str, offset: int) -> int:
+    command = ["addr2line", "-i", "-e", path, hex(offset)]
+    try:
+        frames = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    except OSError:
+        return 0
+    lines = [int(m[1]) for f in frames if (m := re.search(rf"{re.escape(source)}:(\d+)", f))]
+    return lines[-1] if lines else 0

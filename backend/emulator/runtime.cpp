@@ -1,0 +1,441 @@
+// The emulator's runtime: launches kernels, answers the compiled device code, and writes down what went wrong.
+#include "emulator.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+#include "scheduler.h"
+
+// Shared memory: the block's one allocation, and the place where the linker gathers `__shared__` variables of fixed size.
+extern "C" {
+alignas(1024) unsigned char emu_shared_area[EMU_MOST_SHARED];
+extern unsigned char __start_emu_shared[], __stop_emu_shared[];
+__attribute__((section("emu_shared"), used)) unsigned char emu_shared_variable[16];
+}
+
+namespace {
+
+using namespace emu;
+
+struct Report {
+  std::string kind, text;
+  unsigned block, thread, other_block, other_thread;
+  u64 pc, other_pc;
+};
+
+struct Launch {
+  void (*call)(void**) = nullptr;
+  void** arguments = nullptr;
+  const char* const* names = nullptr;
+  std::vector<Buffer*> buffers;
+  EmuIndex grid{1, 1, 1}, extent{1, 1, 1}, block{0, 0, 0};
+  u64 shared_bytes = 0, accesses = 0, limit = 0;
+  u32 first_serial = 0;
+};
+
+std::vector<std::unique_ptr<Buffer>> all_buffers;
+std::vector<Report> reports;
+Scheduler scheduler;
+Detector detector;
+Launch launch;
+bool running = false;
+std::unique_ptr<Cells> shared_cells;
+constexpr std::size_t most_reports = 32;
+
+std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+std::size_t variables_size() { return std::size_t(__stop_emu_shared - __start_emu_shared); }
+
+unsigned block_number() {
+  return launch.block.x + launch.grid.x * (launch.block.y + launch.grid.y * launch.block.z);
+}
+
+// One report for each kind and place: a bug in a loop is one bug.
+void report(const char* kind, const std::string& text, u64 pc, const Stamp* other = nullptr) {
+  for (const Report& r : reports)
+    if (r.kind == kind && r.pc == pc && (pc || r.text == text)) return;
+  if (reports.size() >= most_reports) return;
+  const unsigned other_block = other ? other->serial - launch.first_serial : 0, other_thread = other ? other->thread : 0;
+  reports.push_back({kind, text, block_number(), scheduler.current, other_block, other_thread, pc,
+                     other ? other->pc : 0});
+}
+
+[[noreturn]] void abort_launch() { scheduler.leave(Leave::aborted); }
+
+const char* verb(bool write) { return write ? "writes" : "reads"; }
+
+std::string bytes(u64 n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
+
+void report_cell(bool missing, const Stamp* race, bool write, const std::string& place, u64 pc) {
+  if (missing) report("uninitialised", "reads " + place + ", which nobody wrote", pc);
+  if (!race) return;
+  const Stamp other = *race;
+  report("race", std::string(verb(write)) + " " + place + ", which another thread " + verb(detector.raced_with_write) +
+                     ", with nothing that orders the two", pc, &other);
+}
+
+// `cell` is the first byte's cell: the block's allocation first, then the variables of fixed size.
+void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64 pc) {
+  if (cell < EMU_MOST_SHARED && cell + size > launch.shared_bytes) {
+    report("out-of-bounds", std::string(verb(write)) + " " + bytes(size) + " at byte " + std::to_string(cell) +
+                                " of shared memory, which has " + bytes(launch.shared_bytes), pc);
+    abort_launch();
+  }
+  const Stamp me = detector.now(scheduler.current, pc, atomic);
+  for (unsigned i = 0; i < size; ++i) {
+    Cell& c = (*shared_cells)[cell + i];
+    const bool missing = (!write || atomic) && c.write.serial != detector.serial;
+    const Stamp* race = write ? detector.write(c, me, true) : detector.read(c, me, true);
+    if (!missing && !race) continue;
+    const std::size_t byte = (cell + i) % EMU_MOST_SHARED;
+    return report_cell(missing, race, write, "byte " + std::to_string(byte) + " of shared memory", pc);
+  }
+}
+
+void global_access(unsigned index, std::uintptr_t address, unsigned size, bool write, bool atomic, u64 pc) {
+  Buffer& buffer = *launch.buffers[index];
+  const char* name = launch.names[index];
+  const long long offset = static_cast<long long>(address - buffer.base), item = buffer.item;
+  if (offset < 0 || u64(offset) + size > buffer.size) {
+    const long long element = offset >= 0 ? offset / item : -((-offset + item - 1) / item);
+    report("out-of-bounds", std::string(verb(write)) + " element " + std::to_string(element) + " of " + name +
+                                ", which has " + std::to_string(buffer.size / buffer.item), pc);
+    abort_launch();
+  }
+  const Stamp me = detector.now(scheduler.current, pc, atomic);
+  for (u64 element = u64(offset / item); element * buffer.item < u64(offset) + size; ++element) {
+    Cell& c = buffer.cells[element];
+    const bool missing = (!write || atomic) && !buffer.initialised && c.write.serial == 0;
+    const Stamp* race = write ? detector.write(c, me, false) : detector.read(c, me, false);
+    if (missing || race)
+      return report_cell(missing, race, write, "element " + std::to_string(element) + " of " + name, pc);
+  }
+}
+
+void access(const void* pointer, unsigned size, bool write, bool aligned, const void* from, bool atomic = false) {
+  if (!running) return;
+  const std::uintptr_t address = address_of(pointer);
+  const u64 pc = reinterpret_cast<u64>(from) - 1;
+  if (aligned && address % size) {
+    report("misaligned", std::string(verb(write)) + " " + bytes(size) + " at once, " + bytes(address % size) +
+                             " past a multiple of " + std::to_string(size), pc);
+    abort_launch();
+  }
+  if (scheduler.on_stack(address)) return;
+  if (++launch.accesses > launch.limit) {
+    report("too long", "gave up after " + std::to_string(launch.limit) + " accesses", 0);
+    abort_launch();
+  }
+  const std::size_t byte = address - address_of(emu_shared_area), variable = address - address_of(__start_emu_shared);
+  if (byte < EMU_MOST_SHARED) return shared_access(byte, size, write, atomic, pc);
+  if (variable < variables_size()) return shared_access(EMU_MOST_SHARED + variable, size, write, atomic, pc);
+  for (unsigned i = 0; i < launch.buffers.size(); ++i)
+    if (launch.buffers[i]->near(address)) return global_access(i, address, size, write, atomic, pc);
+  report("out-of-bounds", std::string(verb(write)) + " memory that is none of the kernel's", pc);
+  abort_launch();
+}
+
+// ---- waiting ----
+
+void wait_as(State state, int line, const char* name) {
+  Fiber& f = scheduler.self();
+  f.state = state;
+  f.line = line;
+  f.name = name;
+  scheduler.wait();
+}
+
+// A barrier of the whole block opens when every thread that has not ended waits in it.
+bool open_barrier() {
+  const Fiber* first = nullptr;
+  bool divergent = false, ended = false;
+  for (unsigned t = 0; t < scheduler.count(); ++t) {
+    const Fiber& f = scheduler.fibers[t];
+    if (f.state == State::done) ended = true;
+    else if (f.state != State::barrier) return false;
+    else if (!first) first = &f;
+    else divergent |= f.line != first->line;
+  }
+  if (!first) return false;
+  if (divergent || ended) report("divergent barrier", "not every thread reaches it: " + scheduler.who_waits(), 0);
+  for (unsigned t = 0; t < scheduler.count(); ++t)
+    if (scheduler.fibers[t].state == State::barrier) scheduler.fibers[t].state = State::ready;
+  ++detector.epoch;
+  return true;
+}
+
+bool open_named_barrier() {
+  for (unsigned t = 0; t < scheduler.count(); ++t) {
+    const Fiber& f = scheduler.fibers[t];
+    if (f.state != State::named) continue;
+    std::vector<u32> there;
+    for (unsigned o = 0; o < scheduler.count(); ++o) {
+      const Fiber& g = scheduler.fibers[o];
+      if (g.state == State::named && g.barrier_id == f.barrier_id) there.push_back(o);
+    }
+    if (there.size() < f.barrier_threads) continue;
+    if (there.size() > f.barrier_threads)
+      report("divergent barrier", "more threads than it counts: " + scheduler.who_waits(), 0);
+    detector.clocks.join(there, detector.epoch);
+    for (u32 o : there) scheduler.fibers[o].state = State::ready;
+    return true;
+  }
+  return false;
+}
+
+// Lanes of a warp meet when all lanes of the mask wait with that mask.
+bool open_warp() {
+  bool opened = false;
+  for (unsigned t = 0; t < scheduler.count(); ++t) {
+    Fiber& f = scheduler.fibers[t];
+    if (f.state != State::warp) continue;
+    const unsigned warp = t / 32 * 32;
+    std::vector<u32> there;
+    bool all = true, divergent = false;
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32 && warp + lane < scheduler.count(); ++lane) {
+      if (!(f.mask >> lane & 1)) continue;
+      const Fiber& g = scheduler.fibers[warp + lane];
+      all &= g.state == State::warp && g.mask == f.mask;
+      divergent |= g.line != f.line;
+      votes |= (g.value != 0 ? 1u : 0u) << lane;
+      there.push_back(warp + lane);
+    }
+    if (!all) continue;
+    if (divergent) report("divergent shuffle", "lanes meet in different places: " + scheduler.who_waits(), 0);
+    for (u32 o : there) {
+      Fiber& g = scheduler.fibers[o];
+      if (g.source == -2) g.result = votes;
+      else if (g.source >= 0) {
+        const bool member = g.source < 32 && (g.mask >> g.source & 1) && warp + g.source < scheduler.count();
+        if (!member)
+          report("shuffle", std::string(g.name) + " (line " + std::to_string(g.line) + ") reads lane " +
+                                std::to_string(g.source) + ", which takes no part", 0);
+        g.result = member ? scheduler.fibers[warp + g.source].value : ~0ull;
+      }
+    }
+    const bool orders = f.source == -1;
+    if (orders) detector.clocks.join(there, detector.epoch);
+    for (u32 o : there) scheduler.fibers[o].state = State::ready;
+    opened = true;
+  }
+  return opened;
+}
+
+void meet_warp(int line, const char* name, unsigned mask, unsigned long long value, int source) {
+  Fiber& f = scheduler.self();
+  if (!(mask >> (scheduler.current % 32) & 1))
+    report("shuffle", std::string(name) + " (line " + std::to_string(line) + ") by a lane that its mask leaves out", 0);
+  f.mask = mask | 1u << (scheduler.current % 32);
+  f.value = value;
+  f.source = source;
+  wait_as(State::warp, line, name);
+}
+
+// ---- launching ----
+
+void thread_body() {
+  launch.call(launch.arguments);
+  scheduler.leave(Leave::finished);
+}
+
+// Runs one block; false if the launch has to stop.
+bool run_block(u64& seed) {
+  const unsigned threads = launch.extent.x * launch.extent.y * launch.extent.z;
+  detector.start_block(threads);
+  std::memset(emu_shared_area, 0xff, launch.shared_bytes);
+  std::memset(__start_emu_shared, 0xff, variables_size());
+  if (!scheduler.start(threads, thread_body)) {
+    report("internal", "no memory for the stacks of the threads", 0);
+    return false;
+  }
+  for (unsigned done = 0; done < threads;) {
+    bool ran = false;
+    for (unsigned t : scheduler.order(seed)) {
+      if (scheduler.fibers[t].state != State::ready) continue;
+      ran = true;
+      const Leave left = scheduler.run(t);
+      if (left == Leave::aborted) return false;
+      if (left == Leave::finished) {
+        scheduler.fibers[t].state = State::done;
+        ++done;
+      }
+    }
+    if (ran || done == threads) continue;
+    if (open_warp() || open_named_barrier() || open_barrier()) continue;
+    report("deadlock", scheduler.who_waits(), 0);
+    return false;
+  }
+  return true;
+}
+
+struct sigaction old_actions[3];
+const int signals[3] = {SIGSEGV, SIGBUS, SIGFPE};
+
+void on_signal(int number, siginfo_t*, void*) {
+  report(number == SIGFPE ? "arithmetic" : "out-of-bounds",
+         number == SIGFPE ? "integer division by zero, or one that overflows" : "touches memory that is none of its own", 0);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  abort_launch();
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- for Python ----
+
+int emu_buffer_new(u64 size, unsigned item, int initialised) {
+  all_buffers.push_back(std::make_unique<Buffer>(size, item, initialised != 0));
+  if (!all_buffers.back()->valid()) {
+    all_buffers.pop_back();
+    return -1;
+  }
+  return int(all_buffers.size()) - 1;
+}
+void* emu_buffer_data(int id) { return reinterpret_cast<void*>(all_buffers[id]->base); }
+// How many elements nobody has written, and the first of them.
+u64 emu_buffer_unwritten(int id, u64* first) {
+  Buffer& buffer = *all_buffers[id];
+  u64 missing = 0;
+  for (u64 i = buffer.size / buffer.item; i-- > 0;)
+    if (buffer.cells[i].write.serial == 0) {
+      ++missing;
+      *first = i;
+    }
+  return missing;
+}
+void emu_reset() {
+  all_buffers.clear();
+  reports.clear();
+  if (!shared_cells) shared_cells = std::make_unique<Cells>(EMU_MOST_SHARED + variables_size());
+}
+
+// Runs a kernel over its grid, block after block. Gives 0, or 1 if the launch stopped early.
+int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
+               const char* const* names, int count, u64 seed, u64 limit) {
+  std::vector<void*> pointers(count), arguments(count);
+  launch = Launch();
+  for (int i = 0; i < count; ++i) {
+    pointers[i] = emu_buffer_data(ids[i]);
+    arguments[i] = &pointers[i];
+    launch.buffers.push_back(all_buffers[ids[i]].get());
+  }
+  launch.call = call;
+  launch.arguments = arguments.data();
+  launch.names = names;
+  launch.grid = {grid[0], grid[1], grid[2]};
+  launch.extent = {extent[0], extent[1], extent[2]};
+  launch.shared_bytes = std::min<u64>(shared_bytes, EMU_MOST_SHARED);
+  launch.limit = limit;
+  launch.first_serial = detector.first_of_launch = detector.serial + 1;
+
+  stack_t alternative{}, old_stack{};
+  static unsigned char signal_stack[64 * 1024];
+  alternative.ss_sp = signal_stack;
+  alternative.ss_size = sizeof signal_stack;
+  sigaltstack(&alternative, &old_stack);
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (int i = 0; i < 3; ++i) sigaction(signals[i], &action, &old_actions[i]);
+  running = true;
+  bool good = true;
+  for (unsigned z = 0; good && z < grid[2]; ++z)
+    for (unsigned y = 0; good && y < grid[1]; ++y)
+      for (unsigned x = 0; good && x < grid[0]; ++x) {
+        launch.block = {x, y, z};
+        good = run_block(seed);
+      }
+  running = false;
+  for (int i = 0; i < 3; ++i) sigaction(signals[i], &old_actions[i], nullptr);
+  sigaltstack(&old_stack, nullptr);
+  return good ? 0 : 1;
+}
+
+u64 emu_accesses() { return launch.accesses; }
+int emu_report_count() { return int(reports.size()); }
+const char* emu_report_kind(int i) { return reports[i].kind.c_str(); }
+const char* emu_report_text(int i) { return reports[i].text.c_str(); }
+void emu_forget_reports() { reports.clear(); }
+void emu_report_numbers(int i, u64* out) {
+  const Report& r = reports[i];
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&emu_reset), &info);
+  const u64 base = reinterpret_cast<u64>(info.dli_fbase);
+  out[0] = r.block;
+  out[1] = r.thread;
+  out[2] = r.other_block;
+  out[3] = r.other_thread;
+  out[4] = r.pc ? r.pc - base : 0;
+  out[5] = r.other_pc ? r.other_pc - base : 0;
+}
+
+// ---- for device code ----
+
+EmuIndex emu_thread_index() {
+  const unsigned t = scheduler.current, x = launch.extent.x, y = launch.extent.y;
+  return {t % x, t / x % y, t / x / y};
+}
+EmuIndex emu_block_index() { return launch.block; }
+EmuIndex emu_block_extent() { return launch.extent; }
+EmuIndex emu_grid_extent() { return launch.grid; }
+
+void emu_barrier(int line, const char* name) { wait_as(State::barrier, line, name); }
+void emu_named_barrier(int line, const char* name, int id, int threads) {
+  scheduler.self().barrier_id = unsigned(id);
+  scheduler.self().barrier_threads = unsigned(threads);
+  wait_as(State::named, line, name);
+}
+void emu_sync_warp(int line, const char* name, unsigned mask) { meet_warp(line, name, mask, 0, -1); }
+unsigned long long emu_exchange(int line, const char* name, unsigned mask, unsigned long long value, int source) {
+  meet_warp(line, name, mask, value, source);
+  return scheduler.self().result;
+}
+unsigned emu_ballot(int line, const char* name, unsigned mask, int predicate) {
+  meet_warp(line, name, mask, predicate != 0, -2);
+  return unsigned(scheduler.self().result);
+}
+void emu_vector_access(const void* address, unsigned size) {
+  const std::uintptr_t place = address_of(address);
+  if (!running || place % size == 0) return;
+  report("misaligned", "an access of " + bytes(size) + " at once, " + bytes(place % size) + " past a multiple of " +
+                           std::to_string(size), reinterpret_cast<u64>(__builtin_return_address(0)) - 1);
+  abort_launch();
+}
+void emu_atomic_access(void* address, unsigned size) {
+  access(address, size, true, true, __builtin_return_address(0), true);
+}
+void emu_trap(int line, const char* message) {
+  report("trap", std::string(message) + " (line " + std::to_string(line) + ")", 0);
+  abort_launch();
+}
+
+// ---- the calls that the compiler inserts ----
+
+#define FROM __builtin_return_address(0)
+#define ACCESSES(N)                                                                              \
+  void __tsan_read##N(void* p) { access(p, N, false, true, FROM); }                              \
+  void __tsan_write##N(void* p) { access(p, N, true, true, FROM); }                              \
+  void __tsan_unaligned_read##N(void* p) { access(p, N, false, false, FROM); }                   \
+  void __tsan_unaligned_write##N(void* p) { access(p, N, true, false, FROM); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+void __tsan_read_range(void* p, unsigned long n) { access(p, unsigned(n), false, false, FROM); }
+void __tsan_write_range(void* p, unsigned long n) { access(p, unsigned(n), true, false, FROM); }
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_init() {}
+}

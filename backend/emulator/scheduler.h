@@ -1,0 +1,141 @@
+// One fiber per thread of a block, under a seeded order: what waits, for whom, and what happens when nobody can run.
+#pragma once
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace emu {
+
+enum class State : unsigned char { ready, barrier, named, warp, done };
+
+struct Fiber {
+  ucontext_t context;
+  jmp_buf resume;
+  unsigned char* stack = nullptr;
+  bool started = false;
+  State state = State::done;
+  // What it waits for.
+  int line = 0;
+  const char* name = "";
+  unsigned mask = 0, barrier_id = 0, barrier_threads = 0;
+  int source = 0;
+  unsigned long long value = 0, result = 0;
+};
+
+// Why a thread was switched out for good: the launch is over, by an error or by its end.
+enum class Leave : int { none = 0, wait = 1, finished = 2, aborted = 3 };
+
+class Scheduler {
+ public:
+  static constexpr std::size_t stack_size = 128 * 1024;
+  std::vector<Fiber> fibers;
+  unsigned current = 0;
+
+  ~Scheduler() {
+    for (Fiber& f : fibers)
+      if (f.stack) munmap(f.stack, stack_size);
+  }
+
+  // Threads 0 … count - 1 at the start of `body`, which runs each of them to its end.
+  bool start(unsigned count, void (*body)()) {
+    if (fibers.size() < count) fibers.resize(count);
+    count_ = count;
+    for (unsigned t = 0; t < count; ++t) {
+      Fiber& f = fibers[t];
+      if (!f.stack) {
+        void* p = mmap(nullptr, stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) return false;
+        f.stack = static_cast<unsigned char*>(p);
+        mprotect(p, 4096, PROT_NONE);  // an overflow is a fault, not another thread's data
+      }
+      getcontext(&f.context);
+      f.context.uc_stack.ss_sp = f.stack;
+      f.context.uc_stack.ss_size = stack_size;
+      f.context.uc_link = nullptr;
+      makecontext(&f.context, body, 0);
+      f.started = false;
+      f.state = State::ready;
+    }
+    return true;
+  }
+
+  unsigned count() const { return count_; }
+  Fiber& self() { return fibers[current]; }
+  bool on_stack(std::uintptr_t address) {
+    return address - reinterpret_cast<std::uintptr_t>(self().stack) < stack_size;
+  }
+
+  // Runs thread `t` until it waits, ends or aborts the launch.
+  Leave run(unsigned t) {
+    current = t;
+    const int left = _setjmp(home_);
+    if (left) return static_cast<Leave>(left);
+    Fiber& f = fibers[t];
+    if (f.started) _longjmp(f.resume, 1);
+    f.started = true;
+    setcontext(&f.context);
+    return Leave::aborted;  // not reached
+  }
+
+  // Called by the running thread: gives way until it is ready again.
+  void wait() {
+    if (!_setjmp(self().resume)) _longjmp(home_, static_cast<int>(Leave::wait));
+  }
+  [[noreturn]] void leave(Leave why) { _longjmp(home_, static_cast<int>(why)); }
+
+  // The order of the next round: 0 ascending, 1 descending, else shuffled anew each time.
+  const std::vector<unsigned>& order(std::uint64_t& seed) {
+    order_.resize(count_);
+    std::iota(order_.begin(), order_.end(), 0u);
+    if (seed == 1) std::reverse(order_.begin(), order_.end());
+    if (seed > 1)
+      for (unsigned i = count_; i > 1; --i) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        seed |= 2;
+        std::swap(order_[i - 1], order_[(seed >> 33) % i]);
+      }
+    return order_;
+  }
+
+  // Who waits where, as text: "threads 0-31 in __syncthreads (line 12)".
+  std::string who_waits() const {
+    std::string text;
+    for (unsigned t = 0; t < count_;) {
+      unsigned last = t;
+      while (last + 1 < count_ && same(fibers[t], fibers[last + 1])) ++last;
+      text += text.empty() ? "" : "; ";
+      text += last == t ? "thread " + std::to_string(t) : "threads " + std::to_string(t) + "-" + std::to_string(last);
+      text += describe(fibers[t]);
+      t = last + 1;
+    }
+    return text;
+  }
+
+ private:
+  unsigned count_ = 0;
+  jmp_buf home_;
+  std::vector<unsigned> order_;
+
+  static bool same(const Fiber& a, const Fiber& b) {
+    return a.state == b.state && (a.state == State::done || (a.line == b.line && a.mask == b.mask));
+  }
+  static std::string describe(const Fiber& f) {
+    if (f.state == State::done) return " ended";
+    std::string text = std::string(" in ") + f.name + " (line " + std::to_string(f.line) + ")";
+    if (f.state == State::warp) {
+      char mask[32];
+      std::snprintf(mask, sizeof mask, " with mask 0x%08x", f.mask);
+      text += mask;
+    }
+    return text;
+  }
+};
+
+}  // namespace emu
