@@ -20,12 +20,16 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 
 # One line a pass, sorted by name.
 OWN_PASSES = {
+    "allocate-shared": ".allocate_shared:AllocateSharedPass",
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
+    "fold-index-arithmetic": ".fold_index_arithmetic:FoldIndexArithmeticPass",
     "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
     "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
+    "merge-reductions": ".merge_reductions:MergeReductionsPass",
+    "place-barriers": ".place_barriers:PlaceBarriersPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
     "plan-schedules": ".plan_schedules:PlanSchedulesPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",

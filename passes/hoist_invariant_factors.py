@@ -8,7 +8,7 @@ from functools import reduce
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 from xdsl.rewriter import InsertPoint
@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint
 from ..dialects import loop, payload
 from ..dialects.payload import is_float
 from ..dialects.tensor import Kind
-from .rewriting import rewrite_module
+from .rewriting import rewrite_region
 
 
 @dataclass
@@ -129,8 +129,13 @@ class HoistInvariantFactorsPass(ModulePass):
     name = "hoist-invariant-factors"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        while rewrite_module(op, [HoistSelect(), HoistFactors()], regions_first=True):
-            pass
+        hoist_factors(op.body)
+
+
+def hoist_factors(region: Region) -> None:
+    """Move invariant factors out of every reduction inside `region`."""
+    while rewrite_region(region, [HoistSelect(), HoistFactors()], regions_first=True):
+        pass
 
 
 def _end(block: Block) -> Operation:

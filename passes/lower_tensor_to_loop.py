@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import IndexType, ModuleOp, TensorType, UnknownLoc, i64
-from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
@@ -105,15 +105,20 @@ def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> 
         variables = tuple(d for _, digits in forms for d in digits)
     else:
         root, variables = pull.root(value)
-    emitter = _Emitter(pull.graph, nests)
-    body = emitter.nest_body(root, variables)
-    extents = [pull.graph.extents[v] for v in variables]
-    nest = loop.NestOp(extents, [element_type(value.type)], body)
+    nest = make_nest(pull.graph, root, variables, element_type(value.type), nests)
     nest.res[0].name_hint = value.name_hint
     if isinstance(value.owner, Operation):
         nest.location = location_of(value.owner)
         _place(nest)
     return nest
+
+
+def make_nest(
+    graph: Graph, root: Node, variables: tuple[int, ...], element: Attribute, nests: dict[SSAValue, SSAValue]
+) -> loop.NestOp:
+    """A nest over `variables` that yields `root`."""
+    body = _Emitter(graph, nests).nest_body(root, variables)
+    return loop.NestOp([graph.extents[v] for v in variables], [element], body)
 
 
 def _place(nest: loop.NestOp) -> None:

@@ -1,0 +1,129 @@
+"""Grouping reductions over the same range so that one pass over it, in chunks, computes them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from ..dialects import loop
+from ..dialects.payload import is_float
+from ..dialects.tensor import Kind
+from .grouping import BlockOrder, shares_a_load
+from .remarks import emit_remark
+from .staging import Stage, build_staged
+from .transport import FIXED, Declined, Typing
+
+
+@dataclass(frozen=True)
+class MergeReductionsPass(ModulePass):
+    """Group reductions over equal ranges into `loop.staged_reduce`, with the transport that merges chunks of them.
+
+    What: in each body, reductions with equal extents are put together if later ones use earlier ones and their partial
+    results can be moved when the earlier results change (see `transport`), or if they are independent but read the
+    same data. Where a summand moves by a matrix, the other sums that it needs become stages too. Maxima that serve as
+    frames are repaired: a range in which everything is masked counts as 0, and moves to 0. Where a reduction has to
+    stay apart, a remark says why.
+    Why: a kernel can then walk the range once, chunk by chunk (online softmax, flash attention), or in parts that other
+    blocks compute (split reductions).
+    Why here: after hoist-invariant-factors, which removes most dependences; the last word of the loop level.
+
+    ```mlir
+    %m = loop.reduce max (%k) in [64] -> f32 { ... loop.yield %x : f32 }
+    %l = loop.reduce add (%k) in [64] -> f32 { ... %p = math.exp (%x - %m) ... loop.yield %p : f32 }
+    ```
+    becomes
+    ```mlir
+    %m, %l = loop.staged_reduce -> f32, f32 stages {
+      ... the same, with the repaired %m ...
+    } transport (%m_old: f32, %l_old: f32, %m_new: f32, %l_new: f32) {
+      ... loop.yield %m_old, %l_old * exp(%m_old - %m_new) ...
+    }
+    ```
+
+    permit_narrowing: also move sums of values that were rounded to a narrower float after they were scaled, as if
+    rounding commuted with scaling. Each use leaves a remark.
+    """
+
+    name = "merge-reductions"
+
+    permit_narrowing: bool = False
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        merge_reductions(op.body, self.permit_narrowing)
+
+
+def merge_reductions(region: Region, permit_narrowing: bool = False) -> None:
+    """Merge what can be merged in every block inside `region`, innermost first."""
+    for block in region.blocks:
+        for op in tuple(block.ops):
+            for inner in op.regions:
+                merge_reductions(inner, permit_narrowing)
+        if sum(isinstance(op, loop.ReduceOp) for op in block.ops) > 1:
+            while _merge_one(block, permit_narrowing):
+                pass
+
+
+def _merge_one(block: Block, permit_narrowing: bool) -> bool:
+    """Merge the first group of `block` that has more than one reduction."""
+    order = BlockOrder(block)
+    groups = list[list[Stage]]()
+    for op in block.ops:
+        if not isinstance(op, loop.ReduceOp) or not op.shape:
+            continue
+        reasons = list[str]()
+        for group in groups:
+            if group[0].reduce.shape == op.shape:
+                joined = _join(order, group, op, permit_narrowing, reasons)
+                if joined is not None:
+                    group.append(joined)
+                    break
+        else:
+            groups.append([Stage(op, FIXED)])
+        for reason in reasons:
+            emit_remark(op, MergeReductionsPass.name, reason)
+    for group in groups:
+        if len(group) > 1:
+            build_staged(order, group)
+            return True
+    return False
+
+
+def _join(
+    order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narrowing: bool, reasons: list[str]
+) -> Stage | None:
+    """`op` as a further stage of `group`; None, with a reason unless it has nothing to do with the group."""
+    members = [stage.reduce for stage in group]
+    used = [stage for stage in group if order.uses(op, stage.reduce)]
+    if not used:
+        if not any(shares_a_load(op, member) for member in members) or order.blocked([*members, op]):
+            return None
+        return Stage(op, FIXED)
+    blocker = order.blocked([*members, op])
+    if blocker is not None:
+        reasons.append(f"stays apart: between it and an earlier reduction lies a {blocker.name}")
+        return None
+    try:
+        for stage in used:
+            _check_frame(stage)
+        frames: dict[SSAValue, loop.ReduceOp] = {stage.reduce.result: stage.reduce for stage in group}
+        between = {r for o in order.between([*members, op]) for r in o.results}
+        typing = Typing(frames, between, permit_narrowing)
+        kind = typing.stage(op)
+    except Declined as why:
+        reasons.append(f"stays apart, it cannot be computed in chunks: {why}")
+        return None
+    for narrowed in typing.narrowed:
+        emit_remark(narrowed, MergeReductionsPass.name, "assumed that rounding commutes with scaling, as permitted")
+    return Stage(op, kind)
+
+
+def _check_frame(stage: Stage) -> None:
+    """Refuse results that mean nothing until the whole range has been seen."""
+    kind = stage.reduce.kind.data
+    extreme = kind in (Kind.MAX, Kind.MIN) and is_float(stage.reduce.result.type)
+    if not extreme and stage.kind == FIXED:
+        raise Declined(f"it uses a running {kind.value}, which would need a running count")
