@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
-from xdsl.printer import Printer
 
 from ..dialects.parsing import make_context
+from ..dialects.printing import print_module
 from ..errors import CompileError
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
@@ -72,7 +72,10 @@ class Compilation:
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         name = PIPELINE_TO[level]
-        return parse_passes(f'{name}{{target="{self.target}"}}' if level in ("tile", "loop", "kernel") else name)
+        passes = parse_passes(name)
+        if any(f.name == "target" for p in passes for f in fields(p)):
+            passes = parse_passes(f"{name}{{target={self.target}}}")
+        return passes
 
     def at(self, level: str) -> ModuleOp:
         """The module at a level. Don't change it: the levels below are made from it."""
@@ -118,9 +121,7 @@ class Compilation:
         is read back."""
         if level == "cuda":
             return self.cuda
-        out = io.StringIO()
-        Printer(out, print_debuginfo=level == "torch").print_op(self.at(level))
-        return out.getvalue() + "\n"
+        return print_module(self.at(level), debuginfo=level == "torch")
 
 
 class _Clock(Observer):

@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.dominance import DominanceError, verify_dominance
 from ..dialects.locations import location_text
+from ..dialects.printing import print_module
 from ..errors import CompileError
 
 
@@ -104,11 +105,11 @@ class PrintChanges(Observer):
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         if self._text is None:
-            self._text = str(module)
+            self._text = print_module(module)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.passes += 1
-        old, new = self._text or "", str(module)
+        old, new = self._text or "", print_module(module)
         self._text = new
         if old == new:
             return

@@ -10,10 +10,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
@@ -22,6 +24,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from ..dialects import get_all_dialects
 from ..dialects.parsing import parse_module
+from ..dialects.printing import print_module
 from ..errors import CompileError
 from ..passes import get_all_passes
 from ..passes.pipelines import PIPELINES, parse_passes, pipeline_text
@@ -58,9 +61,21 @@ class UsageError(CompileError):
     """Arguments that cannot be understood."""
 
 
-def _mlir_target() -> type[Target]:
-    from xdsl.targets.mlir import MLIRTarget
+@dataclass(frozen=True)
+class MLIRTarget(Target):
+    """IR text, with names for long attributes. The first two options are those that the base class hands over."""
 
+    name = "mlir"
+    print_generic_format: bool = False
+    print_properties_as_attributes: bool = False
+    print_debuginfo: bool = False
+    syntax_highlight: bool = False
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        output.write(print_module(module, debuginfo=self.print_debuginfo, generic=self.print_generic_format))
+
+
+def _mlir_target() -> type[Target]:
     return MLIRTarget
 
 

@@ -57,7 +57,7 @@ def _times(loaded: Loaded, work: Work) -> float:
     from ..backend.targets import get_target
 
     target = get_target(loaded.compilation.target)
-    return max(work.bytes / target.bytes_per_second, work.flops / target.fp32_flops_per_second) + target.launch_seconds
+    return max(work.bytes / target.bandwidth, work.flops / target.fp32) + target.launch
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
