@@ -7,7 +7,10 @@ dynamic shapes or a data type that we do not know, is refused by name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,8 +23,8 @@ from xdsl.dialects.builtin import ModuleOp
 from ..dialects.torch import SCHEMAS
 from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
-from .importing import GraphImporter
-from .places import innermost_of_error
+from .importing import GraphImporter, overload_name
+from .places import innermost_of_error, users_frames_in_stack_traces
 
 
 @dataclass(frozen=True)
@@ -154,10 +157,10 @@ def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     for target in [t for t in table if _is_ours(t)]:
         del table[target]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), users_frames_in_stack_traces(), _quiet():
             return torch.export.export(module, args, kwargs, strict=False).run_decompositions(table)
     except Exception as error:  # whatever PyTorch raises, of hundreds of kinds
-        raise CaptureError(_first_line(error), location=innermost_of_error(error)) from error
+        raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
 
 
 def _is_ours(target: Any) -> bool:
@@ -167,16 +170,24 @@ def _is_ours(target: Any) -> bool:
     return name in SCHEMAS and name in get_decompositions()
 
 
-def overload_name(target: torch._ops.OpOverload) -> str:
-    """The dialect's name of an overload: `add.Tensor`, `relu`."""
-    base = target._schema.name.partition("::")[2]
-    return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's warnings about itself, and its logs of errors that are raised anyway."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """The first line of an error, without the graph that PyTorch prints after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kind = type(error).__name__
-    return f"PyTorch could not export this: {kind}: {lines[0][:300]}" if lines else f"PyTorch could not export this: {kind}"
+    text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
 
 
 def _bind_inputs(

@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.locations import file_location
-from ..dialects.torch import OPS
+from ..dialects.torch import OPS, SCHEMAS
 from ..errors import CaptureError, CompileError, UnsupportedError
 from .dtypes import element_of, tensor_type
 from .places import innermost
@@ -87,8 +87,7 @@ class GraphImporter:
             return
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
-        name = target._schema.name.partition("::")[2]
-        name = f"{name}.{target._schema.overload_name}" if target._schema.overload_name else name
+        name = overload_name(target)
         if name == "_assert_tensor_metadata":
             return _check_metadata(node)
         if target._schema.is_mutable:
@@ -97,6 +96,7 @@ class GraphImporter:
             raise UnsupportedError("this operator is not supported", operator=f"aten.{name}")
         types = _result_types(node, f"aten.{name}")
         arguments = {key: self._value(value) for key, value in _named(node, target).items()}
+        name = _with_numbers(name, arguments)
         try:
             op = OPS[name](arguments, types)
         except VerifyException as error:
@@ -122,6 +122,27 @@ class GraphImporter:
         if value is None or isinstance(value, bool | int | float | str | Attribute):
             return value
         raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
+
+
+def overload_name(target: torch._ops.OpOverload) -> str:
+    """The dialect's name of an overload: `add.Tensor`, `relu`."""
+    base = target._schema.name.partition("::")[2]
+    return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
+
+
+def _with_numbers(name: str, arguments: dict[str, Any]) -> str:
+    """The overload for numbers of one that was given a number for a tensor: PyTorch exports `x * 2` as `mul.Tensor`."""
+    wrong = [a.name for a in SCHEMAS[name].arguments if a.base == "Tensor" and _is_number(arguments.get(a.name))]
+    for tensor, number in ((".Tensor_Tensor", ".Tensor_Scalar"), (".Tensor", ".Scalar")):
+        other = name.replace(tensor, number)
+        if wrong == ["other"] or wrong == ["exponent"]:
+            if other != name and other in SCHEMAS and SCHEMAS[other].names == SCHEMAS[name].names:
+                return other
+    return name
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float)
 
 
 def _named(node: Node, target: torch._ops.OpOverload) -> dict[str, Any]:
