@@ -1,0 +1,84 @@
+"""A SIMT simulator of the kernel level: all threads of a block as one array axis, with a shadow of every memory.
+
+It runs a program in any scalar domain and reports, with the op that did it: races between barriers, reads of memory
+that was never written, accesses out of bounds or misaligned, barriers that not all threads reach, elements that two
+threads write differently, results that nobody writes. It counts bank conflicts, sectors, bytes and operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.interpreter import Interpreter
+from xdsl.interpreters.func import FuncFunctions
+from xdsl.ir import Attribute
+
+from ...errors import ExecutionError
+from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
+from ..interpreter.payload import PayloadFunctions
+from ..interpreter.running import Position, check_arguments, main_function, make_domain
+from .launching import HostFunctions
+from .memory import GlobalBuffer
+from .report import Finding, KernelCounts, Report
+from .threads import FlopCounter, KernelFunctions
+
+__all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
+
+_FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
+
+
+class SimulationResult(NamedTuple):
+    """The results of `@main`, in the representation of the scalar domain, and what was found on the way."""
+
+    outputs: list[Array]
+    report: Report
+
+
+def simulate(
+    module: ModuleOp,
+    args: Sequence[Array],
+    *,
+    max_blocks: int | None = None,
+    domain: str | TypedDomain = "typed",
+) -> SimulationResult:
+    """Run `@main` of a program at the kernel level: its first arguments are `args`, the rest its results.
+
+    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten. A mistake of the program
+    is a finding in the report (`report.raise_errors()` makes it an error), not an exception; a program that cannot be
+    run at all, or arguments that do not fit, raise ExecutionError.
+    """
+    scalars = make_domain(domain) if isinstance(domain, str) else domain
+    main = main_function(module)
+    types = [_memref(t) for t in main.function_type.inputs]
+    if len(args) > len(types):
+        raise ExecutionError(f"@main takes {len(types)} buffers, not {len(args)} and results")
+    inputs = check_arguments(types[: len(args)], args)
+    buffers = [
+        GlobalBuffer(scalars.encode(a, t.element_type).reshape(-1).copy(), a.shape, t.element_type, None)
+        for a, t in zip(inputs, types, strict=False)
+    ]
+    results = [GlobalBuffer.empty(scalars, tuple(t.get_shape()), t.element_type) for t in types[len(args) :]]
+    report, position, threads = Report(), Position(), KernelFunctions(scalars)
+    interpreter = Interpreter(module, listeners=(position, FlopCounter(threads, _FLOPS)))
+    interpreter.register_implementations(FuncFunctions())
+    interpreter.register_implementations(PayloadFunctions(scalars))
+    interpreter.register_implementations(threads)
+    interpreter.register_implementations(HostFunctions(scalars, threads, report, max_blocks))
+    with position.located():
+        interpreter.call_op(main, (*buffers, *results))
+    for i, result in enumerate(results):
+        if max_blocks is None and result.written is not None and not result.written.all():
+            missing = int(np.count_nonzero(~result.written))
+            at = np.unravel_index(int(np.argmin(result.written)), result.shape)
+            where = [int(c) for c in at]
+            report.add("unwritten", main, f"{missing} elements of result {i} are never written, the first is {where}")
+    return SimulationResult([r.data.reshape(r.shape) for r in results], report)
+
+
+def _memref(t: Attribute) -> MemRefType[Attribute]:
+    if not isinstance(t, MemRefType):
+        raise ExecutionError(f"@main takes {t}: not at the kernel level, where it takes memrefs")
+    return t

@@ -1,0 +1,102 @@
+"""Loads and stores of a simulated kernel, with everything that can be wrong about them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...dialects import kernel
+from ..interpreter.domains import Array
+from .machine import Access, Machine
+from .memory import GlobalBuffer, SharedBuffer
+
+
+def load_global(machine: Machine, op: kernel.LoadOp, buffer: GlobalBuffer, access: Access, fill: Array) -> Array:
+    """Registers from global memory."""
+    machine.aligned(op, access, buffer.itemsize)
+    machine.measure_global(op, access, buffer)
+    if buffer.data.size == 0:
+        return np.broadcast_to(fill, access.mask.shape)
+    if buffer.written is not None:
+        nothing = access.mask & ~buffer.written[access.place]
+        machine.find("uninitialised", op, nothing, "{who} reads global memory that was never written")
+    if buffer.writer is not None:
+        writer = buffer.writer[access.place]
+        race = access.mask & (writer >= 0) & (writer != _grid_threads(machine)[:, :, None])
+        machine.find("race", op, race, "{who} reads what another thread writes in the same launch")
+    return np.where(access.mask, buffer.data[access.place], fill)
+
+
+def _grid_threads(machine: Machine) -> Array:
+    """The number of every thread in the whole grid."""
+    return machine.numbers[:, None] * machine.threads + np.arange(machine.threads)
+
+
+def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, access: Access, value: Array) -> None:
+    """Registers to global memory; two threads that write one element have to write the same."""
+    machine.aligned(op, access, buffer.itemsize)
+    machine.measure_global(op, access, buffer)
+    if not access.mask.any():
+        return
+    if buffer.writer is None:
+        buffer.writer = np.full(buffer.data.size, -1, np.int64)
+    block, thread, place = access.selected()
+    value = np.broadcast_to(value, access.mask.shape)[access.mask]
+    number = machine.numbers[block] * machine.threads + thread
+    other = (buffer.writer[place] >= 0) & (buffer.writer[place] != number)
+    wrong = other & ~machine.domain.same(buffer.data[place], value)
+    buffer.data[place] = value
+    buffer.writer[place] = number
+    if buffer.written is not None:
+        buffer.written[place] = True
+    other |= buffer.writer[place] != number
+    wrong |= ~machine.domain.same(buffer.data[place], value)
+    machine.counts.duplicates += int(np.count_nonzero(other & ~wrong))
+    machine.find("conflict", op, _spread(access, wrong), "{who} writes an element that another writes differently")
+
+
+def _spread(access: Access, flags: Array) -> Array:
+    """Flags of the accesses that happen, at their [block, thread, register]."""
+    where = np.zeros(access.mask.shape, np.bool_)
+    where[access.mask] = flags
+    return where
+
+
+def _cells(buffer: SharedBuffer, block: Array, thread: Array, place: Array) -> tuple[tuple[Array, Array], Array]:
+    """Every shadow cell of the accesses, as ((block, cell), thread); an element's cells lie next to each other."""
+    cells = buffer.start + place[:, None] * buffer.cells + np.arange(buffer.cells)
+    return (np.repeat(block, buffer.cells), cells.reshape(-1)), np.repeat(thread, buffer.cells)
+
+
+def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, access: Access, fill: Array) -> Array:
+    """Registers from shared memory."""
+    machine.aligned(op, access, buffer.itemsize, buffer.offset)
+    machine.measure_shared(op, access, buffer)
+    block, thread, place = access.selected()
+    at, threads = _cells(buffer, block, thread, place)
+    found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)
+    for kind, flags, text in (
+        ("uninitialised", found.uninitialised, "{who} reads shared memory that was never written"),
+        ("overlap", found.foreign, "{who} reads shared memory that was last written through another buffer"),
+        ("race", found.race, "{who} reads what another thread writes, with no barrier in between"),
+    ):
+        if flags.any():
+            machine.find(kind, op, _spread(access, flags.reshape(-1, buffer.cells).any(axis=1)), text)
+    blocks = np.arange(len(machine.numbers))[:, None, None]
+    return np.where(access.mask, buffer.data[blocks, access.place], fill)
+
+
+def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, access: Access, value: Array) -> None:
+    """Registers to shared memory."""
+    machine.aligned(op, access, buffer.itemsize, buffer.offset)
+    machine.measure_shared(op, access, buffer)
+    block, thread, place = access.selected()
+    value = np.broadcast_to(value, access.mask.shape)[access.mask]
+    at, threads = _cells(buffer, block, thread, place)
+    owned = machine.shadow.owner[at].reshape(-1, buffer.cells) == buffer.number
+    unchanged = owned.all(axis=1) & machine.domain.same(buffer.data[block, place], value)
+    race = machine.shadow.write(at, threads, machine.epoch[at[0]], buffer.number, np.repeat(unchanged, buffer.cells))
+    buffer.data[block, place] = value
+    differs = ~machine.domain.same(buffer.data[block, place], value)
+    race = race.reshape(-1, buffer.cells).any(axis=1)
+    text = "{who} writes where another thread reads or writes, with no barrier in between"
+    machine.find("race", op, _spread(access, race | differs), text)

@@ -1,0 +1,108 @@
+"""The host side of the kernel level, executed: allocations, launches, and the blocks of a launch in batches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from xdsl.dialects.builtin import MemRefType
+from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
+
+from ...dialects import kernel
+from ...dialects.payload import shape_of
+from ...errors import ExecutionError
+from ..interpreter.domains import TypedDomain, numpy_dtype
+from .machine import Machine
+from .memory import GlobalBuffer, Shadow, SharedBuffer, poison
+from .report import KernelCounts, Report
+from .threads import KernelFunctions, check_kernel
+
+MAX_ELEMENTS = 1 << 22
+"""Elements of the largest value; a grid of more blocks than fit is run in batches."""
+
+
+@register_impls
+class HostFunctions(InterpreterFunctions):
+    """`@main`: buffers and launches, one after another."""
+
+    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report, max_blocks: int | None) -> None:
+        self.domain = domain
+        self.threads = threads
+        self.report = report
+        self.max_blocks = max_blocks
+
+    @impl(kernel.AllocOp)
+    def alloc(self, interpreter: Interpreter, op: kernel.AllocOp, args: PythonValues) -> PythonValues:
+        t = op.result.type
+        assert isinstance(t, MemRefType)
+        return (GlobalBuffer.empty(self.domain, tuple(t.get_shape()), t.element_type),)  # pyright: ignore
+
+    @impl(kernel.LaunchOp)
+    def launch(self, interpreter: Interpreter, op: kernel.LaunchOp, args: PythonValues) -> PythonValues:
+        func = check_kernel(interpreter.get_op_for_symbol(op.kernel))
+        if [a.type for a in func.body.block.args] != [b.type for b in op.buffers]:
+            raise ExecutionError(f"@{func.sym_name.data} takes other buffers")
+        buffers: list[GlobalBuffer] = list(args)
+        for buffer in buffers:
+            buffer.writer = None
+        counts = KernelCounts(func.sym_name.data)
+        self.report.launches.append(counts)
+        blocks = func.grid.data if self.max_blocks is None else min(func.grid.data, self.max_blocks)
+        counts.blocks = blocks
+        step = batch_size(func)
+        for first in range(0, blocks, step):
+            machine = Machine(
+                self.domain,
+                self.report,
+                counts,
+                np.arange(first, min(first + step, blocks), dtype=np.int64),
+                func.threads,
+                first == 0,
+                {id(b): i for i, b in enumerate(buffers)},
+            )
+            place_shared(machine, func)
+            outer = getattr(self.threads, "machine", None)
+            self.threads.machine = machine
+            interpreter.run_ssacfg_region(func.body, tuple(buffers), func.sym_name.data)
+            if outer is not None:
+                self.threads.machine = outer
+        return ()
+
+
+def batch_size(func: kernel.FuncOp) -> int:
+    """How many blocks run at once without very large arrays."""
+    widest = max((math.prod(shape_of(r.type)) for op in func.walk() for r in op.results), default=1)
+    shared = sum(op.result.type.get_shape()[0] for op in func.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
+    return max(1, MAX_ELEMENTS // max(func.threads * widest, shared))
+
+
+def place_shared(machine: Machine, func: kernel.FuncOp) -> None:
+    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
+    ops = [op for op in func.walk() if isinstance(op, kernel.SharedOp)]
+    end = max((op.offset.data + _bytes(op) for op in ops if op.offset is not None), default=0)
+    if func.shared is not None and end > func.shared.data:
+        last = next(op for op in ops if op.offset is not None and op.offset.data + _bytes(op) == end)
+        machine.report.add("out-of-bounds", last, f"ends at byte {end} of {func.shared.data} bytes of shared memory")
+    cell = min((_itemsize(op) for op in ops), default=1)
+    cell = math.gcd(cell, *(op.offset.data for op in ops if op.offset is not None)) or 1
+    blocks = len(machine.numbers)
+    for number, op in enumerate(ops):
+        if op.offset is not None:
+            offset = op.offset.data
+        else:
+            offset = end = -(-end // 16) * 16
+            end += _bytes(op)
+        t = op.result.type
+        assert isinstance(t, MemRefType)
+        element, size = t.element_type, t.get_shape()[0]  # pyright: ignore[reportUnknownVariableType]
+        data = np.full((blocks, size), poison(machine.domain, element), machine.domain.dtype(element))
+        machine.shared[op] = SharedBuffer(data, element, number, offset // cell, _itemsize(op) // cell, offset)
+    machine.shadow = Shadow(blocks, -(-end // cell))
+
+
+def _itemsize(op: kernel.SharedOp) -> int:
+    return numpy_dtype(op.result.type.element_type).itemsize  # pyright: ignore
+
+
+def _bytes(op: kernel.SharedOp) -> int:
+    return op.result.type.get_shape()[0] * _itemsize(op)  # pyright: ignore

@@ -1,0 +1,136 @@
+"""The state of a running kernel: all threads of some blocks, who is active, and the accesses they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.ir import Operation
+
+from ...dialects import kernel
+from ..interpreter.domains import Array, TypedDomain
+from .memory import GlobalBuffer, Shadow, SharedBuffer
+from .report import KernelCounts, Kind, Report
+from .traffic import sectors, wavefronts
+
+MAX_WIDTH = 16
+"""Bytes of the widest access of a thread."""
+
+
+def ranked(x: Array, rank: int) -> Array:
+    """`x` with exactly `rank` axes."""
+    x = np.asarray(x)
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def register_offsets(bases: tuple[int, ...], exclusive_or: bool) -> Array:
+    """For every register number, the combination of the steps of its set bits."""
+    offsets = np.zeros(1, np.int64)
+    for step in bases:
+        offsets = np.concatenate([offsets, offsets ^ step if exclusive_or else offsets + step])
+    return offsets
+
+
+@dataclass
+class Access:
+    """One load or store by all threads: everything is [blocks, threads, registers].
+
+    `place` is the flat element, `mask` where the access happens and is legal.
+    """
+
+    place: Array
+    mask: Array
+
+    def selected(self) -> tuple[Array, Array, Array]:
+        """(block, thread, place) of every access that happens, flat."""
+        block, thread, _ = np.nonzero(self.mask)
+        return block, thread, self.place[self.mask]
+
+
+@dataclass
+class Machine:
+    """Some blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers]."""
+
+    domain: TypedDomain
+    report: Report
+    counts: KernelCounts
+    numbers: Array
+    threads: int
+    measured: bool
+    buffers: dict[int, int]
+    active: Array = field(init=False)
+    epoch: Array = field(init=False)
+    shadow: Shadow = field(init=False)
+    shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.active = np.ones((len(self.numbers), self.threads), np.bool_)
+        self.epoch = np.zeros(len(self.numbers), np.int32)
+
+    def find(self, kind: Kind, op: Operation, where: Array, message: str) -> None:
+        """Report a mistake made where `where`, indexed by [block, thread, ...], holds."""
+        if not where.any():
+            return
+        block, thread = (int(i) for i in np.argwhere(where)[0][:2])
+        who = f"thread {thread} of block {int(self.numbers[block])}"
+        self.report.add(kind, op, message.format(who=who), int(np.count_nonzero(where)))
+
+    def locate(
+        self,
+        op: kernel.LoadOp | kernel.StoreOp,
+        shape: tuple[int, ...],
+        coordinates: tuple[Array, ...],
+        checks: tuple[Array, ...],
+    ) -> Access:
+        """Where `op` reads or writes; accesses outside `shape` are reported and left out."""
+        registers, xor = op.registers, op.xor is not None
+        full = (*self.active.shape, registers)
+        mask = np.broadcast_to(self.active[:, :, None], full)
+        for c, (lo, hi) in enumerate(op.bounds):
+            value = self._index(checks[c], [s[c] for s in op.check_steps], xor)
+            mask = mask & (lo <= value) & (value < hi)
+        place = np.zeros(full, np.int64)
+        legal = mask
+        for d, extent in enumerate(shape):
+            value = np.broadcast_to(self._index(coordinates[d], [b[d] for b in op.reg_bases], xor), full)
+            outside = mask & ((value < 0) | (value >= extent))
+            if outside.any():
+                at = int(value[tuple(np.argwhere(outside)[0])])
+                where = f"coordinate {d} is {at}, outside 0..{extent - 1}"
+                self.find("out-of-bounds", op, outside, f"{{who}}: {where}")
+                legal = legal & ~outside
+            place = place * extent + value
+        return Access(np.where(legal, place, 0), legal)
+
+    def _index(self, value: Array, bases: list[int], xor: bool) -> Array:
+        offsets = register_offsets(tuple(bases), xor)
+        value = np.asarray(value)
+        value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
+        return value ^ offsets if xor else value + offsets
+
+    def aligned(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, itemsize: int, offset: int = 0) -> None:
+        """Report accesses of several elements that are not aligned to their size."""
+        vec = op.vec.data
+        if vec == 1:
+            return
+        width = min(vec * itemsize, MAX_WIDTH)
+        first = (access.place[:, :, ::vec] * itemsize + offset) % width != 0
+        self.find("misaligned", op, first & access.mask[:, :, ::vec], f"{{who}}: an access of {width} bytes")
+
+    def measure_global(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, buffer: GlobalBuffer) -> None:
+        """Count bytes for all blocks, sectors for the first."""
+        table = self.counts.loaded if isinstance(op, kernel.LoadOp) else self.counts.stored
+        position = self.buffers.get(id(buffer), -1)
+        table[position] = table.get(position, 0) + int(np.count_nonzero(access.mask)) * buffer.itemsize
+        if self.measured:
+            touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)
+            self.counts.sectors += touched
+            self.counts.ideal_sectors += least
+
+    def measure_shared(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, buffer: SharedBuffer) -> None:
+        """Count wavefronts of the first block."""
+        if self.measured:
+            address = access.place[0] * buffer.itemsize + buffer.offset
+            needed, ideal = wavefronts(address, access.mask[0], op.vec.data, buffer.itemsize)
+            self.counts.wavefronts += needed
+            self.counts.ideal_wavefronts += ideal

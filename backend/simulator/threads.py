@@ -1,0 +1,228 @@
+"""The kernel dialect, executed: all threads of some blocks at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects import scf
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    PythonValues,
+    ReturnedValues,
+    TerminatorValue,
+    impl,
+    impl_terminator,
+    register_impls,
+)
+from xdsl.ir import SSAValue
+
+from ...dialects import kernel
+from ...dialects.payload import element_type, shape_of
+from ...dialects.tensor import Kind
+from ...errors import ExecutionError
+from ..interpreter.domains import Array, TypedDomain, reduce_value
+from ..interpreter.tile import trips
+from .accesses import load_global, load_shared, store_global, store_shared
+from .machine import Access, Machine, ranked
+from .memory import GlobalBuffer, SharedBuffer
+
+
+def registers(x: Array, value: SSAValue) -> Array:
+    """`x` as [blocks, threads, registers] with all its registers."""
+    x = ranked(x, 3)
+    return np.broadcast_to(x, (*x.shape[:2], shape_of(value.type)[0]))
+
+
+def bit_numbers(bits: list[int], size: int) -> Array:
+    """For every register number below `size`, the number that its given bits form, the first being bit 0."""
+    numbers = np.arange(size)
+    return sum((((numbers >> b) & 1) << i for i, b in enumerate(bits)), np.zeros(size, np.int64))
+
+
+@register_impls
+class KernelFunctions(InterpreterFunctions):
+    """One thread's program for all threads; `machine` is the launch in progress."""
+
+    machine: Machine
+
+    def __init__(self, domain: TypedDomain) -> None:
+        self.domain = domain
+
+    @impl(kernel.IdOp)
+    def id_(self, interpreter: Interpreter, op: kernel.IdOp, args: PythonValues) -> PythonValues:
+        thread = np.arange(self.machine.threads, dtype=np.int64)[None, :]
+        match op.kind.data:
+            case kernel.Id.BLOCK:
+                return (self.machine.numbers[:, None],)
+            case kernel.Id.THREAD:
+                return (thread,)
+            case kernel.Id.LANE:
+                return (thread % 32,)
+            case kernel.Id.WARP:
+                return (thread // 32,)
+
+    @impl(kernel.SharedOp)
+    def shared(self, interpreter: Interpreter, op: kernel.SharedOp, args: PythonValues) -> PythonValues:
+        return (self.machine.shared[op],)
+
+    @impl(kernel.BarrierOp)
+    def barrier(self, interpreter: Interpreter, op: kernel.BarrierOp, args: PythonValues) -> PythonValues:
+        active = self.machine.active
+        arrive, all_arrive = active.any(axis=1), active.all(axis=1)
+        missing = ~active & (arrive & ~all_arrive)[:, None]
+        self.machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
+        self.machine.epoch += arrive.astype(np.int32)
+        if self.machine.measured and arrive[0]:
+            self.machine.counts.barriers += 1
+        return ()
+
+    @impl(kernel.LoadOp)
+    def load(self, interpreter: Interpreter, op: kernel.LoadOp, args: PythonValues) -> PythonValues:
+        fill = self.domain.constant(0, element_type(op.result.type))
+        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
+        if op.fill is not None:
+            fill = ranked(places[id(op.fill)], 2)[:, :, None]
+        buffer = places[id(op.memory)]
+        access = self._access(op, buffer, places)
+        if isinstance(buffer, SharedBuffer):
+            return (load_shared(self.machine, op, buffer, access, fill),)
+        return (load_global(self.machine, op, buffer, access, fill),)
+
+    @impl(kernel.StoreOp)
+    def store(self, interpreter: Interpreter, op: kernel.StoreOp, args: PythonValues) -> PythonValues:
+        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
+        buffer, outer = places[id(op.memory)], self.machine.active
+        if op.predicate is not None:
+            self.machine.active = outer & ranked(places[id(op.predicate)], 2)
+        access = self._access(op, buffer, places)
+        value = registers(places[id(op.value)], op.value)
+        if isinstance(buffer, SharedBuffer):
+            store_shared(self.machine, op, buffer, access, value)
+        else:
+            store_global(self.machine, op, buffer, access, value)
+        self.machine.active = outer
+        return ()
+
+    def _access(
+        self, op: kernel.LoadOp | kernel.StoreOp, buffer: GlobalBuffer | SharedBuffer, places: dict[int, Array]
+    ) -> Access:
+        shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
+        coordinates = tuple(places[id(c)] for c in op.coordinates)
+        return self.machine.locate(op, shape, coordinates, tuple(places[id(c)] for c in op.checks))
+
+    @impl(kernel.ShuffleXorOp)
+    def shuffle_xor(self, interpreter: Interpreter, op: kernel.ShuffleXorOp, args: PythonValues) -> PythonValues:
+        x = ranked(args[0], 2 + len(shape_of(op.source.type)))
+        partner = np.arange(self.machine.threads) ^ op.mask.data
+        active = self.machine.active
+        alone = active & ~active[:, partner]
+        self.machine.find("divergent", op, alone, "{who} shuffles with a lane that is not there")
+        return (x if x.shape[1] == 1 else x[:, partner],)
+
+    @impl(kernel.FoldOp)
+    def fold(self, interpreter: Interpreter, op: kernel.FoldOp, args: PythonValues) -> PythonValues:
+        x = registers(args[0], op.source)
+        count = shape_of(op.source.type)[0].bit_length() - 1
+        x = x.reshape(*x.shape[:2], *(2,) * count)
+        axes = tuple(2 + count - 1 - int(b) for b in op.bits.get_values())
+        x = reduce_value(self.domain, op.kind.data, x, axes, element_type(op.source.type))
+        self._flops(shape_of(op.source.type)[0] - shape_of(op.result.type)[0], op.kind.data in (Kind.ADD, Kind.MUL))
+        return (x.reshape(*x.shape[:2], -1),)
+
+    def _flops(self, registers: int, counts: bool = True) -> None:
+        if counts:
+            self.machine.counts.flops += registers * int(np.count_nonzero(self.machine.active))
+
+    @impl(kernel.PickOp)
+    def pick(self, interpreter: Interpreter, op: kernel.PickOp, args: PythonValues) -> PythonValues:
+        return (registers(args[0], op.source)[:, :, [int(r) for r in op.registers.get_values()]],)
+
+    @impl(kernel.SplatOp)
+    def splat(self, interpreter: Interpreter, op: kernel.SplatOp, args: PythonValues) -> PythonValues:
+        return (ranked(args[0], 2)[:, :, None],)
+
+    @impl(kernel.ExtractOp)
+    def extract(self, interpreter: Interpreter, op: kernel.ExtractOp, args: PythonValues) -> PythonValues:
+        return (registers(args[0], op.source)[:, :, op.register.data],)
+
+    @impl(kernel.IndicesOp)
+    def indices(self, interpreter: Interpreter, op: kernel.IndicesOp, args: PythonValues) -> PythonValues:
+        steps = [int(s) for s in op.steps.get_values()]
+        offsets = np.zeros(1, np.int64)
+        for step in steps:
+            offsets = np.concatenate([offsets, offsets + step])
+        return (ranked(args[0], 2)[:, :, None] + offsets,)
+
+    @impl(kernel.OuterFmaOp)
+    def outer_fma(self, interpreter: Interpreter, op: kernel.OuterFmaOp, args: PythonValues) -> PythonValues:
+        size, element = shape_of(op.acc.type)[0], element_type(op.acc.type)
+        lhs = registers(args[0], op.lhs)[:, :, bit_numbers([int(b) for b in op.rows.get_values()], size)]
+        rhs = registers(args[1], op.rhs)[:, :, bit_numbers([int(b) for b in op.cols.get_values()], size)]
+        product = self.domain.binary("arith.mulf", lhs, rhs, element)
+        self._flops(2 * size)
+        return (self.domain.binary("arith.addf", registers(args[2], op.acc), product, element),)
+
+    @impl(scf.IfOp)
+    def if_(self, interpreter: Interpreter, op: scf.IfOp, args: PythonValues) -> PythonValues:
+        outer, condition = self.machine.active, ranked(args[0], 2)
+        results: list[PythonValues] = []
+        for region, chosen in ((op.true_region, condition), (op.false_region, ~condition)):
+            self.machine.active = outer & chosen
+            empty = not region.blocks or not self.machine.active.any()
+            results.append(() if empty else interpreter.run_ssacfg_region(region, (), "if"))
+        self.machine.active = outer
+        yes, no = results
+        if not yes or not no:
+            return yes or no
+        return tuple(self._where(condition, a, b, r) for a, b, r in zip(yes, no, op.results, strict=True))
+
+    def _where(self, condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
+        rank = len(shape_of(result.type))
+        mask = condition.reshape(*condition.shape, *(1,) * rank)
+        return np.where(mask, ranked(a, 2 + rank), ranked(b, 2 + rank))
+
+    @impl(scf.ForOp)
+    def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
+        lower, upper, step = (ranked(a, 2) for a in args[:3])
+        state, outer = tuple(args[3:]), self.machine.active
+        most, count = trips(lower, upper, step)
+        for i in range(most):
+            running = i < count
+            self.machine.active = outer & running
+            if not self.machine.active.any():
+                continue
+            new = interpreter.run_ssacfg_region(op.body, (lower + i * step, *state), "for")
+            if running.all():
+                state = new
+            else:
+                state = tuple(self._where(running, a, b, r) for a, b, r in zip(new, state, op.results, strict=True))
+        self.machine.active = outer
+        return state
+
+    @impl_terminator(scf.YieldOp)
+    def yield_(
+        self, interpreter: Interpreter, op: scf.YieldOp, args: PythonValues
+    ) -> tuple[TerminatorValue, PythonValues]:
+        return ReturnedValues(args), ()
+
+
+class FlopCounter(Interpreter.Listener):
+    """Counts the float payload of the threads that are active."""
+
+    def __init__(self, functions: KernelFunctions, names: frozenset[str]) -> None:
+        self.functions = functions
+        self.names = names
+
+    def did_interpret_op(self, op: object, results: PythonValues) -> None:
+        if getattr(op, "name", None) not in self.names:
+            return
+        machine = self.functions.machine
+        size = shape_of(op.results[0].type)  # pyright: ignore
+        machine.counts.flops += (size[0] if size else 1) * int(np.count_nonzero(machine.active))
+
+
+def check_kernel(op: object) -> kernel.FuncOp:
+    """`op` as a kernel; raises ExecutionError if it is something else."""
+    if not isinstance(op, kernel.FuncOp):
+        raise ExecutionError(f"launches {op}, which is no kernel")
+    return op
