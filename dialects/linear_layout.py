@@ -1,17 +1,17 @@
 """Linear layouts over GF(2): the algebra behind `#tile.layout` and `#tile.shared`, free of IR.
 
-A `Linear` sends the bits of (register, lane, warp) to the coordinates of a tile, a `Shared` the bits of an element offset
-in shared memory. Both are linear over GF(2): the coordinate of a set of bits is the exclusive or of their bases. Tiles
-have power-of-two extents, so a coordinate fits in one integer (`pack`: its row-major position), and questions about
-layouts become questions about small sets of integers: which registers are contiguous in memory, which lanes hold the
-same element, how one layout is turned into another.
+A `Linear` sends the bits of (register, lane, warp) to the coordinates of a tile, a `Shared` the bits of an element
+offset in shared memory. Both are linear over GF(2): the coordinate of a set of bits is the exclusive or of their bases.
+Tiles have power-of-two extents, so a coordinate fits in one integer (`pack`: its row-major position), and questions
+about layouts become questions about small sets of integers: which registers are contiguous in memory, which lanes hold
+the same element, how one layout is turned into another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, TypeAlias
 
 Coordinate: TypeAlias = tuple[int, ...]
@@ -284,7 +284,8 @@ def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[
     return Shared(tuple(shape), tuple(unpack(shape, p) for p in packed))
 
 
-def wavefronts(lanes: Sequence[int], vec: int, element_bytes: int) -> int:
+@cache
+def wavefronts(lanes: tuple[int, ...], vec: int, element_bytes: int) -> int:
     """How many times 128 bytes of shared memory are moved for one access of a warp, in which lane bit i adds `lanes[i]`
     elements to the offset (by exclusive or) and each lane moves `vec` elements."""
     width = vec * element_bytes
@@ -301,8 +302,8 @@ def wavefronts(lanes: Sequence[int], vec: int, element_bytes: int) -> int:
 
 
 def register_width(images: Sequence[int], others: Iterable[int], limit: int) -> int:
-    """The widest access, up to `limit` elements, whose registers are consecutive: register bit i adds `images[i]` to the
-    offset, `others` is what else may be added."""
+    """The widest access, up to `limit` elements, whose registers are consecutive: register bit i adds `images[i]` to
+    the offset, `others` is what else may be added."""
     vec, bit = 1, 0
     rest = list(others)
     while vec < limit and bit < len(images) and images[bit] == vec:
@@ -368,8 +369,8 @@ def blocked(
 ) -> Linear:
     """Threads side by side: `vec` elements a thread along `order[0]`, lanes along `order`, then warps.
 
-    `order` lists the dimensions from the fastest to the slowest; `warp_order` overrides it for warps. A tile larger than
-    the block repeats the pattern in further registers, a smaller one is replicated.
+    `order` lists the dimensions from the fastest to the slowest; `warp_order` overrides it for warps. A tile larger
+    than the block repeats the pattern in further registers, a smaller one is replicated.
     """
     fill = _Filler(shape)
     vector = fill.bits(order[:1], log2(vec))

@@ -20,41 +20,50 @@ class Reader:
     bytes_each: int
     weight: int = 1
 
-    def cost(self, shared: Shared) -> int:
-        """Wavefronts of one warp for all its registers, weighted."""
+    def cost(self, shared: Shared) -> tuple[int, bool]:
+        """What one warp pays for all its registers, weighted: mostly wavefronts, a little for each instruction; and
+        whether no other layout with accesses of this width could be cheaper."""
         regs = shared.images(self.layout.reg)
         lanes = shared.images(self.layout.lane)
         vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
-        return wavefronts(lanes, vec, self.bytes_each) * (self.layout.registers // vec) * self.weight
+        fronts = wavefronts(tuple(lanes), vec, self.bytes_each)
+        best = fronts <= max(vec * self.bytes_each // 4, 1)
+        return (4 * fronts + 1) * (self.layout.registers // vec) * self.weight, best
 
 
-def choose_shared(shape: Sequence[int], readers: Sequence[Reader], order: Sequence[int] | None = None) -> Shared:
-    """The shared layout with dimensions `order` (fastest first; by default the best of all rotations of row-major) on
-    which `readers` take the fewest wavefronts; the plainest of equals."""
+def choose_shared(shape: Sequence[int], readers: Sequence[Reader]) -> Shared:
+    """The shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
+
+    Tried are row-major order, and that with the first dimension made the fastest, each with swizzles.
+    """
     rank = len(shape)
-    orders = (
-        [order] if order is not None else [tuple(reversed(range(rank))), *([(0, *range(1, rank))] if rank > 1 else [])]
-    )
+    orders = [tuple(reversed(range(rank)))]
+    if rank > 1:
+        orders.append((0, *reversed(range(1, rank))))
     found = [_swizzled(tuple(shape), o, readers) for o in orders]
     return min(found, key=lambda pair: pair[0])[1]
 
 
 def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> tuple[int, Shared]:
     """The best swizzle on one order of dimensions, found bit by bit: its cost and the layout."""
+
+    def cost(shared: Shared) -> tuple[int, bool]:
+        costs = [r.cost(shared) for r in readers]
+        return sum(c for c, _ in costs), all(free for _, free in costs)
+
     shared = ordered(shape, order)
-    best = sum(r.cost(shared) for r in readers)
+    best, free = cost(shared)
     pairs: list[tuple[int, int]] = []
-    ideal = sum(r.layout.registers * r.bytes_each * r.weight // 4 for r in readers)
-    fast = min(shape[order[0]], 128 // min(r.bytes_each for r in readers))
     source = shape[order[0]]
-    while source < shared.size and best > ideal:
-        target = fast // 2
+    banks = min(source, 128 // min(r.bytes_each for r in readers))
+    while source < shared.size and not free:
         choice: tuple[int, int] | None = None
+        target = banks // 2
         while target >= 1:
             candidate = ordered(shape, order, [*pairs, (source, target)])
-            cost = sum(r.cost(candidate) for r in readers)
-            if cost < best:
-                best, shared, choice = cost, candidate, (source, target)
+            found, unhindered = cost(candidate)
+            if found < best:
+                best, free, shared, choice = found, unhindered, candidate, (source, target)
             target //= 2
         if choice is not None:
             pairs.append(choice)

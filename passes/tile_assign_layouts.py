@@ -39,7 +39,7 @@ class TileAssignLayoutsPass(ModulePass):
     ```
     becomes, with one warp,
     ```mlir
-    %x = tile.load ... -> tensor<128xf32, #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>>
+    %x = tile.load ... -> tensor<128xf32, #l>  // #tile.layout<reg = [[1], [2]], lane = [[4], ..., [64]], warp = []>
     %s = tile.reduce add %x over [0] : tensor<128xf32, #tile.layout<...>> -> f32
     ```
     """

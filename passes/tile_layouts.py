@@ -34,7 +34,7 @@ def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
 
 
 def layout_in_registers(value: SSAValue, warps: int) -> Linear:
-    """The register layout of a tile in a block of `warps` warps. Raises `ScheduleError` if it has none, or a bad one."""
+    """The register layout of a tile in a block of `warps` warps. Raises `ScheduleError` if that is missing or bad."""
     found = linear_of(value.type)
     if found is None:
         raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")

@@ -25,8 +25,8 @@ class TileStageOperandsPass(ModulePass):
 
     What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
     once and reading it slice by slice takes the fewest wavefronts of shared memory.
-    Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at a
-    time where its layout allows.
+    Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
+    a time where its layout allows.
     Why here: who writes and who reads is known once the tiles have layouts.
 
     ```mlir

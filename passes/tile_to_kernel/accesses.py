@@ -79,8 +79,8 @@ def _width(access: Access, bits: int, memory: MemRefType) -> int:
     shape = memory.get_shape()
     if not shape or any(p.per_register for p in (*access.coordinates, *access.checks)):
         return 1
-    vec = 1
-    while vec < 1 << bits and 2 * vec * element_bytes(memory.element_type) <= WIDEST and _is_legal(access, 2 * vec, bits, shape):
+    vec, limit = 1, min(1 << bits, WIDEST // element_bytes(memory.element_type))
+    while vec < limit and _is_legal(access, 2 * vec, bits, shape):
         vec *= 2
     return vec
 

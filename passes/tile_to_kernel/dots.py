@@ -1,4 +1,4 @@
-"""Contractions by fused multiply-adds: operands from shared memory, one slice of k at a time, the result in registers."""
+"""Contractions by fused multiply-adds: operands from shared memory slice by slice, the result in registers."""
 
 from __future__ import annotations
 

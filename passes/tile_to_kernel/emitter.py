@@ -82,6 +82,12 @@ class Emitter:
         self._uniform.add(op.results[0])
         return op.results[0]
 
+    def allocate(self, op: kernel.SharedOp, hint: str) -> SSAValue:
+        """A shared buffer, at the head of the kernel."""
+        op.location = self.location
+        op.result.name_hint = hint
+        return self._at_head(op, op)
+
     def value(self, index: Index) -> SSAValue:
         """The index as a value of type `index`."""
         if isinstance(index, SSAValue):

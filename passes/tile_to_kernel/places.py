@@ -1,7 +1,7 @@
 """Where registers are: affine expressions of a tile's indices, as each thread computes them.
 
-For one expression a `Place` holds the value for register 0 of this thread and what every bit of the register number adds
-to it. Expressions that are not linear in the tile's indices, and gathers, are computed for every register instead.
+For one expression a `Place` holds the value for register 0 of this thread and what every bit of the register number
+adds to it. Expressions that are not linear in the tile's indices, and gathers, are computed for every register.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .emitter import Emitter, Index, is_disjoint
 class Place:
     """One expression, in all registers of this thread.
 
-    `origin` is its value in register 0 and `steps` what each set bit of the register number adds; or `origin` is a vector
-    with one entry a register and the steps are zero. `divisor` divides the value in register 0 for all threads.
+    `origin` is its value in register 0 and `steps` what each set bit of the register number adds; or `origin` is a
+    vector with one entry a register and the steps are zero. `divisor` divides the value in register 0 for all threads.
     """
 
     origin: Index
@@ -98,7 +98,7 @@ class Places:
         return self.out.sum([*(self.out.mul(self._scalar(a), f) for a, f in form.terms), form.constant])
 
     def _shifted(self, atom: Atom) -> tuple[Form, int]:
-        """The dividend of `atom` with a multiple of the divisor added so that it is never negative, and that multiple."""
+        """The dividend of `atom` plus a multiple of the divisor that makes it never negative, and that multiple."""
         form, divisor = Form(atom[1], atom[2]), atom[3]
         bounds = self.simplifier.interval(form)
         low = bounds[0] if bounds is not None else -(1 << 30) // divisor * divisor
@@ -157,10 +157,8 @@ class Places:
             return self.out.emit(kernel.IndicesOp(self.out.value(origin), steps))
         own = self.out.emit(kernel.IndicesOp(self.out.value(0), [0] * len(steps)))
         for bit, step in enumerate(steps):
-            flip = self.out.emit(
-                kernel.IndicesOp(self.out.value(0), [step if b == bit else 0 for b in range(len(steps))])
-            )
-            own = self.out.emit(arith.XOrIOp(own, flip))
+            alone = [step if b == bit else 0 for b in range(len(steps))]
+            own = self.out.emit(arith.XOrIOp(own, self.out.emit(kernel.IndicesOp(self.out.value(0), alone))))
         base = self.out.emit(kernel.SplatOp(self.out.value(origin), self.layout.registers))
         return self.out.emit(arith.XOrIOp(own, base))
 

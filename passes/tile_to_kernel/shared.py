@@ -35,7 +35,7 @@ class SharedPlace:
 def shared_place(
     out: Emitter, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
 ) -> SharedPlace:
-    """The places of the elements of `layout` in `shared`. `moved` is an offset to combine with, made of `moving` bits."""
+    """The places of `layout`'s elements in `shared`. `moved` is an offset to combine with, made of `moving` images."""
     regs = shared.images(layout.reg)
     threads = shared.images((*layout.lane, *layout.warp))
     origin, _ = out.thread_bits(threads)
@@ -82,7 +82,7 @@ def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear) 
 
 def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
     """A new shared buffer that holds the tile; the buffer."""
-    buffer = out.emit(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
+    buffer = out.allocate(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
     store_shared(out, value, layout, buffer, shared)
     return buffer
 
