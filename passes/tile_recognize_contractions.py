@@ -51,12 +51,12 @@ class RecognizeContraction(RewritePattern):
         accumulator = single_addition(op)
         if accumulator is None:
             zero = payload.ConstantOp(0.0, op.result.type)
-            rewriter.insert_op(zero, InsertPoint.before(op))
-            rewriter.replace_op(op, tile.DotOp(a, b, zero.result))
+            rewriter.insert(zero, InsertPoint.before(op))
+            rewriter.replace(op, tile.DotOp(a, b, zero.result))
             return
         add, other = accumulator
-        rewriter.replace_op(add, tile.DotOp(a, b, other))
-        rewriter.erase_op(op)
+        rewriter.replace(add, tile.DotOp(a, b, other))
+        rewriter.erase(op)
 
 
 def match_factors(op: tile.ReduceOp, product: arith.MulfOp) -> Factors | str:
@@ -121,7 +121,7 @@ def transposed(value: SSAValue, rewriter: PatternRewriter) -> SSAValue:
         new = payload.retyped(op, [transposed(o, rewriter) for o in op.operands], _reversed_type(value.type))
     new.location = op.location
     new.results[0].name_hint = value.name_hint
-    rewriter.insert_op(new, InsertPoint.after(op))
+    rewriter.insert(new, InsertPoint.after(op))
     return new.results[0]
 
 

@@ -142,11 +142,14 @@ class TileFunctions(InterpreterFunctions):
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)
         value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
+        data, written = buffer.data, buffer.written
+        if not places:  # a buffer of rank 0 takes no list of coordinates
+            data, written, places = data.reshape(1), written.reshape(1), (np.zeros(1, np.int64),)
         where = tuple(np.broadcast_to(p, shape)[mask] for p in places)
-        old = buffer.written[where] & ~self.domain.same(buffer.data[where], value)
-        buffer.data[where] = value
-        buffer.written[where] = True
-        wrong = np.atleast_1d(old | ~self.domain.same(buffer.data[where], value))
+        old = written[where] & ~self.domain.same(data[where], value)
+        data[where] = value
+        written[where] = True
+        wrong = np.atleast_1d(old | ~self.domain.same(data[where], value))
         if wrong.any():
             at = tuple(int(np.atleast_1d(w)[int(np.argmax(wrong))]) for w in where)
             raise ExecutionError(f"element {at} is written twice, with different values")

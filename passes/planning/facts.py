@@ -103,7 +103,7 @@ def element_bytes(value: SSAValue) -> int:
     e = element_type(value.type)
     if isinstance(e, AnyFloat):
         return e.size
-    return max(1, e.width.data // 8) if isinstance(e, IntegerType) else 8
+    return max(1, e.bitwidth // 8) if isinstance(e, IntegerType) else 8
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:

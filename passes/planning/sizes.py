@@ -60,9 +60,8 @@ class Sizes:
             rank = range(len(group[0].shape))
             weight = [sum(contiguous.get(op.body.block.args[i], 0) for op in group) for i in rank]
             for i in sorted(rank, key=lambda i: (-weight[i], -i)):
-                for op in group:
-                    left = self.set(op.body.block.args[i], room)
-                room = left
+                left = [self.set(op.body.block.args[i], room) for op in group]
+                room = left[0]
 
     def _nesting(self, op: loop.ReduceOp) -> int:
         """How many operations lie around `op`: outer reductions are decided first."""

@@ -79,15 +79,15 @@ def union(*groups: Iterable[Dim]) -> tuple[Dim, ...]:
     return tuple(sorted({d for group in groups for d in group}, key=lambda d: d.order))
 
 
-_FOLDS: dict[str, Callable[..., float]] = {
-    "arith.addf": lambda a, b: a + b,
-    "arith.subf": lambda a, b: a - b,
-    "arith.mulf": lambda a, b: a * b,
-    "arith.negf": lambda a: -a,
+_FOLDS: dict[str, Callable[[list[float]], float]] = {
+    "arith.addf": sum,
+    "arith.subf": lambda v: v[0] - v[1],
+    "arith.mulf": math.prod,
+    "arith.negf": lambda v: -v[0],
     "arith.maximumf": max,
     "arith.minimumf": min,
-    "arith.addi": lambda a, b: a + b,
-    "arith.muli": lambda a, b: a * b,
+    "arith.addi": sum,
+    "arith.muli": math.prod,
 }
 """How the padding of operands becomes that of the result, for the operations where it matters."""
 
@@ -96,13 +96,13 @@ def padding_of(op: Operation, operands: Sequence[Tile], dims: Sequence[Dim]) -> 
     """What the result of the payload operation `op` over `dims` holds past the end of a range, where that is known."""
     fold = _FOLDS.get(op.name)
     if isinstance(op, payload.CastOp) and payload.is_float(op.operand.type) and payload.is_float(op.result.type):
-        fold = float
+        fold = sum
     known: dict[Dim, float] = {}
-    for d in dims:
-        values = [o.beyond(d) for o in operands]
-        if fold is None or not d.has_tail or any(v is None or math.isnan(v) for v in values):
-            continue
-        known[d] = fold(*values)
+    if fold is not None:
+        for d in dims:
+            values = [v for o in operands if (v := o.beyond(d)) is not None and not math.isnan(v)]
+            if d.has_tail and len(values) == len(operands):
+                known[d] = fold(values)
     return known
 
 

@@ -1,0 +1,131 @@
+"""Loop nests and the kernels they become compute the same, under planned, odd and random schedules."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from deplodock.backend.reference import run
+from deplodock.backend.targets import TARGETS
+from deplodock.dialects import loop, tile
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.payload import shape_of
+from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes
+from deplodock.passes.tiling.kernels import reduction_indices
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+LOWER = "lower-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce"
+
+
+def _read_programs() -> dict[str, str]:
+    text = (Path(__file__).parent / "programs" / "loop_nests.mlir").read_text(encoding="utf-8")
+    parts = [part.strip() for part in text.split("// -----")]
+    return {part.splitlines()[0].removeprefix("// "): part for part in parts}
+
+
+PROGRAMS = _read_programs()
+
+
+def parse(name: str) -> ModuleOp:
+    return parse_module(make_context(), PROGRAMS[name], f"{name}.mlir")
+
+
+def inputs(module: ModuleOp, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    main = next(f for f in module.ops if isinstance(f, FuncOp))
+    found: list[np.ndarray] = []
+    for t in main.function_type.inputs:
+        shape = shape_of(t)
+        kind = str(t.element_type)  # pyright: ignore
+        if kind == "i64":
+            found.append(rng.integers(0, 7, shape))
+        else:
+            dtype = np.float32 if kind == "f32" else ml_dtypes.bfloat16
+            found.append(rng.standard_normal(shape).astype(dtype))
+    return found
+
+
+def nests(module: ModuleOp) -> list[loop.NestOp]:
+    return [op for op in module.walk() if isinstance(op, loop.NestOp)]
+
+
+def lower(module: ModuleOp, pipeline: str = LOWER) -> ModuleOp:
+    lowered = module.clone()
+    run_passes(make_context(), lowered, parse_passes(pipeline))
+    assert not nests(lowered)
+    return lowered
+
+
+def check(module: ModuleOp, lowered: ModuleOp) -> None:
+    """Bit for bit in the exact domain; in floats as far as the order of sums may matter."""
+    args = inputs(module)
+    for a, b in zip(run(module, args, "exact"), run(lowered, args, "exact"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(run(module, args, "real"), run(lowered, args, "real"), strict=True):
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-11, atol=1e-11)
+    for a, b in zip(run(module, args), run(lowered, args), strict=True):
+        tolerance = 1e-2 if a.dtype == ml_dtypes.bfloat16 else 2e-5
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_planned(name: str, target: str) -> None:
+    module = parse(name)
+    lowered = lower(module, f"plan-schedules{{target={target}}},{LOWER}")
+    if target == "sm_90a":
+        check(module, lowered)
+
+
+def with_schedule(module: ModuleOp, rng: random.Random) -> ModuleOp:
+    """`module` with a random schedule on every nest."""
+    planned = module.clone()
+    for nest in nests(planned):
+        block = [rng.choice((1, 2, 4, 8, 16, 64)) for _ in nest.shape]
+        serial = [i for i in range(len(block)) if rng.random() < 0.3]
+        sizes = {arg: rng.choice((1, 2, 4, 8, 16, 64)) for arg, _ in reduction_indices(nest)}
+        for op in nest.walk():
+            if isinstance(op, loop.StagedReduceOp):
+                for stage in op.stage_ops:
+                    sizes.update(
+                        (a, sizes[b])
+                        for a, b in zip(stage.body.block.args, op.stage_ops[0].body.block.args, strict=True)
+                    )
+        chunk = [sizes[arg] for arg, _ in reduction_indices(nest)]
+        nest.attributes["schedule"] = ScheduleAttr.get(block, chunk, serial=serial)
+    return planned
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_odd_schedules(name: str) -> None:
+    module = parse(name)
+    for seed in range(4):
+        check(module, lower(with_schedule(module, random.Random(seed))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(PROGRAMS)), st.randoms(use_true_random=False))
+def test_random_schedules(name: str, rng: random.Random) -> None:
+    module = parse(name)
+    planned = with_schedule(module, rng)
+    args = inputs(module)
+    for a, b in zip(run(module, args, "exact"), run(lower(planned), args, "exact"), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("name", "dots"),
+    [("relu_matmul", 1), ("rms_norm_matmul", 1), ("attention", 2), ("causal_attention", 2), ("swiglu", 2)],
+)
+def test_products_are_found(name: str, dots: int) -> None:
+    lowered = lower(parse(name), f"plan-schedules,{LOWER}")
+    assert sum(isinstance(op, tile.DotOp) for op in lowered.walk()) == dots
+    assert all(len(shape_of(r.type)) < 3 for op in lowered.walk() for r in op.results if "arith" in op.name)
