@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from .torch_rare_schemas import RARE_SCHEMA_TEXT
+
 SCHEMA_TEXT = """
 __and__.Scalar(Tensor self, Scalar other) -> Tensor
 __and__.Tensor(Tensor self, Tensor other) -> Tensor
@@ -447,7 +449,7 @@ class Schema:
         return tuple(a.name for a in self.arguments)
 
 
-def read_schemas(text: str = SCHEMA_TEXT) -> dict[str, Schema]:
+def read_schemas(text: str = SCHEMA_TEXT + RARE_SCHEMA_TEXT) -> dict[str, Schema]:
     """The schemas in `text` by name."""
     lines = text.replace("\n    ", " ").split("\n")
     schemas = [read_schema(line) for line in lines if line]

@@ -20,7 +20,27 @@ from inspect import signature
 
 from .registry import DECOMPOSITIONS, Decomposition
 
-_FAMILIES = ("activations", "arithmetic", "contractions", "elementary", "views")
+_FAMILIES = (
+    "activations",
+    "arithmetic",
+    "attention",
+    "comparisons",
+    "contractions",
+    "conversions",
+    "convolution",
+    "creation",
+    "elementary",
+    "indexing",
+    "joining",
+    "normalization",
+    "padding",
+    "pooling",
+    "reductions",
+    "scans",
+    "scatter",
+    "sorting",
+    "views",
+)
 
 
 @cache

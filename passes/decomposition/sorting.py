@@ -1,0 +1,194 @@
+"""Sorting by counting: the rank of an element is how many come before it.
+
+Exact and stable, NaN the greatest; the work grows with the square of the sorted dimension's size.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects.builtin import i64
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects import tensor
+from ...dialects.payload import is_float, shape_of
+from ...errors import ShapeError
+from .builder import Builder, dims, normal_dim
+from .registry import decomposes
+from .views import reshape_to
+
+
+def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: int | None = None) -> SSAValue:
+    """`x` with dimension `dim` run through by dimension `by` of a space with one more dimension (the last).
+
+    The other dimensions keep their places; `dim` or the last dimension, whichever is not `by`, is a repetition.
+    """
+    shape = list(shape_of(x.type))
+    index = dims(len(shape) + 1)
+    exprs = index[:-1]
+    exprs[dim] = index[by]
+    space = [*shape, shape[dim] if size is None else size]
+    if by == len(shape):
+        space = [*shape, shape[dim]]
+        if size is not None:
+            space[dim] = size
+    return b.map(x, exprs, space)
+
+
+def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
+    """For each element its position in the stably sorted order along `dim`, as i64."""
+    rank = len(shape_of(x.type))
+    own, other = along(b, x, dim, by=dim), along(b, x, dim, by=rank)
+    space = shape_of(own.type)
+    before = b.cmp("gt" if descending else "lt", other, own)
+    same = b.cmp("eq", other, own)
+    if is_float(x.type):
+        own_nan, other_nan = b.isnan(own), b.isnan(other)
+        last, first = (other_nan, own_nan) if descending else (own_nan, other_nan)
+        before = b.either(before, b.both(last, b.negated(first)))
+        same = b.either(same, b.both(own_nan, other_nan))
+    earlier = b.cmp("lt", b.iota(rank, space), b.iota(dim, space))
+    before = b.either(before, b.both(same, earlier))
+    return b.reduce("add", b.cast(before, i64), [rank])
+
+
+def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None, first: int = 0) -> SSAValue:
+    """Where the elements numbered `first`, `first + 1`, ... (`count` of them) of the sorted order lie along `dim`."""
+    rank = len(shape_of(x.type))
+    extent = shape_of(x.type)[dim]
+    wanted = extent if count is None else count
+    position = along(b, ranks(b, x, dim, descending), dim, by=rank, size=wanted)
+    space = shape_of(position.type)
+    number = b.iota(dim, space)
+    hit = b.cmp("eq", position, b.plus(number, first) if first else number)
+    place = b.iota(rank, space)
+    return b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank])
+
+
+def pick(b: Builder, x: SSAValue, dim: int, index: SSAValue) -> SSAValue:
+    """x[..., index, ...] along `dim`, other coordinates unchanged."""
+    rank = len(shape_of(x.type))
+    exprs = dims(rank)
+    exprs[dim] = AffineExpr.symbol(0)
+    return b.insert(tensor.GatherOp(x, AffineMap(rank, 1, tuple(exprs)), [index]))
+
+
+def _comparable(b: Builder, x: SSAValue) -> SSAValue:
+    return b.working(x)
+
+
+def sorted_along(
+    b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None, first: int = 0
+) -> list[SSAValue]:
+    """(values, places) of the sorted elements; all of them unless `count` says how many, from number `first` on."""
+    shape = shape_of(x.type)
+    if not shape:
+        flat = reshape_to(b, x, [1])
+        return [reshape_to(b, v, []) for v in sorted_along(b, flat, 0, descending, count, first)]
+    index = order(b, _comparable(b, x), dim, descending, count, first)
+    if not prod(shape):
+        return [b.map(x, dims(len(shape)), shape_of(index.type)), index]
+    return [pick(b, x, dim, index), index]
+
+
+@decomposes("sort", "sort.stable")
+def sort(b: Builder, self: SSAValue, dim: int, descending: bool, stable: bool | None = None) -> list[SSAValue]:
+    return sorted_along(b, self, normal_dim(dim, len(shape_of(self.type))), descending)
+
+
+@decomposes("argsort", "argsort.stable")
+def argsort(b: Builder, self: SSAValue, dim: int, descending: bool, stable: bool | None = None) -> SSAValue:
+    return sort(b, self, dim, descending)[1]
+
+
+@decomposes("topk")
+def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bool) -> list[SSAValue]:
+    dim = normal_dim(dim, len(shape_of(self.type)))
+    if not 0 <= k <= (shape_of(self.type)[dim] if shape_of(self.type) else 1):
+        raise ShapeError(f"{k} of {shape_of(self.type)[dim]} elements", argument="k")
+    if not shape_of(self.type) and k == 0:
+        raise b.unsupported("k", "none of a single element")
+    return sorted_along(b, self, dim, largest, k)
+
+
+@decomposes("kthvalue")
+def kthvalue(b: Builder, self: SSAValue, k: int, dim: int, keepdim: bool) -> list[SSAValue]:
+    return _single(b, self, dim, k - 1, keepdim)
+
+
+def _single(b: Builder, x: SSAValue, dim: int, number: int, keepdim: bool) -> list[SSAValue]:
+    """Element `number` of the sorted order along `dim`, and its place."""
+    shape = list(shape_of(x.type))
+    dim = normal_dim(dim, len(shape))
+    found = sorted_along(b, x, dim, False, 1, number)
+    if shape and not keepdim:
+        del shape[dim]
+        return [reshape_to(b, v, shape) for v in found]
+    return found
+
+
+@decomposes("median.dim")
+def median_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
+    """The lower median; the first NaN if there is one."""
+    shape = shape_of(self.type)
+    extent = shape[normal_dim(dim, len(shape))] if shape else 1
+    value, place = _single(b, self, dim, (extent - 1) // 2, keepdim)
+    if not is_float(self.type):
+        return [value, place]
+    # The greatest element, by place the last of equal ones; a NaN there means that there is one, and which is first.
+    x = b.working(self)
+    return _nan_first(b, x, dim, keepdim, value, place)
+
+
+def _nan_first(b: Builder, x: SSAValue, dim: int, keepdim: bool, value: SSAValue, place: SSAValue) -> list[SSAValue]:
+    shape = shape_of(x.type)
+    if not shape:
+        return [value, place]
+    dim = normal_dim(dim, len(shape))
+    index = b.iota(dim, shape)
+    first = b.reduce("min", b.select(b.isnan(x), index, b.like(index, shape[dim])), [dim])
+    if keepdim:
+        first = reshape_to(b, first, shape_of(value.type))
+    some = b.cmp("lt", first, shape[dim])
+    value = b.working(value)
+    return [b.select(some, b.like(value, float("nan")), value), b.select(some, first, place)]
+
+
+@decomposes("median")
+def median(b: Builder, self: SSAValue) -> SSAValue:
+    return _flat(b, self, median_dim)
+
+
+def _flat(b: Builder, self: SSAValue, along_dim: object) -> SSAValue:
+    count = prod(shape_of(self.type))
+    if not count:
+        return b.constant(float("nan") if is_float(self.type) else 0, [], b.result_element)
+    flat = reshape_to(b, self, [count])
+    assert callable(along_dim)
+    return along_dim(b, flat, 0, False)[0]
+
+
+@decomposes("nanmedian")
+def nanmedian(b: Builder, self: SSAValue) -> SSAValue:
+    return _flat(b, self, nanmedian_dim)
+
+
+@decomposes("nanmedian.dim")
+def nanmedian_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
+    """The lower median of the elements that are not NaN; NaN if there are none."""
+    shape = list(shape_of(self.type))
+    if not is_float(self.type) or not shape:
+        return median_dim(b, self, dim, keepdim)
+    dim = normal_dim(dim, len(shape))
+    x = b.working(self)
+    usable = b.reduce("add", b.cast(b.negated(b.isnan(x)), i64), [dim])
+    middle = b.floordiv(b.maximum(b.plus(usable, -1), b.like(usable, 0)), b.like(usable, 2))
+    # The element whose rank is `middle`; NaNs rank last.
+    hit = b.cmp("eq", ranks(b, x, dim, False), b.keep(middle, [dim], shape))
+    index = b.iota(dim, shape)
+    kept = [*shape]
+    kept[dim] = 1
+    place = reshape_to(b, b.reduce("max", b.select(hit, index, b.like(index, 0)), [dim]), kept)
+    found = [pick(b, self, dim, place), place]
+    return found if keepdim else [reshape_to(b, v, kept[:dim] + kept[dim + 1 :]) for v in found]

@@ -1,0 +1,233 @@
+"""PyTorch's own operator database as the judge: every sample is right, or refused with a named reason.
+
+A sample goes through capture, decomposition and the reference interpreter, and is compared with eager PyTorch. What is
+neither right nor refused is `wrong` or a `crash`, and there must be none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.reference import run
+from deplodock.dialects.payload import shape_of
+from deplodock.errors import CompileError, ExecutionError
+from deplodock.frontend.arrays import to_numpy, to_torch
+from deplodock.passes.decompose_torch import DecomposeTorchPass
+
+from .tracing import Tracer
+
+Kind = Literal["right", "refused", "wrong", "crash", "skipped"]
+
+UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+"""Operators whose contents PyTorch does not define: only shape and type are compared."""
+
+LARGEST = 1 << 25
+"""The reference interpreter holds every value: programs with a larger one are skipped, and said to be."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one sample. `reason` is the error for a refusal, the difference or the exception otherwise."""
+
+    operator: str
+    sample: int
+    kind: Kind
+    reason: str = ""
+
+
+def operators(names: Sequence[str] = ()) -> list[OpInfo]:
+    """The entries of the database, in order; only those called `names` if there are any."""
+    return [op for op in op_db if not names or op.name in names or op.formatted_name in names]
+
+
+def samples(
+    op: OpInfo, dtype: torch.dtype, limit: int | None = None, seed: int = 0
+) -> Iterator[tuple[int, SampleInput]]:
+    """(number, sample) of `op`, `limit` of them taken evenly; with values that depend on `seed` alone."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    step = 1.0 if limit is None else max(1.0, len(found) / limit)
+    wanted = sorted({int(i * step) for i in range(math.ceil(len(found) / step))})
+    for i in wanted:
+        if i < len(found):
+            yield i, found[i]
+
+
+def judge(tracer: Tracer, op: OpInfo, number: int, sample: SampleInput) -> Verdict:
+    """The verdict on one sample, under the traced capture."""
+    verdict = _judge(tracer, op, sample)
+    return Verdict(op.formatted_name, number, *verdict)
+
+
+def _judge(tracer: Tracer, op: OpInfo, sample: SampleInput) -> tuple[Kind, str]:
+    tensors, call = _closed(op, sample)
+    torch.manual_seed(0)
+    try:
+        expected = call(*(t.clone() for t in tensors))
+    except Exception as error:  # not a program, as PyTorch sees it
+        return "skipped", f"eager: {type(error).__name__}"
+    try:
+        traced = tracer.trace(call, [t.clone() for t in tensors])
+        lower(traced.module)
+        if largest(traced.module) > LARGEST:
+            return "skipped", "too large for the reference interpreter"
+        arguments = [*tensors, *traced.constants]
+        results = [to_torch(r) for r in run(traced.module, [to_numpy(a) for a in arguments])]
+    except ExecutionError as error:
+        return "crash", str(error)
+    except CompileError as error:
+        return "refused", str(error)
+    except Exception as error:  # anything of ours that is not a diagnostic
+        return "crash", f"{type(error).__name__}: {error}"
+    sources = {"result": results, "argument": arguments}
+    found = [value if kind == "constant" else sources[kind][value] for kind, value in traced.sources]
+    problem = compare(found, expected, lambda: _truth(call, tensors), undefined=op.name in UNDEFINED)
+    return ("wrong", problem) if problem else ("right", "")
+
+
+def lower(module: ModuleOp) -> None:
+    """Decompose `module` to the tensor level."""
+    DecomposeTorchPass().apply(Context(), module)
+
+
+def largest(module: ModuleOp) -> int:
+    """The number of elements of the largest value in `module`."""
+    return max((math.prod(shape_of(r.type)) for op in module.walk() for r in op.results), default=0)
+
+
+def _closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
+    """The tensors of a sample, and the call as a function of them that returns a flat list."""
+    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> list[Any]:
+        given = list(leaves)
+        for i, tensor in zip(at, tensors, strict=True):
+            given[i] = tensor
+        value, args, kwargs = pytree.tree_unflatten(given, spec)
+        return pytree.tree_flatten(op.op(value, *args, **kwargs))[0]
+
+    return [leaves[i].detach() for i in at], call
+
+
+def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> list[Any] | None:
+    """The results in float64, if the call takes that."""
+    torch.manual_seed(0)
+    try:
+        return call(*(t.double() if t.is_floating_point() else t.clone() for t in tensors))
+    except Exception:  # an operator need not support float64
+        return None
+
+
+_TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-11}
+
+
+def compare(
+    found: Sequence[Any], expected: Sequence[Any], truth: Callable[[], list[Any] | None], *, undefined: bool = False
+) -> str:
+    """What is wrong with the results `found`, "" if nothing.
+
+    Integers and truth values must be equal. A float must be near PyTorch's, or at least as near to the result in
+    float64 as PyTorch's is.
+    """
+    if len(found) != len(expected):
+        return f"{len(found)} results instead of {len(expected)}"
+    exact: list[Any] | None = None
+    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
+        if not isinstance(y, torch.Tensor):
+            if x != y and not (x != x and y != y):
+                return f"result {i} is {x!r} instead of {y!r}"
+            continue
+        y = y.detach()
+        if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.shape != y.shape:
+            return f"result {i} is {_describe(x)} instead of {_describe(y)}"
+        if undefined or _near(x, y):
+            continue
+        exact = truth() if exact is None else exact
+        if y.dtype in _TOLERANCE and exact is not None and _nearer(x, y, exact[i]):
+            continue
+        return f"result {i}: {_difference(x, y)}"
+    return ""
+
+
+def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if y.dtype not in _TOLERANCE:
+        return bool(torch.equal(x, y))
+    tolerance = _TOLERANCE[y.dtype]
+    return bool(torch.allclose(x.double(), y.double(), rtol=tolerance, atol=tolerance * 1e-1, equal_nan=True))
+
+
+def _nearer(x: torch.Tensor, y: torch.Tensor, exact: Any) -> bool:
+    """Whether every element of `x` is about as near to the exact result as `y` is, or as its size allows."""
+    if not isinstance(exact, torch.Tensor) or exact.shape != y.shape or exact.is_complex():
+        return False
+    x, y, t = x.double(), y.double(), exact.double()
+    same = (x == y) | (x.isnan() & y.isnan()) | (x == t)
+    finite = t.isfinite() & x.isfinite()
+    scale = t[t.isfinite()].abs().max() if bool(t.isfinite().any()) else torch.tensor(0.0)
+    tolerance = _TOLERANCE[exact.dtype if exact.dtype != torch.float64 else torch.float32]
+    slack = 4 * (y - t).abs().nan_to_num(0.0, 0.0, 0.0) + tolerance * t.abs() + tolerance * 0.1 * scale.clamp(max=1.0)
+    return bool((same | (finite & ((x - t).abs() <= slack))).all())
+
+
+def _describe(x: Any) -> str:
+    return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+
+
+def _difference(x: torch.Tensor, y: torch.Tensor) -> str:
+    bad = ~((x == y) | ((x != x) & (y != y)))
+    if y.is_floating_point():
+        bad &= ~torch.isclose(x.double(), y.double(), rtol=_TOLERANCE.get(y.dtype, 0.0), atol=0.0, equal_nan=True)
+    at = bad.nonzero()
+    if not len(at):
+        return "differs"
+    first = tuple(int(i) for i in at[0])
+    return f"{len(at)} of {y.numel()} elements differ, at {list(first)} {x[first].item()} instead of {y[first].item()}"
+
+
+REASONS = {
+    "complex numbers": ("data type complex",),
+    "another data type": ("the data type",),
+    "random numbers": ("random",),
+    "shape depends on data": (
+        "depends on data",
+        "Dynamic",
+        "DataDependent",
+        "GuardOnData",
+        "unbacked",
+        "dynamic shapes",
+    ),
+    "matrix factorization": ("factorization",),
+    "Fourier transform": ("Fourier",),
+    "special function": ("special function",),
+    "sparse or nested tensor": ("layout",),
+    "changes a tensor in place": ("in place",),
+    "too large": ("too large",),
+    "PyTorch cannot capture it": ("PyTorch could not export",),
+    "result is not a tensor": ("not a tensor",),
+    "not an ATen operator": ("not an ATen",),
+    "recurrent network": ("recurrent",),
+}
+"""The named reasons of refusals, and what their messages contain."""
+
+
+def named_reason(message: str) -> str:
+    """The named reason of a refusal; "argument" for an argument of an operator that is otherwise supported."""
+    for name, parts in REASONS.items():
+        if any(part in message for part in parts):
+            return name
+    if "operator is not supported" in message or "no decomposition" in message:
+        return "operator"
+    return "argument"

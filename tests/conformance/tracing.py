@@ -1,0 +1,94 @@
+"""Fast capture for the conformance run: a function of tensors as a program, without `torch.export`.
+
+`make_fx` over functionalised PyTorch with the same selective table of decompositions takes milliseconds where an
+export takes a fraction of a second. A slice of the samples goes through the real capture as well, and both must give
+the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch.export import default_decompositions
+from torch.export import exported_program as export_internals
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.errors import CaptureError, UnsupportedError
+from deplodock.frontend import capture as capturing
+from deplodock.frontend.importing import GraphImporter
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A program at the torch level; `sources` says what every leaf of the result is.
+
+    A leaf is ("result", i), ("argument", i), or ("constant", value); `constants` are further arguments of `@main`.
+    """
+
+    module: ModuleOp
+    sources: tuple[tuple[str, Any], ...]
+    constants: tuple[torch.Tensor, ...]
+
+
+class Tracer:
+    """Traces functions under one table of decompositions; use it inside `with tracer():`."""
+
+    def __init__(self, python_table: dict[Any, Any]) -> None:
+        self._table = python_table
+
+    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> Traced:
+        """Trace `function(*tensors)`, which returns a flat list.
+
+        Raises CaptureError for whatever PyTorch raises while tracing, and the errors of the importer.
+        """
+        functional = torch.func.functionalize(function, remove="mutations")
+        try:
+            with torch.no_grad(), enable_python_dispatcher():
+                graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake")(*tensors)
+        except Exception as error:  # whatever PyTorch raises
+            raise CaptureError(capturing._first_line(error)) from error
+        graph.graph.eliminate_dead_code()
+        return _import(graph)
+
+
+@contextmanager
+def tracer() -> Iterator[Tracer]:
+    """A tracer whose table leaves alone what deplodock decomposes by itself."""
+    table = default_decompositions()
+    for target in [t for t in table if capturing._is_ours(t)]:
+        del table[target]
+    composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(table)
+    with export_internals._override_composite_implicit_decomp(composite):
+        yield Tracer(python_table)
+
+
+def _import(graph: torch.fx.GraphModule) -> Traced:
+    nodes = list(graph.graph.nodes)
+    arguments = [(node.name, node) for node in nodes if node.op == "placeholder"]
+    constants: list[torch.Tensor] = []
+    importer = GraphImporter()
+    for node in [n for n in nodes if n.op == "get_attr"]:
+        value = getattr(graph, str(node.target))
+        node.op, node.meta["val"] = "placeholder", value
+        constants.append(value)
+        arguments.append((node.name, node))
+    importer.declare(arguments)
+    importer.run(nodes)
+    sources: list[tuple[str, Any]] = []
+    for leaf in nodes[-1].args[0]:
+        if not isinstance(leaf, Node):
+            sources.append(("constant", leaf))
+        elif importer.argument_index(leaf.name) is not None:
+            sources.append(("argument", importer.argument_index(leaf.name)))
+        elif isinstance(leaf.meta.get("val"), torch.Tensor):
+            sources.append(("result", importer.result_index(leaf.name)))
+        else:
+            raise UnsupportedError("the result is not a tensor", operator=str(leaf.target))
+    return Traced(importer.finish(), tuple(sources), tuple(constants))
