@@ -176,6 +176,8 @@ class _Allocates(MemoryEffect):
 class SharedOp(IRDLOperation):
     """A buffer in the block's shared memory; `at` is its byte offset, once allocated.
 
+    Inside a loop it is a new buffer, with undefined contents, in every iteration.
+
     ```
     %s = kernel.shared at 1024 : memref<8xf32, "shared">
     ```

@@ -15,9 +15,21 @@ with checks constant over each group of `vec` registers. Elsewhere a load gives 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, VectorType, i1
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    IntegerType,
+    MemRefType,
+    StringAttr,
+    UnitAttr,
+    VectorType,
+    i1,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -368,3 +380,11 @@ def _print_types(op: _Access, printer: Printer) -> None:
     printer.print_string(" ")
     with printer.in_parens():
         printer.print_list([v.type for v in op.operand_indices], printer.print_attribute)
+
+
+def memory_bytes(t: MemRefType) -> int:
+    """How many bytes a memref of static shape takes; a truth value takes one."""
+    element = t.element_type
+    bits = element.width.data if isinstance(element, IntegerType) else 64
+    size = element.size if isinstance(element, AnyFloat) else max(1, bits // 8)
+    return size * math.prod(shape_of_memory(t))

@@ -25,7 +25,7 @@ PIPELINES = {
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,hoist-invariant-factors,cse,dce",
     "loop-to-tile": "plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,dce,"
     "tile-assign-layouts,tile-stage-operands,cse",
-    "tile-to-kernel": "lower-tile-to-kernel,cse,dce",
+    "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""
