@@ -73,8 +73,7 @@ def _simulator(compilation: Compilation) -> Run:
 
     def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         result = simulate(module, [to_numpy(t) for t in args])
-        if result.report.problems:
-            raise ExecutionError(str(result.report.problems[0]))
+        result.report.raise_errors()
         return [to_torch(a) for a in result.outputs]
 
     return run
