@@ -177,10 +177,11 @@ def within(got: Array, first: Array, real: Array, length: int) -> Array:
     """
     g, f = got.astype(np.float64), first.astype(np.float64)
     finite = np.isfinite(f) & np.isfinite(real)
-    scale = float(np.max(np.abs(real[finite]), initial=0.0))
-    own = float(np.max(np.abs(f - real)[finite], initial=0.0))
+    target = np.where(finite, real, 0.0)
+    scale = float(np.max(np.abs(target), initial=0.0))
+    own = float(np.max(np.abs(np.where(finite, f, 0.0) - target), initial=0.0))
     unit = 2.0**-53 if got.dtype == np.float64 else 2.0**-24
     rounding = _UNIT_ROUNDOFF.get(got.dtype.name, 2.0**-3)
     tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit)
-    close = np.abs(g - real) <= tolerance
+    close = np.abs(g - target) <= tolerance
     return np.where(finite, close, (g == f) | (np.isnan(g) & np.isnan(f)))
