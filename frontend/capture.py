@@ -83,7 +83,9 @@ class CapturedProgram:
         `arguments` is what `bind` gave; it is needed where the program returns or updates one.
         """
         if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
-            raise CompileError("this program returns or changes its arguments, so they are needed to restore its result")
+            raise CompileError(
+                "this program returns or changes its arguments, so they are needed to restore its result"
+            )
         for result, argument in self.updates:
             with torch.no_grad():
                 (arguments or [])[argument].copy_(results[result])

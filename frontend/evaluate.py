@@ -72,7 +72,9 @@ def load_file(path: str) -> Program:
             exec(compile(tree, path, "exec"), namespace)
     function = namespace.get("model", namespace.get("fn"))
     if not callable(function) or "inputs" not in namespace:
-        raise CompileError("the file defines no `model` or `fn` with `inputs`, nor ends with an expression", location=path)
+        raise CompileError(
+            "the file defines no `model` or `fn` with `inputs`, nor ends with an expression", location=path
+        )
     inputs = namespace["inputs"]
     if isinstance(inputs, dict):
         return Program(function, (), inputs, place=(path, 1))

@@ -81,7 +81,8 @@ class GraphImporter:
         target = node.target
         if target is operator.getitem:
             source, index = node.args
-            assert isinstance(source, Node) and isinstance(index, int)
+            assert isinstance(source, Node)
+            assert isinstance(index, int)
             values = self._values[source.name]
             self._values[node.name] = values if isinstance(values, SSAValue) else values[index]
             return
@@ -109,7 +110,9 @@ class GraphImporter:
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):
             if value.name not in self._values:
-                raise UnsupportedError("an argument is computed from a tensor's shape or contents, which is not supported")
+                raise UnsupportedError(
+                    "an argument is computed from a tensor's shape or contents, which is not supported"
+                )
             return self._values[value.name]
         if isinstance(value, tuple | list):
             return [self._value(v) for v in value]

@@ -81,12 +81,12 @@ class DecomposeTorchPass(ModulePass):
     tensors are cast to f32 before an operator computes on them and its result is rounded once, where PyTorch rounds.
 
     ```
-    %0 = torch.add.Tensor(self = %x, other = %bias, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+    %0 = torch.add.Tensor(self = %x, other = %b, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
     ```
     becomes
     ```
-    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
-    %0 = arith.addf %x, %b : tensor<16x64xf32>
+    %1 = tensor.index_map %b[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %0 = arith.addf %x, %1 : tensor<16x64xf32>
     ```
     """
 

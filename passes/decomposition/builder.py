@@ -103,7 +103,9 @@ class Builder:
 
     # Elementwise operations
 
-    def _pick(self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None) -> Callable[..., Operation]:
+    def _pick(
+        self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None
+    ) -> Callable[..., Operation]:
         element = element_type(x.type)
         chosen = float_op if is_float(element) else bool_op if element == i1 else int_op
         if chosen is None:

@@ -57,9 +57,7 @@ def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
 
 
 @decomposes("matmul", "mm", "bmm")
-def matmul(
-    b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAValue | None = None
-) -> SSAValue:
+def matmul(b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAValue | None = None) -> SSAValue:
     return product(b, self, mat2 if other is None else other)  # pyright: ignore[reportArgumentType]
 
 

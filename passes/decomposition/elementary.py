@@ -192,4 +192,3 @@ def log_sigmoid(b: Builder, self: SSAValue) -> SSAValue:
     x = b.working(self)
     rest = b.math(math.Log1pOp, b.exp(b.neg(b.abs(x))))
     return b.sub(b.minimum(x, b.like(x, 0)), rest)
-

@@ -1,0 +1,149 @@
+"""Comparisons, logic, bits, and selection."""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType, i1
+from xdsl.ir import SSAValue
+
+from ...dialects.payload import element_type, is_float
+from .builder import Builder, Number, work_type
+from .promotion import common_element, rounded
+from .registry import Decomposition, decomposes
+
+Operand = SSAValue | Number
+
+
+def compared(b: Builder, self: Operand, other: Operand) -> list[SSAValue]:
+    """Both sides of a comparison, in the type in which PyTorch compares them: its own, not that of the result."""
+    element = common_element([self, other])
+    values = [v if isinstance(v, SSAValue) else rounded(v, element) for v in (self, other)]
+    return b.unify(*values, element=work_type(element))
+
+
+def _comparison(predicate: str) -> Decomposition:
+    def decomposition(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
+        return b.cmp(predicate, *compared(b, self, other))
+
+    return decomposition
+
+
+for _predicate in ("eq", "ne", "lt", "le", "gt", "ge"):
+    decomposes(f"{_predicate}.Tensor", f"{_predicate}.Scalar")(_comparison(_predicate))
+
+
+@decomposes("isclose")
+def isclose(b: Builder, self: SSAValue, other: SSAValue, rtol: float, atol: float, equal_nan: bool) -> SSAValue:
+    x, y = compared(b, self, other)
+    close = b.cmp("eq", x, y)
+    if is_float(x.type):
+        allowed = b.plus(b.scaled(b.abs(y), rtol), atol)
+        finite = b.cmp("lt", b.abs(y), float("inf"))
+        close = b.either(close, b.both(finite, b.cmp("le", b.abs(b.sub(x, y)), allowed)))
+        return b.either(close, b.both(b.isnan(x), b.isnan(y))) if equal_nan else close
+    if rtol or atol:
+        raise b.unsupported("rtol", "a tolerance between integers is not supported")
+    return close
+
+
+@decomposes("isnan")
+def isnan(b: Builder, self: SSAValue) -> SSAValue:
+    x = b.working(self)
+    return b.isnan(x)
+
+
+@decomposes("isinf")
+def isinf(b: Builder, self: SSAValue) -> SSAValue:
+    x = b.floating(self)
+    return b.cmp("eq", b.abs(x), float("inf"))
+
+
+@decomposes("isfinite")
+def isfinite(b: Builder, self: SSAValue) -> SSAValue:
+    return b.cmp("lt", b.abs(b.floating(self)), float("inf"))
+
+
+@decomposes("isposinf")
+def isposinf(b: Builder, self: SSAValue) -> SSAValue:
+    return b.cmp("eq", b.floating(self), float("inf"))
+
+
+@decomposes("isneginf")
+def isneginf(b: Builder, self: SSAValue) -> SSAValue:
+    return b.cmp("eq", b.floating(self), float("-inf"))
+
+
+@decomposes("logical_not")
+def logical_not(b: Builder, self: SSAValue) -> SSAValue:
+    return b.negated(b.truth(self))
+
+
+@decomposes("logical_and")
+def logical_and(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    return b.both(*b.unify(b.truth(self), b.truth(other), element=i1))
+
+
+@decomposes("logical_or")
+def logical_or(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    return b.either(*b.unify(b.truth(self), b.truth(other), element=i1))
+
+
+@decomposes("logical_xor")
+def logical_xor(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    return b.math(arith.XOrIOp, *b.unify(b.truth(self), b.truth(other), element=i1))
+
+
+@decomposes("bitwise_not")
+def bitwise_not(b: Builder, self: SSAValue) -> SSAValue:
+    x = b.working(self)
+    return b.negated(x) if element_type(x.type) == i1 else b.math(arith.XOrIOp, x, b.like(x, -1))
+
+
+def _bitwise(op: type) -> Decomposition:
+    def decomposition(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
+        return b.math(op, *b.unify(self, other))
+
+    return decomposition
+
+
+for _name, _op in (("and", arith.AndIOp), ("or", arith.OrIOp), ("xor", arith.XOrIOp)):
+    decomposes(*(f"{p}{_name}{s}.{k}" for p, s in (("bitwise_", ""), ("__", "__")) for k in ("Tensor", "Scalar")))(
+        _bitwise(_op)
+    )
+
+
+def _shifted(b: Builder, self: SSAValue, other: Operand) -> tuple[SSAValue, SSAValue, int]:
+    x, count = b.unify(self, other)
+    element = element_type(x.type)
+    if not isinstance(element, IntegerType) or element == i1:
+        raise b.unsupported("self", "only integers can be shifted")
+    return x, count, element.width.data
+
+
+@decomposes("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Tensor", "__lshift__.Scalar")
+def left_shift(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
+    x, count, width = _shifted(b, self, other)
+    legal = b.both(b.cmp("ge", count, 0), b.cmp("lt", count, width))
+    zero = b.like(x, 0)
+    return b.select(legal, b.math(arith.ShLIOp, x, b.select(legal, count, zero)), zero)
+
+
+@decomposes("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Tensor", "__rshift__.Scalar")
+def right_shift(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
+    x, count, width = _shifted(b, self, other)
+    legal = b.both(b.cmp("ge", count, 0), b.cmp("lt", count, width))
+    return b.math(arith.ShRSIOp, x, b.select(legal, count, b.like(x, width - 1)))
+
+
+@decomposes("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def where(b: Builder, condition: SSAValue, self: Operand, other: Operand) -> SSAValue:
+    element = work_type(b.result_element)
+    cond, x, y = (
+        b.operand(v, e, b.result_shape) for v, e in ((b.truth(condition), i1), (self, element), (other, element))
+    )
+    return b.select(cond, x, y)
+
+
+@decomposes("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(b: Builder, self: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
+    return where(b, mask, value, self)

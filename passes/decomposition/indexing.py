@@ -1,0 +1,122 @@
+"""Reads at places that tensors say: embedding, gather, advanced indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import i1
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects import tensor
+from ...dialects.payload import element_type, shape_of
+from .builder import Builder, broadcast_shape, dims, normal_dim
+from .registry import decomposes
+from .views import reshape_to
+
+
+def gathered(
+    b: Builder, source: SSAValue, exprs: Sequence[AffineExpr], shape: Sequence[int], indices: Sequence[SSAValue]
+) -> SSAValue:
+    """`source` read at `exprs`, whose symbols are `indices` (tensors of `shape`)."""
+    map = AffineMap(len(shape), len(indices), tuple(exprs))
+    return b.insert(tensor.GatherOp(source, map, indices))
+
+
+def wrapped(b: Builder, index: SSAValue, extent: int) -> SSAValue:
+    """`index` with negative values counted from the end."""
+    index = b.working(index)
+    return b.select(b.cmp("lt", index, 0), b.plus(index, extent), index)
+
+
+@decomposes("embedding")
+def embedding(
+    b: Builder,
+    weight: SSAValue,
+    indices: SSAValue,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> SSAValue:
+    if sparse:
+        raise b.unsupported("sparse", "sparse gradients are not supported")
+    rank = len(shape_of(indices.type))
+    shape = [*shape_of(indices.type), shape_of(weight.type)[1]]
+    index = b.place(b.working(indices), range(rank), shape)
+    return gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(rank)], shape, [index])
+
+
+@decomposes("index_select")
+def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAValue:
+    shape = list(shape_of(self.type))
+    dim = normal_dim(dim, len(shape))
+    if not shape:
+        return self
+    flat = reshape_to(b, b.working(index), [prod(shape_of(index.type))])
+    extent, shape[dim] = shape[dim], shape_of(flat.type)[0]
+    exprs = dims(len(shape))
+    exprs[dim] = AffineExpr.symbol(0)
+    return gathered(b, self, exprs, shape, [wrapped(b, b.place(flat, [dim], shape), extent)])
+
+
+@decomposes("gather")
+def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
+    shape = shape_of(index.type)
+    dim = normal_dim(dim, len(shape))
+    if not shape_of(self.type):
+        return b.broadcast(self, shape)
+    if not shape:
+        index, shape = reshape_to(b, index, [1]), (1,)
+    exprs = dims(len(shape))
+    exprs[dim] = AffineExpr.symbol(0)
+    found = gathered(b, self, exprs, shape, [wrapped(b, index, shape_of(self.type)[dim])])
+    return reshape_to(b, found, b.result_shape)
+
+
+@decomposes("take")
+def take(b: Builder, self: SSAValue, index: SSAValue) -> SSAValue:
+    flat = reshape_to(b, self, [prod(shape_of(self.type))])
+    shape = shape_of(index.type)
+    return gathered(b, flat, [AffineExpr.symbol(0)], shape, [wrapped(b, index, shape_of(flat.type)[0])])
+
+
+@decomposes("take_along_dim")
+def take_along_dim(b: Builder, self: SSAValue, indices: SSAValue, dim: int | None) -> SSAValue:
+    if dim is None:
+        return take(b, self, reshape_to(b, indices, [prod(shape_of(indices.type))]))
+    rank = len(shape_of(self.type))
+    dim = normal_dim(dim, rank)
+    own, other = list(shape_of(self.type)), list(shape_of(indices.type))
+    own[dim] = other[dim] = 1
+    shape = list(broadcast_shape([own, other]))
+    spread_index, spread_self = list(shape), list(shape)
+    spread_index[dim], spread_self[dim] = shape_of(indices.type)[dim], shape_of(self.type)[dim]
+    return gather(b, b.broadcast(self, spread_self), dim, b.broadcast(indices, spread_index), False)
+
+
+@decomposes("index.Tensor")
+def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSAValue:
+    own = shape_of(self.type)
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if any(element_type(i.type) == i1 for i in given.values()):
+        raise b.unsupported("indices", "a boolean mask gives a shape that depends on data, which is not supported")
+    if not given:
+        return self
+    together = broadcast_shape([shape_of(i.type) for i in given.values()])
+    places = list(given)
+    adjacent = places == list(range(places[0], places[0] + len(places)))
+    rest = [d for d in range(len(own)) if d not in given]
+    front = places[0] if adjacent else 0  # where the indexed dimensions appear in the result
+    shape = [*(own[d] for d in rest[:front]), *together, *(own[d] for d in rest[front:])]
+    at = [*range(front), *range(front + len(together), len(shape))]
+    exprs: list[AffineExpr] = []
+    symbols: list[SSAValue] = []
+    for d in range(len(own)):
+        if d not in given:
+            exprs.append(AffineExpr.dimension(at[rest.index(d)]))
+            continue
+        exprs.append(AffineExpr.symbol(len(symbols)))
+        spread = b.broadcast(wrapped(b, given[d], own[d]), together)
+        symbols.append(b.place(spread, range(front, front + len(together)), shape))
+    return gathered(b, self, exprs, shape, symbols)

@@ -1,0 +1,205 @@
+"""Several tensors in one, and tensors inside others: cat, stack, pads, triangles, scattered slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects.domain import DomainAttr
+from ...dialects.payload import element_type, shape_of
+from ...errors import ShapeError
+from .builder import Builder, Number, dims, normal_dim
+from .registry import decomposes
+from .views import clamped_range, reshape_to, shifted
+
+
+def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    """Tensors one after the other along `dim`. Each is read only where it lies; nothing is added to zeros."""
+    extents = [shape_of(t.type)[dim] for t in tensors]
+    shape = list(shape_of(tensors[0].type))
+    shape[dim] = sum(extents)
+    if len(tensors) == 1:
+        return tensors[0]
+    spread = [_within(b, t, dim, sum(extents[:i]), shape) for i, t in enumerate(tensors)]
+    index = b.iota(dim, shape)
+    result = spread[-1]
+    for i in reversed(range(len(tensors) - 1)):
+        result = b.select(b.cmp("lt", index, sum(extents[: i + 1])), spread[i], result)
+    return result
+
+
+def _within(b: Builder, x: SSAValue, dim: int, start: int, shape: Sequence[int], fill: Number = 0) -> SSAValue:
+    """`x` from `start` on along `dim` of a larger tensor of `shape`, `fill` elsewhere."""
+    exprs = dims(len(shape))
+    exprs[dim] = shifted(exprs[dim], -start)
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (exprs[dim],)), [(0, shape_of(x.type)[dim])])
+    return b.map(x, exprs, shape, inside, fill)
+
+
+@decomposes("cat")
+def cat(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    element = b.result_element
+    old_empty = [shape_of(t.type) == (0,) for t in tensors]  # PyTorch ignores these whatever the others' rank
+    real = [b.cast(t, element) for t, empty in zip(tensors, old_empty, strict=True) if not empty]
+    if not real:
+        return b.cast(tensors[0], element)
+    rank = len(shape_of(real[0].type))
+    dim = normal_dim(dim, rank)
+    for t in real:
+        rest = [[n for d, n in enumerate(shape_of(v.type)) if d != dim] for v in (t, real[0])]
+        if rest[0] != rest[1] or not rank:
+            raise ShapeError(
+                f"{list(shape_of(t.type))} cannot follow {list(shape_of(real[0].type))}", argument="tensors"
+            )
+    wide = [t for t in real if shape_of(t.type)[dim]]
+    return joined(b, wide or real[:1], dim)
+
+
+@decomposes("stack")
+def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    dim = normal_dim(dim, len(shape_of(tensors[0].type)) + 1)
+    parts: list[SSAValue] = []
+    for t in tensors:
+        shape = list(shape_of(t.type))
+        shape.insert(dim, 1)
+        parts.append(reshape_to(b, b.cast(t, b.result_element), shape))
+    return joined(b, parts, dim)
+
+
+def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(dimension, before, after) of PyTorch's padding list, which starts at the last dimension."""
+    rank = len(shape_of(x.type))
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise ShapeError(f"{list(pad)} for a tensor of rank {rank}", argument="pad")
+    return [(rank - 1 - i, pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
+
+
+@decomposes("constant_pad_nd")
+def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) -> SSAValue:
+    shape, own = list(shape_of(self.type)), shape_of(self.type)
+    exprs = dims(len(shape))
+    guarded: list[tuple[AffineExpr, tuple[int, int]]] = []
+    for dim, before, after in _pairs(b, self, pad):
+        shape[dim] += before + after
+        if shape[dim] < 0:
+            raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
+        exprs[dim] = shifted(exprs[dim], -before)
+        if before > 0 or after > 0:
+            guarded.append((exprs[dim], (0, own[dim])))
+    if not guarded:
+        return b.map(self, exprs, shape)
+    domain = DomainAttr.get(AffineMap(len(shape), 0, tuple(e for e, _ in guarded)), [bound for _, bound in guarded])
+    return b.map(self, exprs, shape, domain, value)
+
+
+@decomposes("pad")
+def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float | None) -> SSAValue:
+    if mode == "constant":
+        return constant_pad(b, self, pad, value or 0)
+    if mode not in _EDGES:
+        raise b.unsupported("mode", f"{mode!r} is not constant, reflect, replicate or circular")
+    for dim, before, after in _pairs(b, self, pad):
+        self = _edged(b, self, dim, before, after, mode)
+    return self
+
+
+def _mirror(expr: AffineExpr, total: int) -> AffineExpr:
+    return expr * -1 + total
+
+
+_EDGES: dict[str, Callable[[AffineExpr, int, int], tuple[AffineExpr, AffineExpr]]] = {
+    "reflect": lambda d, before, n: (_mirror(d, before), _mirror(d, before + 2 * (n - 1))),
+    "replicate": lambda d, before, n: (AffineExpr.constant(0), AffineExpr.constant(n - 1)),
+    "circular": lambda d, before, n: (shifted(d, n - before), shifted(d, -before - n)),
+}
+"""Which element each mode repeats at index `d` of the result: before the `n` real ones, and after them."""
+
+
+def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
+    """`x` with edges along `dim`: up to three pieces, each an affine view of its own range."""
+    own = shape_of(x.type)
+    n = own[dim]
+    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
+    if min(before, after) < 0 or max(before, after) > most or not n:
+        raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
+    shape = list(own)
+    shape[dim] = before + n + after
+    d = AffineExpr.dimension(dim)
+    left, right = _EDGES[mode](d, before, n)
+    ranges = [(left, 0, before), (shifted(d, -before), before, before + n), (right, before + n, shape[dim])]
+    views: list[tuple[SSAValue, int]] = []
+    for expr, low, high in ranges:
+        if high > low:
+            exprs = dims(len(shape))
+            exprs[dim] = expr
+            inside = DomainAttr.get(AffineMap(len(shape), 0, (d,)), [(low, high)])
+            views.append((b.map(x, exprs, shape, inside, 0) if high - low < shape[dim] else x, high))
+    result = views[-1][0]
+    index = b.iota(dim, shape) if len(views) > 1 else result
+    for view, high in reversed(views[:-1]):
+        result = b.select(b.cmp("lt", index, high), view, result)
+    return result
+
+
+@decomposes("tril")
+def tril(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
+    return _triangle(b, self, "le", diagonal)
+
+
+@decomposes("triu")
+def triu(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
+    return _triangle(b, self, "ge", diagonal)
+
+
+def _triangle(b: Builder, x: SSAValue, predicate: str, diagonal: int) -> SSAValue:
+    shape = shape_of(x.type)
+    row, column = b.iota(len(shape) - 2, shape), b.iota(len(shape) - 1, shape)
+    inside = b.cmp(predicate, column, b.plus(row, diagonal) if diagonal else row)
+    x = b.working(x)
+    return b.select(inside, x, b.like(x, 0))
+
+
+@decomposes("diag_embed")
+def diag_embed(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) -> SSAValue:
+    shape = b.result_shape
+    row, column = normal_dim(dim1, len(shape)), normal_dim(dim2, len(shape))
+    rest = [d for d in range(len(shape)) if d not in (row, column)]
+    along = AffineExpr.dimension(row if offset >= 0 else column)
+    exprs = [*(AffineExpr.dimension(d) for d in rest), along]
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (along,)), [(0, shape_of(self.type)[-1])])
+    spread = b.working(b.map(self, exprs, shape, inside, 0))
+    hit = b.cmp("eq", b.iota(column, shape), b.plus(b.iota(row, shape), offset))
+    return b.select(hit, spread, b.like(spread, 0))
+
+
+@decomposes("select_scatter")
+def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: int) -> SSAValue:
+    shape = shape_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    if not -shape[dim] <= index < shape[dim]:
+        raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
+    spread = b.place(b.cast(src, element_type(self.type)), [d for d in range(len(shape)) if d != dim], shape)
+    return b.select(b.cmp("eq", b.iota(dim, shape), index % shape[dim]), spread, self)
+
+
+@decomposes("slice_scatter")
+def slice_scatter(
+    b: Builder, self: SSAValue, src: SSAValue, dim: int, start: int | None, end: int | None, step: int
+) -> SSAValue:
+    shape = shape_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    first, size = clamped_range(start, end, step, shape[dim])
+    if not size:
+        return self
+    distance = shifted(AffineExpr.dimension(dim), -first)
+    exprs = dims(len(shape))
+    exprs[dim] = distance if step == 1 else distance // step
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (distance,)), [(0, (size - 1) * step + 1)])
+    spread = b.map(b.cast(src, element_type(self.type)), exprs, shape, inside, 0)
+    index = b.plus(b.iota(dim, shape), -first)
+    hit = b.both(b.cmp("ge", index, 0), b.cmp("le", index, (size - 1) * step))
+    if step != 1:
+        hit = b.both(hit, b.cmp("eq", b.rem(index, b.like(index, step)), 0))
+    return b.select(hit, spread, self)
