@@ -12,7 +12,14 @@ from typing import ClassVar
 from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, TensorType, i64
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
@@ -37,7 +44,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
 from .domain import DomainAttr
-from .payload import element_type
+from .payload import element_type, shape_of
 from .tensor import Kind, KindAttr, verify_kind
 
 
@@ -127,11 +134,54 @@ def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[At
         raise VerifyException(f"the body of '{op.name}' ends with a loop.yield of {', '.join(map(str, results))}")
 
 
+def verify_mixed_radix(map: AffineMap, extents: Sequence[int], shape: Sequence[int]) -> None:
+    """Check that `map` takes indices below `extents` to every coordinate below `shape`, each once, by the digits rule:
+    every index is a digit of one coordinate, with the product of the extents of the lower digits as its weight.
+    Raises VerifyException."""
+    if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
+        raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
+    seen = set[int]()
+    for result, size in zip(map.results, shape, strict=True):
+        digits = sorted(((w, d) for w, d in _digits(result) if extents[d] != 1), key=lambda digit: digit[0])
+        weight = 1
+        for w, d in digits:
+            if w != weight or d in seen:
+                raise VerifyException(f"{result} in the result map is not a number in mixed radix")
+            seen.add(d)
+            weight *= extents[d]
+        if weight != size:
+            raise VerifyException(f"{result} in the result map counts to {weight}, not to {size}")
+    if any(n != 1 and d not in seen for d, n in enumerate(extents)):
+        raise VerifyException("an index does not occur in the result map")
+
+
+def _digits(expr: AffineExpr) -> list[tuple[int, int]]:
+    """(weight, dimension) of every term of a sum; anything else is refused."""
+    if isinstance(expr, AffineConstantExpr) and expr.value == 0:
+        return []
+    if isinstance(expr, AffineDimExpr):
+        return [(1, expr.position)]
+    if isinstance(expr, AffineBinaryOpExpr):
+        if expr.kind == AffineBinaryOpKind.Add:
+            return _digits(expr.lhs) + _digits(expr.rhs)
+        lhs, rhs = expr.lhs, expr.rhs
+        if (
+            expr.kind == AffineBinaryOpKind.Mul
+            and isinstance(lhs, AffineDimExpr)
+            and isinstance(rhs, AffineConstantExpr)
+        ):
+            return [(rhs.value, lhs.position)]
+    raise VerifyException(f"{expr} in the result map is not a number in mixed radix")
+
+
 @irdl_op_definition
 class NestOp(IRDLOperation):
     """A kernel: every element of its results, computed independently from the free indices.
 
-    Result `r` has the nest's extents as shape and the type of the yielded value as element.
+    Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
+    map: that takes the indices to the coordinates at which the value is stored, each coordinate exactly once, as a
+    number in mixed radix (`to <affine_map<(d0, d1, d2) -> (d0, d1 * 64 + d2)>>`). Splitting a dimension leaves one
+    behind.
 
     ```
     %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
@@ -144,15 +194,27 @@ class NestOp(IRDLOperation):
 
     name = "loop.nest"
     extents = prop_def(DenseArrayBase.constr(i64))
+    result_map = opt_prop_def(AffineMapAttr)
     body = region_def("single_block")
     res = var_result_def()
     traits = traits_def(Pure())
 
-    def __init__(self, extents: Sequence[int], elements: Sequence[Attribute], body: Region):
+    def __init__(
+        self,
+        extents: Sequence[int],
+        elements: Sequence[Attribute],
+        body: Region,
+        result_map: AffineMap | None = None,
+        shape: Sequence[int] | None = None,
+    ):
+        """`shape` is that of the results, where a result map makes it another than the extents."""
         super().__init__(
-            properties={"extents": DenseArrayBase.from_list(i64, list(extents))},
+            properties={
+                "extents": DenseArrayBase.from_list(i64, list(extents)),
+                "result_map": None if result_map is None else AffineMapAttr(result_map),
+            },
             regions=[body],
-            result_types=[[TensorType(e, extents) for e in elements]],
+            result_types=[[TensorType(e, extents if shape is None else shape) for e in elements]],
         )
 
     @property
@@ -161,25 +223,37 @@ class NestOp(IRDLOperation):
         return tuple(int(e) for e in self.extents.get_values())
 
     def verify_(self) -> None:
-        for r in self.res:
-            if not isinstance(r.type, TensorType) or r.type.get_shape() != self.shape:
-                raise VerifyException(f"a nest over {list(self.shape)} yields tensors of that shape, not {r.type}")
+        shapes = {shape_of(r.type) if isinstance(r.type, TensorType) else None for r in self.res}
+        if self.result_map is not None:
+            if len(shapes) != 1 or None in shapes:
+                raise VerifyException("a nest with a result map has results of one shape")
+            shape = next(s for s in shapes if s is not None)
+            verify_mixed_radix(self.result_map.data, self.shape, shape)
+        elif shapes - {self.shape}:
+            raise VerifyException(
+                f"a nest over {list(self.shape)} yields tensors of that shape, not {self.res[0].type}"
+            )
         _verify_body(self, self.body.block, len(self.shape), [element_type(r.type) for r in self.res])
 
     @classmethod
     def parse(cls, parser: Parser) -> NestOp:
         args, extents = _parse_indices(parser)
+        result_map = parser.parse_attribute() if parser.parse_optional_keyword("to") else None
         parser.parse_punctuation("->")
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         attrs = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region(args)
-        op = cls.create(properties={"extents": extents}, regions=[body], result_types=types)
+        properties = {"extents": extents} if result_map is None else {"extents": extents, "result_map": result_map}
+        op = cls.create(properties=properties, regions=[body], result_types=types)
         op.attributes.update(attrs.data if attrs else {})
         return op
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         _print_indices(printer, self.body.block.args, self.extents)
+        if self.result_map is not None:
+            printer.print_string(" to ")
+            printer.print_attribute(self.result_map)
         printer.print_string(" -> ")
         printer.print_list(self.result_types, printer.print_attribute)
         printer.print_op_attributes(self.attributes, print_keyword=True)
@@ -287,7 +361,9 @@ class StagedReduceOp(IRDLOperation):
         types = [r.type for r in self.res]
         _verify_body(self, self.stages.block, 0, types)
         if [a.type for a in self.transport.block.args] != types * 2:
-            raise VerifyException("the transport takes all results twice: in the old frame, then those of the new frame")
+            raise VerifyException(
+                "the transport takes all results twice: in the old frame, then those of the new frame"
+            )
         end = self.transport.block.last_op
         if not isinstance(end, YieldOp) or [o.type for o in end.operands] != types:
             raise VerifyException("the transport yields every result, moved")

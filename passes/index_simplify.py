@@ -1,7 +1,7 @@
 """Simplifying index expressions with the ranges of their indices.
 
-xDSL's `AffineExpr` carries index maps through the IR, but its simplifier knows no ranges. Here an expression is held as a
-*form*, a sum of integer multiples of atoms plus a constant; an atom is an index, a symbol, or the floordiv or mod of
+xDSL's `AffineExpr` carries index maps through the IR, but its simplifier knows no ranges. Here an expression is held as
+a *form*, a sum of integer multiples of atoms plus a constant; an atom is an index, a symbol, or the floordiv or mod of
 a form by a positive number. Forms are plain tuples: equal expressions in the same ranges are usually equal objects, and
 hash cheaply, which is what fusion relies on to recognise equal values.
 
@@ -232,7 +232,7 @@ class Simplifier:
         return None
 
     def _nested_div(self, form: Form, divisor: int) -> Form | None:
-        """(e floordiv a + s) floordiv b = (e + a*s) floordiv (a*b), and (e mod m) floordiv c = (e floordiv c) mod m/c."""
+        """(e div a + s) div b = (e + a*s) div (a*b), and (e mod m) div c = (e div c) mod m/c."""
         for atom, coefficient in form.terms:
             if coefficient != 1:
                 continue
@@ -324,7 +324,7 @@ def _write_atom(atom: Atom) -> AffineExpr:
 
 
 def renumbered(form: Form, dims: dict[int, int], symbols: dict[int, int]) -> Form:
-    """`form` with its indices and symbols renamed; only to others in the same order of ranges (nothing is simplified)."""
+    """`form` with its indices and symbols renamed to others of the same ranges."""
 
     def rename(atom: Atom) -> Atom:
         if atom[0] == DIM:

@@ -8,11 +8,18 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block
 from xdsl.passes import ModulePass
 
+from ..dialects import loop
+from ..dialects.payload import element_type
 from .fusion.cost import Kernel
 from .fusion.plan import Search, candidates, mark, materialized
 from .fusion.pull import deep_recursion
+from .hoist_invariant_factors import hoist_factors
+from .lower_tensor_to_loop import make_nest
+from .merge_reductions import merge_reductions
+from .remarks import collect_remarks
 
 
 @dataclass(frozen=True)
@@ -59,4 +66,26 @@ class PlanFusionPass(ModulePass):
 
 
 def _mergeable(kernel: Kernel) -> bool:
-    return True
+    """Whether the reductions around each nested contraction become one staged reduction."""
+    nest = make_nest(kernel.graph, kernel.root, kernel.variables, element_type(kernel.output), {})
+    with collect_remarks():  # they would speak of a program that may never be
+        hoist_factors(nest.body)
+        merge_reductions(nest.body)
+    merged = _each_nested_reduction_once(nest.body.block)
+    nest.erase()
+    return merged
+
+
+def _each_nested_reduction_once(block: Block) -> bool:
+    """Whether at most one op of every body holds contractions: otherwise they are computed several times."""
+    holders = 0
+    for op in block.ops:
+        if isinstance(op, loop.StagedReduceOp):
+            bodies = [stage.body.block for stage in op.stage_ops]
+        else:
+            bodies = [region.block for region in op.regions]
+        nested = [o for body in bodies for o in body.ops if isinstance(o, loop.ReduceOp | loop.StagedReduceOp)]
+        holders += bool(nested)
+        if not all(_each_nested_reduction_once(body) for body in bodies):
+            return False
+    return holders <= 1

@@ -6,8 +6,9 @@ import itertools
 import random
 
 import pytest
-from deplodock.passes.index_simplify import compose, is_linear, range_of, simplify_expr, simplify_map
 from xdsl.ir.affine import AffineExpr, AffineMap
+
+from deplodock.passes.index_simplify import compose, is_linear, range_of, simplify_expr, simplify_map
 
 d0, d1, d2, d3 = (AffineExpr.dimension(i) for i in range(4))
 
