@@ -22,7 +22,7 @@ from . import get_all_passes
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
     "torch-to-tensor": "decompose-torch,cse,dce",
-    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,hoist-invariant-factors,cse,dce",
+    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,hoist-invariant-factors,merge-reductions,cse,dce",
     "loop-to-tile": "plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,dce,"
     "tile-assign-layouts,tile-stage-operands,cse",
     "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers",
