@@ -141,3 +141,26 @@ def test_tolerance():
     assert within(first, first, real, 1).all()
     assert within(np.array([1 + 2e-7, 2, np.inf], np.float32), first, real, 1).all()
     assert list(within(np.array([1 + 1e-5, 2, np.nan], np.float32), first, real, 1)) == [False, True, False]
+
+
+RACE = KERNEL.replace(
+    "  %r = kernel.pick %a5",
+    """  %b = kernel.shared : memref<32xf32, "shared">
+  %c31 = arith.constant 31 : index
+  %m = arith.subi %c31, %t : index
+  kernel.store %a5, %b[%t] : memref<32xf32, "shared"> (index), vector<1xf32>
+  BARRIER
+  %a6 = kernel.load %b[%m] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  %r = kernel.pick %a6""",
+)
+
+
+def test_races_count_once_barriers_are_placed():
+    bare, guarded = module(RACE.replace("BARRIER", "")), module(RACE.replace("BARRIER", "kernel.barrier"))
+    checker = Checker(module(TENSOR))
+    checker.after("to-kernel", bare)
+    checker.after("place-barriers", guarded)
+    with pytest.raises(ExecutionError, match="after pass spoil: race: thread 0 of block 0 reads what another"):
+        checker.after("spoil", bare)
+    with pytest.raises(ExecutionError, match="after pass place-barriers: race"):
+        Checker(module(TENSOR)).after("place-barriers", bare)

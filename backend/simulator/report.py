@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -79,13 +80,14 @@ class Report:
         else:
             self._findings[kind, op] = Finding(kind, message, op_text(op), location_text(op), count)
 
-    def raise_errors(self) -> None:
-        """Raise ExecutionError for the first finding, if there is any."""
-        if not self._findings:
+    def raise_errors(self, *, allow: Collection[Kind] = ()) -> None:
+        """Raise ExecutionError for the first finding, if there is any of a kind other than those in `allow`."""
+        findings = [f for f in self.findings if f.kind not in allow]
+        if not findings:
             return
-        first, more = self.findings[0], len(self._findings) - 1
+        more = len(findings) - 1
         others = f"; {more} more finding{'s' * (more > 1)}" if more else ""
-        raise ExecutionError(f"{first}{others}", location=first.location)
+        raise ExecutionError(f"{findings[0]}{others}", location=findings[0].location)
 
     def __str__(self) -> str:
         lines = [str(f) for f in self.findings]
