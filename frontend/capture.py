@@ -149,8 +149,11 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.forward = function
-        self.__signature__ = inspect.signature(function)
+        try:
+            self.__signature__ = inspect.signature(function)
+            self.forward = function
+        except ValueError:  # a builtin such as torch.relu does not tell its parameters
+            self.forward = lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
