@@ -115,7 +115,7 @@ class AllocateSharedPass(ModulePass):
     are never in use together lie on the same bytes (first fit, in program order).
     Why: a block has one shared allocation, and how much it takes decides how many blocks run at once.
     Why here: `place-barriers` comes next and treats buffers that overlap as the same memory; without offsets it could
-    not see that one buffer's writes endanger the other's reads. In a kernel that has barriers already, nothing is shared.
+    not see that one buffer's writes endanger the other's reads. In a kernel with barriers already, nothing is shared.
 
     ```mlir
     %a = kernel.shared : memref<4096xf32, "shared">           // last used before %b is first used

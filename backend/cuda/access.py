@@ -24,6 +24,8 @@ def memory_shape(t: Attribute) -> tuple[int, ...]:
     shape = tuple(t.get_shape())
     if not isinstance(t.layout, NoneAttr) or any(extent < 0 for extent in shape):
         raise CompileError(f"{t} is no dense memory of static shape")
+    if isinstance(t.element_type, IndexType):
+        raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
     return shape
 
 

@@ -1,8 +1,8 @@
 """The device functions that generated kernels call: the only place with inline assembly and intrinsics.
 
 Every helper has a CUDA text and a host text with the same meaning in plain C++, so that the printed kernels can also be
-compiled for a CPU: the section between `// --- helpers` and `// --- kernels` of a printed module is replaced by the host
-texts there. Only helpers that a module uses are printed.
+compiled for a CPU, with host texts in the section between `// --- helpers` and `// --- kernels`. Only helpers that a
+module uses are printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Helper:
-    """`name` is the C++ name (overloads share it), `cuda` and `host` are its definitions; `needs` are keys of others."""
+    """`name` is the C++ name (overloads share it), `cuda` and `host` define it; `needs` are the keys of others."""
 
     name: str
     cuda: str

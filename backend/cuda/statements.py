@@ -82,9 +82,7 @@ class Statements:
         if len(group.ops) == 1:
             writer.comment_place(group.ops[0])
         for op in group.ops:
-            if op in outside and (target := writer.preferred.get(op.results[0])) is not None:
-                continue
-            if op in outside:
+            if op in outside and op.results[0] not in writer.preferred:
                 writer.declare(op.results[0], alignment=alignment_of(op.results[0]))
         with writer.registers_loop(group.size) as r:
             for op in group.ops:
