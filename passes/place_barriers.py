@@ -62,7 +62,8 @@ class PlaceBarriersPass(ModulePass):
 
     What: follows each kernel in program order and remembers the shared accesses since the last barrier. In front of an
     access that meets a pending one of the same bytes, at least one of them a write, it inserts a barrier, which clears
-    all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start.
+    all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start; one that
+    only reads shared memory waits once, in front of it.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 
@@ -121,6 +122,9 @@ class _Placement:
         return {**pending, **dict.fromkeys(accesses)}
 
     def _loop(self, op: scf.ForOp, pending: Pending) -> Pending:
+        inside = list(_accesses_inside(op))
+        if not any(a.writes for a in inside) and not any(isinstance(o, BarrierOp) for o in op.walk()):
+            return self._meet(op, inside, pending)  # a loop that only reads waits once, in front of it
         entry, leaving = pending, self.block(op.body.block, pending)
         while not leaving.keys() <= entry.keys():
             entry = {**entry, **leaving}

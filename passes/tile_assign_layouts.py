@@ -12,11 +12,11 @@ from xdsl.passes import ModulePass
 
 from ..dialects import payload, tile
 from ..dialects.layouts import LayoutAttr
-from ..dialects.linear_layout import Linear
+from ..dialects.linear_layout import Linear, patch
 from ..dialects.locations import copy_location
 from ..dialects.payload import element_type, shape_of
 from ..dialects.schedule import ScheduleAttr
-from .layout_assignment.anchors import Preference, contraction_layout, memory_layout, preference
+from .layout_assignment.anchors import Preference, memory_layout, preference, thread_rows
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
 from .tile_layouts import attr_of, layout_in_registers, linear_of
 
@@ -89,6 +89,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     found = kernel.attributes.get("schedule")
     schedule = found if isinstance(found, ScheduleAttr) else None
     row_in_warp = any(c.dots and 1 in c.reduced for c in classes)
+    rows = thread_rows(classes, schedule, warps)
     layouts: dict[int, Linear] = {}
     given: dict[int, Linear] = {}
     for c in classes:
@@ -102,7 +103,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     for c in sorted(classes, key=strength):
         layout = given.get(id(c))
         if layout is None and c.dots:
-            layout = contraction_layout(c, schedule, warps, row_in_warp)
+            layout = patch(c.shape, rows, warps, row_in_warp)
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:

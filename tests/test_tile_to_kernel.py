@@ -20,7 +20,7 @@ TILE = (
     "lower-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce,"
     "tile-assign-layouts,check-border{level=tile},tile-stage-operands,cse"
 )
-KERNEL = "lower-tile-to-kernel,check-border{level=kernel},place-barriers,cse,dce"
+KERNEL = "lower-tile-to-kernel,check-border{level=kernel},cse,dce,allocate-shared,place-barriers"
 
 SOFTMAX = """
 func.func @main(%x: tensor<{m}x{n}xf32>) -> tensor<{m}x{n}xf32> {{

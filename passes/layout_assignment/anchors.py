@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import MemRefType, TensorType
 from xdsl.ir import SSAValue
 
 from ...dialects import tile
-from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
+from ...dialects.linear_layout import LANES, Linear, blocked, log2
 from ...dialects.payload import shape_of
 from ...dialects.schedule import ScheduleAttr
 from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
@@ -98,9 +98,10 @@ def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: s
     return blocked(shape, order, vec, warps, warp_order)
 
 
-def contraction_layout(c: TileClass, schedule: ScheduleAttr | None, warps: int, row_in_warp: bool) -> Linear:
-    """The accumulator's layout: the register tile of the schedule, or one that is about square."""
-    m, n = c.shape
-    each = max(m * n // (LANES * warps), 1)
-    rows = schedule.thread.data[0].data if schedule is not None and len(schedule.thread) else 1 << log2(each) // 2
-    return patch((m, n), rows, warps, row_in_warp)
+def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:
+    """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
+    as the schedule says, or such that the largest accumulator's registers are about square."""
+    if schedule is not None and len(schedule.thread):
+        return schedule.thread.data[0].data
+    largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
+    return 1 << log2(max(largest // (LANES * warps), 1)) // 2
