@@ -21,8 +21,8 @@ from xdsl.ir import Attribute, SSAValue
 
 from ..dialects import kernel
 from ..dialects.locations import location_text
-from ..dialects.payload import element_type
 from ..errors import CompileError, ExecutionError
+from .cuda.printer import kernel_names
 
 _DTYPES: dict[str, Any] = {
     "f64": np.float64,
@@ -73,9 +73,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """`kernel` on a grid of `grid` blocks of `threads` threads, with `shared` bytes of dynamic shared memory.
+    """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
 
-    `buffers` are the kernel's arguments, as positions in the plan's buffers; `grid` and `threads` may have up to three
+    Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the plan's buffers; `grid` and `threads` may have up to three
     extents.
     """
 
@@ -166,9 +166,8 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     return LaunchPlan(*_with_slots(buffers, launches, arguments), arguments, inputs, _slot_sizes(buffers, arguments))
 
 
-def buffer_dtype(t: Attribute) -> str:
-    """The name of a memref's element type in a plan. Raises CompileError for one that has no storage."""
-    e = element_type(t)
+def buffer_dtype(e: Attribute) -> str:
+    """The name of an element type in a plan. Raises CompileError for one that has no storage."""
     if isinstance(e, IndexType):
         return "index"
     name = f"ui{e.width.data}" if isinstance(e, IntegerType) and str(e).startswith("ui") else str(e)
@@ -189,11 +188,14 @@ class _Names:
         return self.mint(f"{base}_{count}") if count else base
 
 
-def _main_and_kernels(module: ModuleOp) -> tuple[FuncOp, dict[str, kernel.FuncOp]]:
+def _main_and_kernels(module: ModuleOp) -> tuple[FuncOp, dict[str, tuple[str, kernel.FuncOp]]]:
+    """`@main`, and by symbol each kernel with its name in the CUDA text."""
     mains = [op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main"]
     if len(mains) != 1:
         raise CompileError("the module has no @main")
-    return mains[0], {op.sym_name.data: op for op in module.ops if isinstance(op, kernel.FuncOp)}
+    names = kernel_names(module)
+    funcs = {op.sym_name.data: op for op in module.ops if isinstance(op, kernel.FuncOp)}
+    return mains[0], {symbol: (names[symbol], op) for symbol, op in funcs.items()}
 
 
 def _buffer(value: SSAValue, names: _Names) -> Buffer:
@@ -201,12 +203,12 @@ def _buffer(value: SSAValue, names: _Names) -> Buffer:
     shape = tuple(value.type.get_shape())
     if any(d < 0 for d in shape):
         raise CompileError("a buffer of unknown size", argument=value.name_hint)
-    return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type))
+    return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type.element_type))
 
 
 def _add_launch(
     op: kernel.LaunchOp,
-    kernels: dict[str, kernel.FuncOp],
+    kernels: dict[str, tuple[str, kernel.FuncOp]],
     number: dict[SSAValue, int],
     buffers: list[Buffer],
     launches: list[Launch],
@@ -214,7 +216,7 @@ def _add_launch(
     name = op.kernel.root_reference.data
     if name not in kernels:
         raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
-    func = kernels[name]
+    cuda_name, func = kernels[name]
     if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
         raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
     written = {i for i, a in enumerate(func.body.block.args) if _is_written(a)}
@@ -224,7 +226,7 @@ def _add_launch(
         buffers[number[value]] = replace(old, first=first, last=len(launches), written=old.written or i in written)
     shared = func.shared.data if func.shared is not None else 0
     where = tuple(number[v] for v in op.buffers)
-    launches.append(Launch(name, (func.grid.data,), (func.threads,), shared, where))
+    launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where))
 
 
 def _is_written(memory: SSAValue) -> bool:

@@ -7,6 +7,6 @@ nobody wrote, accesses out of bounds or misaligned, barriers and shuffles that n
 Whether two accesses race is decided by what orders them, not by what happened to run first; so few seeds are enough.
 """
 
-from .program import EmulatedModule, EmulatedProgram, Report, compile_many, run_cuda_on_cpu
+from .program import EmulatedModule, EmulatedProgram, Report, compile_many, run_cuda_on_cpu, run_standalone_on_cpu
 
-__all__ = ["EmulatedModule", "EmulatedProgram", "Report", "compile_many", "run_cuda_on_cpu"]
+__all__ = ["EmulatedModule", "EmulatedProgram", "Report", "compile_many", "run_cuda_on_cpu", "run_standalone_on_cpu"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...errors import ExecutionError
 from ..cache import cache_folder
-from .host_text import translation_unit
+from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=default")
@@ -46,12 +46,30 @@ def build(sources: Sequence[str]) -> Path:
     return _kept(f"{key}.so", lambda target, folder: _compile_device(text, runtime, target, folder))
 
 
-def _compile_device(text: str, runtime: Path, target: Path, folder: Path) -> None:
+def build_standalone(source: str) -> Path:
+    """The executable of a standalone program. Raises ExecutionError if the text does not compile."""
+    text = host_text(source, standalone=True)
+    runtime = _runtime_object()
+    key = _digest(text, runtime.stem, "standalone", *_DEVICE_FLAGS)
+
+    def compile_program(target: Path, folder: Path) -> None:
+        unit = _compile_unit(text, folder)
+        _run([host_compiler(), str(unit), str(runtime), "-lm", "-ldl", "-o", str(target)])
+
+    return _kept(key, compile_program)
+
+
+def _compile_unit(text: str, folder: Path) -> Path:
     unit = folder / "unit.cpp"
     unit.write_text(text)
     _run([host_compiler(), *_DEVICE_FLAGS, f"-I{_HERE}", "-c", str(unit), "-o", str(folder / "unit.o")])
+    return folder / "unit.o"
+
+
+def _compile_device(text: str, runtime: Path, target: Path, folder: Path) -> None:
+    unit = _compile_unit(text, folder)
     link = [host_compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack"]
-    _run([*link, str(folder / "unit.o"), str(runtime), "-lm", "-ldl", "-o", str(target)])
+    _run([*link, str(unit), str(runtime), "-lm", "-ldl", "-o", str(target)])
 
 
 @cache

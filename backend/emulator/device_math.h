@@ -72,15 +72,17 @@ inline unsigned __float_as_uint(float x) { return emu_bit_cast<unsigned>(x); }
 inline double __longlong_as_double(long long x) { return emu_bit_cast<double>(x); }
 inline long long __double_as_longlong(double x) { return emu_bit_cast<long long>(x); }
 
+// The fast forms, as names: the host's own headers declare some of them too.
+#define __expf expf
+#define __exp2f exp2f
+#define __logf logf
+#define __log2f log2f
+#define __sinf sinf
+#define __cosf cosf
+#define __powf powf
+
 inline float rsqrtf(float x) { return float(1.0 / sqrt(double(x))); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-inline float __expf(float x) { return expf(x); }
-inline float __exp2f(float x) { return exp2f(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
-inline float __sinf(float x) { return sinf(x); }
-inline float __cosf(float x) { return cosf(x); }
-inline float __powf(float x, float y) { return powf(x, y); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }

@@ -25,10 +25,13 @@ def kernel_names(source: str) -> tuple[str, ...]:
     return tuple(_KERNEL.findall(_COMMENT.sub("", source)))
 
 
-def host_text(source: str) -> str:
-    """One program's text for the host. Raises ExecutionError for inline assembly without a host text."""
+def host_text(source: str, *, standalone: bool = False) -> str:
+    """One program's text for the host. Raises ExecutionError for inline assembly without a host text.
+
+    A standalone program includes headers, of which the emulator has the CUDA runtime's.
+    """
     text = _replace_assembly(source)
-    if _INCLUDE.search(text):
+    if _INCLUDE.search(text) and not standalone:
         raise ExecutionError("the emulator knows no header that CUDA text may include")
     text = _SHARED.sub(r'extern \1 __asm__("emu_shared_area");', text)
     return re.sub(r'extern\s+"C"\s+__global__', "__global__", text)

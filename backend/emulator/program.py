@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ExecutionError
 from ..launch_plan import Buffer, Launch, LaunchPlan
-from .build import build
+from .build import build, build_standalone
 from .host_text import kernel_names, source_name
 
 ACCESS_LIMIT = 4_000_000_000
@@ -60,6 +60,11 @@ def run_cuda_on_cpu(
 ) -> tuple[list[np.ndarray], list[Report]]:
     """Compile a printed program for the host and run it: `EmulatedProgram(source, plan).run(args, seeds)`."""
     return EmulatedProgram(source, plan).run(args, seeds)
+
+
+def run_standalone_on_cpu(source: str) -> subprocess.CompletedProcess[str]:
+    """Build a standalone program (`emit_standalone`) with the host compiler and run it: its exit code and output."""
+    return subprocess.run([str(build_standalone(source))], capture_output=True, text=True, check=False)
 
 
 def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:

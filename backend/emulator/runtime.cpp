@@ -288,6 +288,43 @@ void on_signal(int number, siginfo_t*, void*) {
   abort_launch();
 }
 
+// Runs the launch that is set up, block after block. Gives 0, or 1 if it stopped early.
+int run_launch(u64 seed) {
+  launch.first_serial = detector.first_of_launch = detector.serial + 1;
+  stack_t alternative{}, old_stack{};
+  static unsigned char signal_stack[64 * 1024];
+  alternative.ss_sp = signal_stack;
+  alternative.ss_size = sizeof signal_stack;
+  sigaltstack(&alternative, &old_stack);
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  for (int i = 0; i < 3; ++i) sigaction(signals[i], &action, &old_actions[i]);
+  running = true;
+  bool good = true;
+  const EmuIndex grid = launch.grid;
+  for (unsigned z = 0; good && z < grid.z; ++z)
+    for (unsigned y = 0; good && y < grid.y; ++y)
+      for (unsigned x = 0; good && x < grid.x; ++x) {
+        launch.block = {x, y, z};
+        good = run_block(seed);
+      }
+  running = false;
+  for (int i = 0; i < 3; ++i) sigaction(signals[i], &old_actions[i], nullptr);
+  sigaltstack(&old_stack, nullptr);
+  return good ? 0 : 1;
+}
+
+void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, const unsigned* extent, u64 shared) {
+  launch = Launch();
+  launch.call = call;
+  launch.arguments = arguments;
+  launch.grid = {grid[0], grid[1], grid[2]};
+  launch.extent = {extent[0], extent[1], extent[2]};
+  launch.shared_bytes = std::min<u64>(shared, EMU_MOST_SHARED);
+  if (!shared_cells) shared_cells = std::make_unique<Cells>(EMU_MOST_SHARED + variables_size());
+}
+
 }  // namespace
 
 extern "C" {
@@ -317,49 +354,21 @@ u64 emu_buffer_unwritten(int id, u64* first) {
 void emu_reset() {
   all_buffers.clear();
   reports.clear();
-  if (!shared_cells) shared_cells = std::make_unique<Cells>(EMU_MOST_SHARED + variables_size());
 }
 
-// Runs a kernel over its grid, block after block. Gives 0, or 1 if the launch stopped early.
+// Runs a kernel on the buffers `ids`; at most `limit` accesses. Gives 0, or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
                const char* const* names, int count, u64 seed, u64 limit) {
   std::vector<void*> pointers(count), arguments(count);
-  launch = Launch();
+  set_launch(call, arguments.data(), grid, extent, shared_bytes);
   for (int i = 0; i < count; ++i) {
     pointers[i] = emu_buffer_data(ids[i]);
     arguments[i] = &pointers[i];
     launch.buffers.push_back(all_buffers[ids[i]].get());
   }
-  launch.call = call;
-  launch.arguments = arguments.data();
   launch.names = names;
-  launch.grid = {grid[0], grid[1], grid[2]};
-  launch.extent = {extent[0], extent[1], extent[2]};
-  launch.shared_bytes = std::min<u64>(shared_bytes, EMU_MOST_SHARED);
   launch.limit = limit;
-  launch.first_serial = detector.first_of_launch = detector.serial + 1;
-
-  stack_t alternative{}, old_stack{};
-  static unsigned char signal_stack[64 * 1024];
-  alternative.ss_sp = signal_stack;
-  alternative.ss_size = sizeof signal_stack;
-  sigaltstack(&alternative, &old_stack);
-  struct sigaction action {};
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (int i = 0; i < 3; ++i) sigaction(signals[i], &action, &old_actions[i]);
-  running = true;
-  bool good = true;
-  for (unsigned z = 0; good && z < grid[2]; ++z)
-    for (unsigned y = 0; good && y < grid[1]; ++y)
-      for (unsigned x = 0; good && x < grid[0]; ++x) {
-        launch.block = {x, y, z};
-        good = run_block(seed);
-      }
-  running = false;
-  for (int i = 0; i < 3; ++i) sigaction(signals[i], &old_actions[i], nullptr);
-  sigaltstack(&old_stack, nullptr);
-  return good ? 0 : 1;
+  return run_launch(seed);
 }
 
 u64 emu_accesses() { return launch.accesses; }
@@ -378,6 +387,27 @@ void emu_report_numbers(int i, u64* out) {
   out[3] = r.other_thread;
   out[4] = r.pc ? r.pc - base : 0;
   out[5] = r.other_pc ? r.other_pc - base : 0;
+}
+
+// ---- for standalone programs ----
+
+void* emu_host_allocate(u64 size) {
+  const int id = emu_buffer_new(size, 1, 0);
+  return id < 0 ? nullptr : emu_buffer_data(id);
+}
+void emu_host_initialised(void* memory) {
+  for (auto& buffer : all_buffers)
+    if (buffer->near(address_of(memory))) buffer->initialised = true;
+}
+int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared, void** arguments) {
+  set_launch(call, arguments, grid, extent, shared);
+  const std::vector<const char*> names(all_buffers.size(), "a buffer, in bytes");
+  for (auto& buffer : all_buffers) launch.buffers.push_back(buffer.get());
+  launch.names = names.data();
+  launch.limit = ~u64(0);
+  const bool stopped = run_launch(0) != 0;
+  for (const Report& r : reports) std::fprintf(stderr, "%s: %s\n", r.kind.c_str(), r.text.c_str());
+  return stopped || !reports.empty();
 }
 
 // ---- for device code ----

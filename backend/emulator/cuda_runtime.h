@@ -1,0 +1,63 @@
+// The part of the CUDA runtime's interface that a standalone program uses, on the emulator: such a program then builds
+// with the host compiler alone, and what its kernels do wrong makes a launch fail.
+#pragma once
+#include <cstring>
+
+#include "device.h"
+
+typedef int cudaError_t;
+typedef int cudaStream_t;
+enum { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorLaunchFailure = 719 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+extern "C" {
+void* emu_host_allocate(unsigned long size);
+void emu_host_initialised(void* memory);
+int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, unsigned long shared,
+                    void** arguments);
+}
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorLaunchFailure ? "a kernel did what it must not" : error ? "out of memory" : "no error";
+}
+inline cudaError_t cudaMalloc(void** memory, unsigned long size) {
+  *memory = emu_host_allocate(size);
+  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaMemset(void* memory, int value, unsigned long size) {
+  std::memset(memory, value, size);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, unsigned long size, cudaMemcpyKind kind) {
+  std::memcpy(to, from, size);
+  if (kind == cudaMemcpyHostToDevice) emu_host_initialised(to);
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+template <class... A>
+cudaError_t cudaFuncSetAttribute(void (*)(A...), cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+template <class... A>
+struct EmuCurrent {
+  static void (*kernel)(A...);
+  __attribute__((no_sanitize("thread"))) static void call(void** arguments) { emu_call(kernel, arguments); }
+};
+template <class... A>
+void (*EmuCurrent<A...>::kernel)(A...);
+
+template <class... A>
+cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void** arguments, unsigned long shared,
+                             cudaStream_t) {
+  EmuCurrent<A...>::kernel = kernel;
+  const unsigned blocks[3] = {grid.x, grid.y, grid.z}, threads[3] = {block.x, block.y, block.z};
+  const int stopped = emu_host_launch(EmuCurrent<A...>::call, blocks, threads, shared, arguments);
+  return stopped ? cudaErrorLaunchFailure : cudaSuccess;
+}
