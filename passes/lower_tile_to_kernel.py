@@ -117,8 +117,9 @@ class _Kernel:
         """The register layout of a tile; a scalar is one register that all threads have."""
         if not isinstance(value.type, TensorType):
             return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
-        if (known := self._layouts.get(value.type)) is None:
-            known = self._layouts[value.type] = layout_in_registers(value, self.warps)
+        t: Attribute = value.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if (known := self._layouts.get(t)) is None:
+            known = self._layouts[t] = layout_in_registers(value, self.warps)
         return known
 
     def define(self, old: SSAValue, new: Index) -> None:
@@ -232,11 +233,11 @@ class _Kernel:
 
     def lower_for(self, op: scf.ForOp) -> None:
         starts = [self.of(v) for v in op.iter_args]
-        bounds = [self.of(v) for v in (op.lb, op.ub, op.step)]
+        lb, ub, step = self.of(op.lb), self.of(op.ub), self.of(op.step)
         body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
         for old, new in zip(op.body.block.args, body.args, strict=True):
             self.define(old, new)
-        loop = scf.ForOp(*bounds, starts, body)
+        loop = scf.ForOp(lb, ub, step, starts, body)
         loop.attributes.update(op.attributes)
         with self.out.inside(body):
             self.lower_block(op.body.block)

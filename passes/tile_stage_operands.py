@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from ..dialects import tile
 from ..dialects.layouts import SharedAttr
 from ..dialects.locations import copy_location
+from ..dialects.payload import shape_of
 from ..dialects.tile import encoding_of
 from .shared_layouts import Reader, choose_shared
 from .tile_layouts import attr_of, layout_in_registers
@@ -53,7 +54,7 @@ def stage_operands(kernel: tile.KernelOp) -> None:
     staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.DotOp)]:
         acc = layout_in_registers(op.acc, kernel.warps.data)
-        depth = op.lhs.type.get_shape()[1]  # pyright: ignore
+        depth = shape_of(op.lhs.type)[1]
         for i, operand in enumerate((op.lhs, op.rhs)):
             if isinstance(encoding_of(operand.type), SharedAttr):
                 continue

@@ -65,7 +65,9 @@ def test_properties_agree_with_enumeration(layout: Linear) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_apply_is_linear(layout: Linear) -> None:
-    for a, b in itertools.product([(0, 1, 0), (layout.registers >> 1, 4, 0), (layout.registers - 1, 21, layout.warps - 1)], repeat=2):
+    for a, b in itertools.product(
+        [(0, 1, 0), (layout.registers >> 1, 4, 0), (layout.registers - 1, 21, layout.warps - 1)], repeat=2
+    ):
         mixed = layout.apply(*(x ^ y for x, y in zip(a, b, strict=True)))
         assert mixed == tuple(x ^ y for x, y in zip(layout.apply(*a), layout.apply(*b), strict=True))
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import ModuleOp
+
 from deplodock.backend.check_each import make_inputs
 from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.schedule import ScheduleAttr
-from deplodock.dialects.tile import StageOp
 from deplodock.passes.pipelines import parse_passes
-from xdsl.dialects.builtin import ModuleOp
 
 TILE = (
     "lower-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce,"
@@ -178,8 +177,10 @@ func.func @main(%x: tensor<{m}x{n}xf32>) -> (tensor<{n}xf32>, tensor<f32>) {{
 """
 
 
-def schedule(block: list[int], chunk: list[int], warps: int, **more: list[int]) -> ScheduleAttr:
-    return ScheduleAttr.get(block, chunk, warps=warps, **more)
+def schedule(
+    block: list[int], chunk: list[int], warps: int, thread: tuple[int, ...] = (), serial: tuple[int, ...] = ()
+) -> ScheduleAttr:
+    return ScheduleAttr.get(block, chunk, warps=warps, thread=thread, serial=serial)
 
 
 def matmul(m: int, n: int, k: int, t: str = "f32", transposed: bool = False) -> str:
@@ -196,18 +197,18 @@ CASES = {
     "softmax odd row": (SOFTMAX.format(m=3, n=77), [schedule([1, 128], [128, 128], 2)]),
     "softmax rows of one warp": (SOFTMAX.format(m=10, n=32), [schedule([8, 32], [32, 32], 4)]),
     "softmax rows across warps": (SOFTMAX.format(m=6, n=60), [schedule([4, 64], [64, 64], 8)]),
-    "softmax chunked": (SOFTMAX.format(m=3, n=200), [schedule([1, 64], [64, 64], 2, serial=[1])]),
-    "softmax chunked rows": (SOFTMAX.format(m=7, n=100), [schedule([4, 32], [32, 32], 2, serial=[1])]),
-    "matmul": (matmul(32, 64, 32), [schedule([32, 32], [16], 2, thread=[4, 4])]),
-    "matmul odd": (matmul(37, 19, 45), [schedule([16, 16], [32], 2, thread=[2, 4])]),
-    "matmul odd wide": (matmul(70, 66, 21), [schedule([64, 64], [8], 2, thread=[8, 8])]),
-    "matmul transposed": (matmul(32, 32, 64, transposed=True), [schedule([32, 32], [32], 1, thread=[8, 4])]),
-    "matmul bf16": (matmul(40, 24, 33, "bf16", True), [schedule([32, 16], [16], 4, thread=[2, 2])]),
-    "matmul f16 few": (matmul(3, 5, 17, "f16"), [schedule([4, 4], [16], 2, thread=[1, 1])]),
+    "softmax chunked": (SOFTMAX.format(m=3, n=200), [schedule([1, 64], [64, 64], 2, serial=(1,))]),
+    "softmax chunked rows": (SOFTMAX.format(m=7, n=100), [schedule([4, 32], [32, 32], 2, serial=(1,))]),
+    "matmul": (matmul(32, 64, 32), [schedule([32, 32], [16], 2, thread=(4, 4))]),
+    "matmul odd": (matmul(37, 19, 45), [schedule([16, 16], [32], 2, thread=(2, 4))]),
+    "matmul odd wide": (matmul(70, 66, 21), [schedule([64, 64], [8], 2, thread=(8, 8))]),
+    "matmul transposed": (matmul(32, 32, 64, transposed=True), [schedule([32, 32], [32], 1, thread=(8, 4))]),
+    "matmul bf16": (matmul(40, 24, 33, "bf16", True), [schedule([32, 16], [16], 4, thread=(2, 2))]),
+    "matmul f16 few": (matmul(3, 5, 17, "f16"), [schedule([4, 4], [16], 2, thread=(1, 1))]),
     "matmul without tile rows": (matmul(3, 64, 40), [schedule([1, 64], [32], 2)]),
     "attention": (attention(33, 50, 16, 8), [schedule([32, 8], [32, 16, 16, 16], 4)]),
     "attention wide": (attention(20, 70, 12, 40), [schedule([16, 64], [32, 16, 16, 16], 4)]),
-    "attention few": (attention(5, 9, 4, 4), [schedule([4, 4], [4, 4, 4, 4], 2, thread=[2, 2])]),
+    "attention few": (attention(5, 9, 4, 4), [schedule([4, 4], [4, 4, 4, 4], 2, thread=(2, 2))]),
     "transpose": (TRANSPOSE.format(m=33, n=40), [schedule([16, 32], [], 4)]),
     "transpose narrow": (TRANSPOSE.format(m=33, n=40), [schedule([32, 1], [], 1)]),
     "gather": (GATHER.format(m=9, n=24), [schedule([4, 32], [], 2)]),

@@ -23,7 +23,7 @@ def element_bytes(t: Attribute) -> int:
     """The size in memory of one element of `t`; a boolean takes a byte."""
     e = element_type(t)
     if isinstance(e, IntegerType):
-        return max(e.width.data // 8, 1)
+        return max(e.bitwidth // 8, 1)
     if isinstance(e, IndexType):
         return 8
     assert isinstance(e, AnyFloat), e
@@ -55,7 +55,7 @@ class Access:
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
-def plan_access(op: tile.LoadOp | tile.StoreOp, places: Places, memory: MemRefType) -> Access:
+def plan_access(op: tile.LoadOp | tile.StoreOp, places: Places, memory: MemRefType[Attribute]) -> Access:
     """Compute where `op` goes: coordinates, the checks that are not always true, and the widest legal access."""
     coordinates = [places.place(places.form(e)) for e in op.map.data.results]
     checks: list[Place] = []
@@ -74,7 +74,7 @@ def plan_access(op: tile.LoadOp | tile.StoreOp, places: Places, memory: MemRefTy
     return access
 
 
-def _width(access: Access, bits: int, memory: MemRefType) -> int:
+def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
     """The number of consecutive registers that move at once."""
     shape = memory.get_shape()
     if not shape or any(p.per_register for p in (*access.coordinates, *access.checks)):
@@ -123,7 +123,7 @@ def holder_predicate(out: Emitter, layout: Linear) -> SSAValue | None:
 
 def load(out: Emitter, op: tile.LoadOp, source: SSAValue, places: Places, fill: SSAValue | None) -> SSAValue:
     """Emit the load; a vector with the registers of the tile's layout."""
-    memory, bits = _memref(source), len(places.layout.reg)
+    memory, bits = memory_type(source), len(places.layout.reg)
     access = plan_access(op, places, memory)
     if access.never and fill is not None:
         return out.emit(kernel.SplatOp(fill, places.layout.registers))
@@ -144,7 +144,7 @@ def load(out: Emitter, op: tile.LoadOp, source: SSAValue, places: Places, fill: 
 
 def store(out: Emitter, op: tile.StoreOp, value: SSAValue, target: SSAValue, places: Places) -> None:
     """Emit the store of the registers of a layout that holds nothing twice; every element is written by one thread."""
-    access = plan_access(op, places, _memref(target))
+    access = plan_access(op, places, memory_type(target))
     if access.never:
         return
     coordinates, checks = access.origins(out)
@@ -165,6 +165,7 @@ def store(out: Emitter, op: tile.StoreOp, value: SSAValue, target: SSAValue, pla
     )
 
 
-def _memref(value: SSAValue) -> MemRefType:
+def memory_type(value: SSAValue) -> MemRefType[Attribute]:
+    """The type of a buffer."""
     assert isinstance(value.type, MemRefType), value.type
-    return value.type
+    return value.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

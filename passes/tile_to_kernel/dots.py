@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, MemRefType, UnitAttr
+from xdsl.dialects.builtin import IndexType, UnitAttr
 from xdsl.ir import Block, SSAValue
 
 from ...dialects import kernel, tile
@@ -11,7 +11,7 @@ from ...dialects.linear_layout import Coordinate, Linear, Shared, log2
 from ...dialects.locations import location_text
 from ...dialects.payload import shape_of
 from ...errors import ScheduleError
-from .accesses import element_bytes
+from .accesses import element_bytes, memory_type
 from .emitter import Emitter
 from .shared import shared_place
 
@@ -60,10 +60,11 @@ def _slice(
     out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear, k: SSAValue, depth: int, operand: int
 ) -> SSAValue:
     """The registers of `layout`, which is that of k = 0, at `k`."""
-    assert isinstance(buffer.type, MemRefType)
     along = 1 - operand
     moving = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
-    place = shared_place(out, shared, layout, element_bytes(buffer.type.element_type), moving, out.bits_of(k, moving))
+    place = shared_place(
+        out, shared, layout, element_bytes(memory_type(buffer).element_type), moving, out.bits_of(k, moving)
+    )
     hint = "a" if operand == 0 else "b"
     return out.emit(
         kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor), hint

@@ -6,7 +6,7 @@ who the thread is goes to the head of the kernel, any other to where it is first
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
@@ -50,7 +50,7 @@ class Emitter:
         return self._blocks[-1]
 
     @contextmanager
-    def inside(self, block: Block) -> Iterator[None]:
+    def inside(self, block: Block) -> Generator[None]:
         """Append to `block`, a region of the op being built; what is computed there is forgotten afterwards."""
         self._blocks.append(block)
         self._memo.append({})

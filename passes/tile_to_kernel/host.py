@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ...dialects import kernel, tile
 from ...dialects.locations import location_text
+from ...dialects.payload import element_type, shape_of
 from ...errors import CompileError
 
 
-def buffer_type(t: Attribute) -> MemRefType:
+def buffer_type(t: Attribute) -> MemRefType[Attribute]:
     """The buffer that holds a tensor."""
-    assert isinstance(t, TensorType), t
-    return MemRefType(t.element_type, t.get_shape())
+    return MemRefType(element_type(t), shape_of(t))
 
 
 def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:

@@ -42,12 +42,10 @@ class Place:
 class Places:
     """Computes places for one tile of `layout` under given symbols (values of the tile level and what they became)."""
 
-    def __init__(
-        self, out: Emitter, layout: Linear, symbols: Sequence[SSAValue], lowered: Sequence[Index | SSAValue]
-    ) -> None:
+    def __init__(self, out: Emitter, layout: Linear, symbols: Sequence[SSAValue], lowered: Sequence[Index]) -> None:
         self.out = out
         self.layout = layout
-        self.lowered = list(lowered)
+        self.lowered: list[Index] = list(lowered)
         self.divisors = [divisor_of(s) for s in symbols]
         ranges = [range_of_value(s) for s in symbols]
         self.simplifier = Simplifier(layout.shape, ranges)
@@ -69,19 +67,20 @@ class Places:
         steps = [0] * len(self.layout.reg)
         divisor = form.constant
         for atom, factor in form.terms:
+            number: int = atom[1] if atom[0] in (DIM, SYM) else 0
             if atom[0] == DIM:
-                images = [b[atom[1]] for b in (*self.layout.lane, *self.layout.warp)]
+                images = [b[number] for b in (*self.layout.lane, *self.layout.warp)]
                 terms.append(self.out.thread_bits(images, factor)[0])
                 for bit, basis in enumerate(self.layout.reg):
-                    steps[bit] += factor * basis[atom[1]]
+                    steps[bit] += factor * basis[number]
                 divisor = gcd(divisor, *(factor * i for i in images))
             else:
                 terms.append(self.out.mul(self._scalar(atom), factor))
-                divisor = gcd(divisor, factor * (self.divisors[atom[1]] if atom[0] == SYM else 1))
+                divisor = gcd(divisor, factor * (self.divisors[number] if atom[0] == SYM else 1))
         return Place(self.out.sum([*terms, form.constant]), tuple(steps), divisor)
 
     def _is_linear(self, atom: Atom) -> bool:
-        return atom[0] == DIM and self._clean[atom[1]]
+        return atom[0] == DIM and bool(self._clean[atom[1]])
 
     def _is_scalar(self, atom: Atom) -> bool:
         """Whether the atom has one value for the whole tile."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel, tile
@@ -18,7 +17,7 @@ from ...dialects.payload import element_type
 from ...errors import ScheduleError
 from ..combining import combine
 from ..shared_layouts import Reader, choose_shared
-from .accesses import WIDEST, element_bytes, holder_predicate
+from .accesses import WIDEST, element_bytes, holder_predicate, memory_type
 from .emitter import Emitter, Index, is_disjoint
 
 
@@ -73,8 +72,7 @@ def store_shared(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue
 
 def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear) -> SSAValue:
     """A tile from `buffer` into the registers of `layout`."""
-    assert isinstance(buffer.type, MemRefType)
-    place = shared_place(out, shared, layout, element_bytes(buffer.type.element_type))
+    place = shared_place(out, shared, layout, element_bytes(memory_type(buffer).element_type))
     return out.emit(
         kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor)
     )
