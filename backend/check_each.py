@@ -7,7 +7,7 @@ float64, with a tolerance that comes from the rounding of the first version and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ _SYNCHRONISES = "place-barriers"
 """The pass after which a kernel may no longer have races; before it, barriers are not there yet."""
 
 
-def make_inputs(types: Sequence[Attribute], seed: int = 0) -> list[Array]:
+def make_inputs(types: Iterable[Attribute], seed: int = 0) -> list[Array]:
     """Random arguments of the given types: floats normal, integers 0 to 3 (they may be indices), booleans."""
     rng = np.random.default_rng(seed)
     found: list[Array] = []

@@ -157,6 +157,8 @@ def read(
         view = _strided(source, map, axes, domain)
         if view is not None:
             return view
+    if any(axis.size == 0 for axis in axes):
+        return _nothing(source, axes)  # no index at which a coordinate could be wrong
     dims = [axis.values() for axis in axes]
     mask = inside(domain, dims, symbols)
     places = coordinates(map, source.shape, dims, symbols, mask)
@@ -166,3 +168,12 @@ def read(
         return np.broadcast_to(fill if fill is not None else np.zeros((), source.dtype), shape)
     values = source[places] if places else source
     return values if fill is None else np.where(mask, values, fill)
+
+
+def _nothing(source: Array, axes: Sequence[Axis]) -> Array:
+    """The access over an empty space."""
+    rank = max(axis.position + 1 for axis in axes)
+    shape = [1] * rank
+    for axis in axes:
+        shape[rank - 1 - axis.position] = axis.size
+    return np.zeros(shape, source.dtype)

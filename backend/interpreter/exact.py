@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Attribute
 
@@ -23,9 +24,14 @@ from . import modular
 from .domains import BINARY, UNARY, Array, TypedDomain, numpy_dtype
 from .modular import P, Q
 
-SPECIAL = np.uint64(1 << 63)
-INF, NEG_INF, NAN = SPECIAL | np.uint64(1), SPECIAL | np.uint64(2), SPECIAL | np.uint64(3)
-ZERO, ONE = np.uint64(0), np.uint64(1 << 32 | 1)
+
+def _code(value: int) -> Array:
+    return np.asarray(value, np.uint64)
+
+
+SPECIAL = _code(1 << 63)
+INF, NEG_INF, NAN = _code(1 << 63 | 1), _code(1 << 63 | 2), _code(1 << 63 | 3)
+ZERO, ONE = _code(0), _code(1 << 32 | 1)
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _63 = np.uint64((1 << 63) - 1)
@@ -57,9 +63,9 @@ def _powers_of_two(prime: int) -> Array:
     return np.array([pow(2, e, prime) for e in range(-1200, 1201)], np.uint64)
 
 
-def encode_floats(x: Array) -> Array:
+def encode_floats(x: ArrayLike) -> Array:
     """Floats of any width as codes; equal floats give equal codes, -0.0 that of 0."""
-    x = np.asarray(x).astype(np.float64)
+    x = np.asarray(x, np.float64)
     finite = np.isfinite(x)
     fraction, exponent = np.frexp(np.where(finite, x, 0.0))
     mantissa = np.abs(fraction * 2.0**53).astype(np.uint64)
@@ -161,7 +167,7 @@ class ExactDomain(TypedDomain):
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)
         if name == "arith.negf":
-            return self._subtract(np.asarray(ZERO), x)
+            return self._subtract(ZERO, x)
         if name == "math.absf":
             return np.where(order(x) >= order(self.unary("arith.negf", x, element)), x, self._subtract(ZERO, x))
         if name == "math.exp":
@@ -171,7 +177,7 @@ class ExactDomain(TypedDomain):
         if name == "math.expm1":
             return _patched(name, self._subtract(self._exp(x), ONE), x)
         if name == "math.rsqrt":
-            return self._divide(np.asarray(ONE), self.unary("math.sqrt", x, element))
+            return self._divide(ONE, self.unary("math.sqrt", x, element))
         result = _hashed(name, x)
         for code, value in ((ZERO, 0.0), (ONE, 1.0)):
             known = float(UNARY[name](np.asarray(value)))
@@ -273,7 +279,7 @@ class ExactDomain(TypedDomain):
 
     def _exp(self, x: Array) -> Array:
         u, _ = unpack(x)
-        return pack(np.uint64(1), modular.four_to(u & np.uint64(0x7FFFFFFF)))
+        return pack(_code(1), modular.four_to(u & np.uint64(0x7FFFFFFF)))
 
     def _sum(self, x: Array, axes: tuple[int, ...]) -> Array:
         u, w = unpack(x)

@@ -131,8 +131,8 @@ class LoopFunctions(InterpreterFunctions):
         """Two chunks' results as one: each moved into the common frame stage by stage, then combined."""
         frame = [self.domain.constant(identity(r.kind.data, r.result.type), r.result.type) for r in op.stage_ops]
         for i, stage in enumerate(op.stage_ops):
-            moved = [interpreter.run_ssacfg_region(op.transport, (*x, *frame), "transport")[i] for x in (a, b)]
-            frame[i] = combine_values(self.domain, stage.kind.data, *moved, stage.result.type)
+            old, new = (interpreter.run_ssacfg_region(op.transport, (*x, *frame), "transport")[i] for x in (a, b))
+            frame[i] = combine_values(self.domain, stage.kind.data, old, new, stage.result.type)
         return tuple(frame)
 
     @impl(loop.LoadOp)

@@ -95,6 +95,6 @@ def matmul(a: Array, b: Array, prime: int) -> Array:
     ll = np.matmul(a0, b0).astype(np.uint64) % modulus
     hh = np.matmul(a1, b1).astype(np.uint64) % modulus
     mixed = (np.matmul(a0, b1) + np.matmul(a1, b0)).astype(np.uint64) % modulus
-    scale = np.uint64(1 << 16)
+    scale = np.asarray(1 << 16, np.uint64)
     upper = (multiply(hh, scale, prime) + mixed) % modulus
     return (multiply(upper, scale, prime) + ll) % modulus

@@ -8,6 +8,7 @@ from ...dialects import kernel
 from ..interpreter.domains import Array
 from .machine import Access, Machine
 from .memory import GlobalBuffer, SharedBuffer
+from .report import Kind
 
 
 def load_global(machine: Machine, op: kernel.LoadOp, buffer: GlobalBuffer, access: Access, fill: Array) -> Array:
@@ -67,6 +68,11 @@ def _cells(buffer: SharedBuffer, block: Array, thread: Array, place: Array) -> t
     return (np.repeat(block, buffer.cells), cells.reshape(-1)), np.repeat(thread, buffer.cells)
 
 
+def _elements(flags: Array, buffer: SharedBuffer) -> Array:
+    """Where any cell of an element is flagged."""
+    return np.asarray(flags.reshape(-1, buffer.cells).any(axis=1))
+
+
 def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, access: Access, fill: Array) -> Array:
     """Registers from shared memory."""
     machine.aligned(op, access, buffer.itemsize, buffer.offset)
@@ -74,13 +80,14 @@ def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, acces
     block, thread, place = access.selected()
     at, threads = _cells(buffer, block, thread, place)
     found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)
-    for kind, flags, text in (
+    mistakes: tuple[tuple[Kind, Array, str], ...] = (
         ("uninitialised", found.uninitialised, "{who} reads shared memory that was never written"),
         ("overlap", found.foreign, "{who} reads shared memory that was last written through another buffer"),
         ("race", found.race, "{who} reads what another thread writes, with no barrier in between"),
-    ):
+    )
+    for kind, flags, text in mistakes:
         if flags.any():
-            machine.find(kind, op, _spread(access, flags.reshape(-1, buffer.cells).any(axis=1)), text)
+            machine.find(kind, op, _spread(access, _elements(flags, buffer)), text)
     blocks = np.arange(len(machine.numbers))[:, None, None]
     return np.where(access.mask, buffer.data[blocks, access.place], fill)
 
@@ -97,6 +104,6 @@ def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, acc
     race = machine.shadow.write(at, threads, machine.epoch[at[0]], buffer.number, np.repeat(unchanged, buffer.cells))
     buffer.data[block, place] = value
     differs = ~machine.domain.same(buffer.data[block, place], value)
-    race = race.reshape(-1, buffer.cells).any(axis=1)
+    race = _elements(race, buffer)
     text = "{who} writes where another thread reads or writes, with no barrier in between"
     machine.find("race", op, _spread(access, race | differs), text)

@@ -68,7 +68,7 @@ class KernelFunctions(InterpreterFunctions):
     @impl(kernel.BarrierOp)
     def barrier(self, interpreter: Interpreter, op: kernel.BarrierOp, args: PythonValues) -> PythonValues:
         active = self.machine.active
-        arrive, all_arrive = active.any(axis=1), active.all(axis=1)
+        arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
         missing = ~active & (arrive & ~all_arrive)[:, None]
         self.machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
         self.machine.epoch += arrive.astype(np.int32)
