@@ -73,17 +73,48 @@ def plan_products(facts: Facts, target: Target, products: list[Product]) -> Sche
         sizes = Sizes(facts)
         sizes.set(main.row, rows)
         sizes.set(main.column, WIDEST_HEAD if nested and main.column in facts.free else columns)
-        patch = (min(thread[0], sizes.tile[main.row]), min(thread[1], sizes.tile[main.column]))
-        threads = sizes.tile[main.row] * sizes.tile[main.column] // (patch[0] * patch[1])
-        if chosen is not None and threads < 32:
-            break
-        chosen = sizes, max(1, threads // 32), patch
+        tile = sizes.tile[main.row], sizes.tile[main.column]
+        patch = _patch(tile, thread)
+        chosen = sizes, tile[0] * tile[1] // (patch[0] * patch[1] * 32), patch
         if sizes.blocks() >= target.sms:
             break
     assert chosen is not None
     sizes, warps, patch = chosen
+    warps = max(1, min(8, warps))
     _chunk(facts, sizes, products, main, nested, warps)
-    return sizes.schedule(min(8, warps), patch)
+    for p in products:  # operands of all products are in shared memory at the same time
+        while _shared_bytes(sizes, products) > target.shared_per_block * 3 // 4 and _halve(facts, sizes, p):
+            pass
+    return sizes.schedule(warps, patch)
+
+
+def _patch(tile: tuple[int, int], thread: tuple[int, int]) -> tuple[int, int]:
+    """The register tile of a thread, made smaller until a tile of the result keeps two warps busy."""
+    rows, columns = min(thread[0], tile[0]), min(thread[1], tile[1])
+    while rows * columns > 1 and tile[0] * tile[1] < 64 * rows * columns:
+        if rows >= columns:
+            rows //= 2
+        else:
+            columns //= 2
+    return rows, columns
+
+
+def _shared_bytes(sizes: Sizes, products: list[Product]) -> int:
+    """Bytes of the operands of all products, in f32."""
+    total = 0
+    for p in products:
+        own = sizes.elements(p.reduction.indices)
+        total += 4 * own * (sizes.tile[p.row] + sizes.tile[p.column])
+    return total
+
+
+def _halve(facts: Facts, sizes: Sizes, product: Product) -> bool:
+    """Make the longest chunk of `product` half as long; False if it is short already."""
+    index = max(product.reduction.indices, key=lambda i: sizes.tile[i])
+    if sizes.tile[index] <= 8:
+        return False
+    _set_group(facts, sizes, index, sizes.tile[index] // 2)
+    return True
 
 
 def _chunk(facts: Facts, sizes: Sizes, products: list[Product], main: Product, nested: bool, warps: int) -> None:

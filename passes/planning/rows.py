@@ -19,6 +19,10 @@ ROW_LIMIT = PER_THREAD * MAX_WARPS * 32
 """The longest row that one block keeps in registers."""
 
 
+WIDEST = 256
+"""How many values of an index one block takes when some of its reductions are the same for all of them."""
+
+
 def plan_elementwise(facts: Facts, target: Target) -> ScheduleAttr:
     """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
 
@@ -79,6 +83,11 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         return _plan_columns(facts, target, columns[-1])
     sizes = Sizes(facts)
     rest = [i for i in facts.free if i not in facts.reduced]
+    shared = [i for i in reduced if any(i not in r.around for r in facts.reductions)]
+    if shared:
+        # Some reductions do not depend on these: one block takes all values, or it would compute those again.
+        sizes.fill(reversed(shared), WIDEST)
+        return _chunked(facts, sizes, [i for i in reduced if i not in shared], 4096, 1)
     longest = max((_product(facts, r.indices) for r in facts.reductions if r.outermost), default=1)
     row = max(longest, _product(facts, rest))
     width = min(pow2_at_least(row), ROW_LIMIT)
@@ -89,11 +98,17 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
             sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     rows = _product(facts, reduced)
     together = pow2_at_most(min(4096 // min(width, 4096), max(1, rows // (4 * target.sms))))
-    sizes.fill(reversed(reduced), together)
-    sizes.chunk_reductions(max(width, 1024) if together == 1 else together * width)
+    return _chunked(facts, sizes, reduced, max(width, 1024) if together == 1 else together * width, together)
+
+
+def _chunked(facts: Facts, sizes: Sizes, rows: list[SSAValue], budget: int, together: int) -> ScheduleAttr:
+    """The schedule with `together` rows a block and reductions in chunks that fill tiles of `budget` elements."""
+    sizes.fill(reversed(rows), together)
+    sizes.chunk_reductions(budget)
     tile = max(sizes.elements({*r.around, *r.indices}) for r in facts.reductions)
     tile = max(tile, sizes.elements(facts.free))
-    return sizes.schedule(max(1, tile // (32 * PER_THREAD)))
+    many = len({op.source for op in facts.loads}) > 4
+    return sizes.schedule(max(1, tile // (32 * (PER_THREAD // 2 if many else PER_THREAD))))
 
 
 def _plan_columns(facts: Facts, target: Target, column: SSAValue) -> ScheduleAttr:
