@@ -60,7 +60,7 @@ def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduce
 
 def _first_user(sum: loop.ReduceOp, stages: Sequence[Stage]) -> Operation | None:
     """The stage for which the basis sum `sum` was added."""
-    return next((s.reduce for s in stages if sum in s.sums[1:]), None)
+    return next((s.reduce for s in stages if sum in s.sums[1:] and s.reduce is s.sums[0]), None)
 
 
 def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
@@ -194,10 +194,15 @@ def _times(builder: Builder, entry: Expr, value: SSAValue) -> SSAValue:
 
 
 def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
-    """Let everything after `staged` use its results; what lies between stages but is used after them is computed again."""
+    """Let everything after `staged` use its results. What lies between stages and is used after them is repeated."""
     place: Operation = staged
+    again = set[Operation]()
+    for op in reversed(between):
+        uses = [use.operation for result in op.results for use in result.uses]
+        if any(user in again or not _is_within(user, staged) for user in uses):
+            again.add(op)
     for op in between:
-        if any(not _is_within(use.operation, staged) for result in op.results for use in result.uses):
+        if op in again:
             copy = op.clone(results)
             assert staged.parent is not None
             staged.parent.insert_op_after(copy, place)

@@ -2,12 +2,12 @@
 
 A later reduction of a group uses earlier results, its *frame*: the sum of exp(s - m) uses the maximum m. Computed on a
 part of the range, the frame is that of the part; when the parts meet, the frame moves, and what was summed has to move
-with it. That is possible if each summand e(k, frame) has a finite linear representation: basis values b_i(k, frame) with
-`b_i(k, new) = sum_j T_ij(old, new) * b_j(k, old)`, where T does not depend on k. Then sums of the b_i move by T.
+with it. That is possible if each summand e(k, frame) has a finite linear representation: basis values b_i(k, frame)
+with `b_i(k, new) = sum_j T_ij(old, new) * b_j(k, old)`, where T does not depend on k. Then sums of the b_i move by T.
 
 `Typing` derives this from the body, value by value: s - m is a *shift* (basis {s - m, 1}), exp of a shift a *scale*, a
-scale times anything that ignores the frame is a scale, products are Kronecker products. Whatever has no representation is
-refused with a reason. Nothing here knows what is being computed.
+scale times anything that ignores the frame is a scale, products are Kronecker products. Whatever has no representation
+is refused with a reason. Nothing here knows what is being computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Expr: TypeAlias = tuple[object, ...]
 ("guard", value, a): `a`, but 0 where the old `value` is the identity of its reduction."""
 
 Recipe: TypeAlias = tuple[object, ...]
-"""A basis value: ("value", v) | ("one",) | ("mul" | "div", a, b) | ("select", condition, a): a where it holds, else 0."""
+"""A basis value: ("value", v) | ("one",) | ("mul" | "div", a, b) | ("select" | "unless", condition, a), else 0."""
 
 ONE: Expr = ("one",)
 ZERO: Expr = ("zero",)
@@ -75,10 +75,18 @@ def _mul(a: Expr, b: Expr) -> Expr:
         return ZERO
     if a == ONE:
         return b
-    return a if b == ONE else ("mul", a, b)
+    if b == ONE:
+        return a
+    if a[0] == "guard":  # 0 times whatever the old frame gives is 0
+        return ("guard", a[1], _mul(a[2], b))  # pyright: ignore[reportArgumentType]
+    if b[0] == "guard":
+        return ("guard", b[1], _mul(a, b[2]))  # pyright: ignore[reportArgumentType]
+    return ("mul", a, b)
 
 
 def _negated(a: Expr) -> Expr:
+    if a[0] == "guard":
+        return ("guard", a[1], _negated(a[2]))  # pyright: ignore[reportArgumentType]
     return ("sub", a[2], a[1]) if a[0] == "sub" else ("neg", a)
 
 
@@ -196,7 +204,11 @@ class Typing:
         if isinstance(type, Shift):
             return type.by
         if isinstance(type, OfFrame):
-            return ("sub", ("at", value, "new"), ("at", value, "old"))
+            move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
+            for member, reduce in self.members.items():
+                if reduce.kind.data == Kind.ADD and depends_on(value, {member}):
+                    move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
+            return move
         return ZERO
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
@@ -310,7 +322,7 @@ def _scaled(type: Kinds, value: SSAValue, head: Recipe, by: Recipe) -> Kinds:
 
 
 def _kronecker(a: Linear, b: Linear, value: SSAValue) -> Linear:
-    basis = [("mul", x, y) for x in a.basis for y in b.basis]
+    basis = [y if x == ONE else x if y == ONE else ("mul", x, y) for x in a.basis for y in b.basis]
     matrix = tuple(tuple(_mul(s, t) for s in row for t in other) for row in a.matrix for other in b.matrix)
     return Linear((("value", value), *basis[1:]), matrix)
 

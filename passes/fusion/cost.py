@@ -35,8 +35,8 @@ class Roof:
     """The same for f32 operands."""
     launch: float = 2.5e-6
     """Seconds before a kernel does anything."""
-    block: int = 128
-    """Extent of a contraction's tile along each of its two sides."""
+    blocks: tuple[int, ...] = (128, 64, 32, 16)
+    """Extents that a contraction's tile may have along each of its two sides; the first that occupies all cores."""
     chunk: int = 64
     """Extent of a tile along a reduced dimension."""
 
@@ -73,13 +73,16 @@ class Kernel:
     roof: Roof
     visited: dict[tuple[Node, int], None] = field(default_factory=dict[tuple[Node, int], None])
     contractions: list[Contraction] = field(default_factory=list[Contraction])
-    parents: dict[tuple[Node, int], int] = field(default_factory=dict[tuple[Node, int], int])
+    blocks: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
         self.free = sum(1 << v for v in self.variables)
         self._visit(self.root, ())
         self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
-        self.blocks = self._block_extents()
+        for side in self.roof.blocks:
+            self.blocks = self._block_extents(side)
+            if not self.contractions or self.blocks_in_flight >= self.roof.cores:
+                break
         self._products: dict[tuple[int, int], float] = {}
 
     def _visit(self, node: Node, chain: tuple[int, ...]) -> None:
@@ -98,8 +101,8 @@ class Kernel:
             for child in children(node, self.graph):
                 self._visit(child, chain)
 
-    def _block_extents(self) -> dict[int, int]:
-        """How many indices of a free dimension one block covers, for the dimensions that are cut."""
+    def _block_extents(self, block: int) -> dict[int, int]:
+        """How many indices of a free dimension one block covers, for those that tiles of `block` by `block` cut."""
         blocks = dict[int, int]()
         for c in self.contractions:
             if c.open or not c.left | c.right:
@@ -107,7 +110,7 @@ class Kernel:
             both = c.left & c.right & self.free
             for side in (c.left & ~both & self.free, c.right & ~both & self.free):
                 total = prod(self.graph.extents[v] for v in self.variables if side >> v & 1)
-                room = total if total <= 2 * self.roof.block else self.roof.block
+                room = total if total <= 2 * block else block
                 for v in reversed(self.variables):
                     if side >> v & 1 and v not in blocks:
                         blocks[v] = max(1, min(room, self.graph.extents[v]))
