@@ -69,7 +69,7 @@ class HoistFactors(RewritePattern):
         if under:
             divisor = _chain(kept, under[0], under[1:], arith.MulfOp)
             value = _chain(kept, value, [divisor], arith.DivfOp)
-        rewriter.insert_op(kept, InsertPoint.before(_end(block)))
+        rewriter.insert(kept, InsertPoint.before(_end(block)))
         _end(block).operands[0] = value
         _remove_dead(block)
         moved = list[Operation]()
@@ -168,7 +168,7 @@ def _chain(
 def _replace(op: loop.ReduceOp, ops: list[Operation], rewriter: PatternRewriter) -> None:
     """Put `ops`, which compute from the result of `op`, after it, and let all others use the last one."""
     users = [use for use in op.result.uses if use.operation not in ops]
-    rewriter.insert_op(ops, InsertPoint.after(op))
+    rewriter.insert(ops, InsertPoint.after(op))
     for use in users:
         use.operation.operands[use.index] = ops[-1].results[0]
     rewriter.notify_op_modified(op)
