@@ -15,6 +15,7 @@ from ...dialects.kernel import FoldOp, OuterFmaOp
 from ...dialects.kernel_access import LoadOp
 from ...dialects.kernel_ranges import constant_index
 from ...dialects.payload import ConstantOp, is_payload
+from .hints import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
 from .writer import Place, Writer
@@ -56,7 +57,7 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
     place = outer.owned(init)
     users = [use.operation for use in init.uses]
     if place is None or users.count(op) > 1 or any(op.is_ancestor(u) and u is not op for u in users):
-        hint = result.name_hint or argument.name_hint
+        hint = result.name_hint or argument.name_hint or hint_of(result)
         place = Place(writer.names.mint(hint), registers(argument), registers(argument) == 1)
         kind = writer.type_of(argument)
         if place.size == 1:
@@ -93,6 +94,7 @@ def _prefer(
 ) -> None:
     """Let yielded results be computed straight into the carried places where the old value is no longer needed."""
     for argument, value, place in zip(arguments, yielded, places, strict=True):
+        value = _accumulated(value)
         made = _maker(inner, value)
         if made is None or value in inner.writer.preferred or registers(value) != place.size:
             continue
@@ -100,6 +102,21 @@ def _prefer(
         last = inner.order.last_read.get(argument, -1)
         if last < number or last == number and _reads_before(inner, number, op, argument):
             inner.writer.preferred[value] = place
+
+
+def _accumulated(value: SSAValue) -> SSAValue:
+    """The value whose place `value` takes over, through contractions and loops that only they use."""
+    while True:
+        op = value.owner
+        if isinstance(op, scf.ForOp):
+            start = op.iter_args[op.results.index(value)]  # pyright: ignore[reportArgumentType]
+        elif isinstance(op, OuterFmaOp):
+            start = op.acc
+        else:
+            return value
+        if len(list(start.uses)) > 1:
+            return value
+        value = start
 
 
 def _maker(inner: Statements, value: SSAValue) -> tuple[int, Operation] | None:
@@ -139,7 +156,7 @@ def _rotate(
     for value, place, _ in moves:
         if not any(root in overwritten for root in roots(value)):
             continue
-        saved = Place(writer.names.mint(value.name_hint), place.size)
+        saved = Place(writer.names.mint(hint_of(value)), place.size)
         if place.size == 1:
             writer.line(f"const {writer.type_of(value)} {saved.name} = {writer.read(value).text};")
         else:

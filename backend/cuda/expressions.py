@@ -96,14 +96,20 @@ def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
         inner = EQUALITY if a.level != level else level
     right = level + 5 if level in (ADD, MUL) and operator not in ("+",) else inner
     right = MUL if level == ADD else right
+    if level in (BIT_AND, BIT_XOR, BIT_OR):
+        return Expr(f"{a.at(UNARY if a.level != level else level)} {operator} {b.at(inner)}", level)
     return Expr(f"{a.at(inner)} {operator} {b.at(right)}", level)
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """`a + b`, without zeros."""
+    """`a + b` for indices, without zeros and parentheses."""
     if a.text == "0":
         return b
-    return a if b.text == "0" else infix(a, "+", b, ADD)
+    if b.text == "0":
+        return a
+    if b.text.startswith("-"):
+        return Expr(f"{a.at(ADD)} - {b.text[1:]}", ADD) if b.level == UNARY else infix(a, "+", b, ADD)
+    return Expr(f"{a.at(ADD)} + {b.at(ADD)}", ADD)
 
 
 def multiply(a: Expr, factor: int) -> Expr:
@@ -191,6 +197,8 @@ def _integer(
             operands = [Expr(f"({unsigned}){o.at(UNARY)}", UNARY) for o in operands]
             return _narrowed(infix(operands[0], operator, operands[1], level), c)
         return infix(operands[0], operator, operands[1], level)
+    if is_index and name == "arith.addi":
+        return add(operands[0], operands[1])
     if name in INTEGER_OPERATORS:
         operator, level = INTEGER_OPERATORS[name]
         return _narrowed(infix(operands[0], operator, operands[1], level), c)

@@ -2,7 +2,8 @@
 
 Pointwise operations on equally many registers are gathered into groups that print as one unrolled loop. A group waits
 until something needs a result of it, so loads that stand between pointwise operations move in front of the group: that
-is legal because a group only reads and writes registers, and good because loads then start early. Operations that only
+is legal because a group only reads and writes registers, and good because loads then start early. Loads from global
+memory also move in front of barriers. Operations that only
 rename or renumber (constants, picks, index arithmetic used once) are no statements: they print where they are used.
 """
 
@@ -16,9 +17,10 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import BarrierOp, ExtractOp, IdOp, IndicesOp, PickOp, SharedOp, ShuffleXorOp, SplatOp
+from ...dialects.kernel import BarrierOp, ExtractOp, IndicesOp, PickOp, SharedOp, ShuffleXorOp, SplatOp, is_shared
+from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.locations import location_text
-from ...dialects.payload import ConstantOp, element_type, is_payload, shape_of
+from ...dialects.payload import ConstantOp, is_payload, shape_of
 
 INLINE_DEPTH = 5
 """Expressions nested deeper than this get a name."""
@@ -169,9 +171,28 @@ class Ordering:
             group.ops.append(op)
             self._maker[op.results[0]] = group
             return
+        if isinstance(op, LoadOp) and not is_shared(op.memory.type):
+            self._flush(needed)
+            self.statements.insert(self._early(op), op)
+            return
         everything = op.regions or isinstance(op, BarrierOp)
         self._flush(list(self._pending.values()) if everything else needed)
         self.statements.append(statement)
+
+    def _early(self, load: Operation) -> int:
+        """Where a load from global memory goes: in front of the barriers and shared stores before it.
+
+        Nothing that a kernel reads from global memory is written by it, so the load may move; its latency then passes
+        while the threads wait for each other.
+        """
+        position = len(self.statements)
+        while position:
+            before = self.statements[position - 1]
+            shared_store = isinstance(before, StoreOp) and is_shared(before.memory.type)
+            if not shared_store and not isinstance(before, BarrierOp):
+                break
+            position -= 1
+        return position
 
     def _flush(self, groups: list[Group]) -> None:
         for group in groups:
@@ -204,13 +225,3 @@ class Ordering:
                 break
             current = shuffles[0]
         return None if combine is None else Butterfly(source, shuffle, combine, masks, result)
-
-
-def is_id(value: SSAValue) -> bool:
-    """Whether a value is a thread's number."""
-    return isinstance(value.owner, IdOp)
-
-
-def element(value: SSAValue) -> object:
-    """The scalar type of a value's registers."""
-    return element_type(value.type)

@@ -14,6 +14,7 @@ from ...dialects.tensor import Kind
 from ...errors import CompileError
 from .access import alignment_of, is_stored_whole, print_load, print_store
 from .expressions import payload_expression
+from .hints import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers
 from .types import TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
@@ -101,7 +102,7 @@ class Statements:
             return
         writer.comment_place(op)
         if not kept:
-            place = writer.places[result] = Place(writer.names.mint(result.name_hint), 1)
+            place = writer.places[result] = Place(writer.names.mint(hint_of(result)), 1)
             writer.line(f"const {writer.type_of(result)} {place.name} = {text.text};")
             return
         target = writer.preferred.get(result)

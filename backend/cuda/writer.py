@@ -16,6 +16,7 @@ from ...dialects.locations import file_line_of, location_of
 from ...dialects.payload import ConstantOp
 from ...errors import CompileError
 from .expressions import add, multiply, payload_expression
+from .hints import hint_of
 from .names import Names, sanitise
 from .ordering import is_view, linear_steps, registers
 from .types import ATOM, UNARY, Expr, c_type, literal
@@ -36,7 +37,18 @@ class Place:
     mutable: bool = False
 
     def __getitem__(self, register: Register) -> Expr:
-        return Expr(self.name if self.size == 1 else f"{self.name}[{register}]")
+        return Expr(self.name if self.size == 1 else f"{self.name}[{bare(str(register))}]")
+
+
+def bare(text: str) -> str:
+    """`text` without parentheses around all of it."""
+    if text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for position, c in enumerate(text):
+            depth += {"(": 1, ")": -1}.get(c, 0)
+            if depth == 0:
+                return text[1:-1] if position == len(text) - 1 else text
+    return text
 
 
 class Writer:
@@ -114,16 +126,16 @@ class Writer:
     def declare(self, value: SSAValue, *, alignment: int = 0) -> Place:
         """A new place for `value`; an array is declared here, a scalar where it is computed."""
         size = registers(value)
-        place = Place(self.names.mint(value.name_hint), size)
+        place = Place(self.names.mint(hint_of(value)), size)
         if size > 1:
-            prefix = f"__align__({alignment}) " if alignment > 4 else ""
+            prefix = f"__align__({alignment}) " if alignment else ""
             self.line(f"{prefix}{self.type_of(value)} {place.name}[{size}];")
         self.places[value] = place
         return place
 
     def start(self, value: SSAValue, text: str) -> Place:
         """A new variable for `value`, set to `text`, that may be overwritten later."""
-        place = Place(self.names.mint(value.name_hint), 1, True)
+        place = Place(self.names.mint(hint_of(value)), 1, True)
         self.line(f"{self.type_of(value)} {place.name} = {text};")
         self.places[value] = place
         return place
