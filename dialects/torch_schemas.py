@@ -138,7 +138,6 @@ mish(Tensor self) -> Tensor
 mul.Scalar(Tensor self, Scalar other) -> Tensor
 mul.Tensor(Tensor self, Tensor other) -> Tensor
 nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor
-native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)
 ne.Scalar(Tensor self, Scalar other) -> Tensor
 ne.Tensor(Tensor self, Tensor other) -> Tensor
 neg(Tensor self) -> Tensor
@@ -195,6 +194,9 @@ where.self(Tensor condition, Tensor self, Tensor other) -> Tensor
 xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor
 xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor
 xlogy.Tensor(Tensor self, Tensor other) -> Tensor
+copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
+fill.Scalar(Tensor self, Scalar value) -> Tensor
+fill.Tensor(Tensor self, Tensor value) -> Tensor
 _fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)
 _log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor
 _native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor
@@ -223,8 +225,6 @@ arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=
     device=None, bool? pin_memory=None) -> Tensor
 argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor
 argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor
-atleast_1d(Tensor self) -> Tensor
-atleast_2d(Tensor self) -> Tensor
 avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool
     count_include_pad=True) -> Tensor
 avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool
@@ -232,11 +232,8 @@ avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, 
 baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float
     momentum, float eps, bool cudnn_enabled) -> Tensor
-bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor
 bmm(Tensor self, Tensor mat2) -> Tensor
-broadcast_tensors(Tensor[] tensors) -> Tensor[]
 cat(Tensor[] tensors, int dim=0) -> Tensor
-channel_shuffle(Tensor self, int groups) -> Tensor
 chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
 constant_pad_nd(Tensor self, int[] pad, Scalar value=0) -> Tensor
 conv1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=[1], int[1] padding=[0], int[1] dilation=[1], int
@@ -275,14 +272,9 @@ full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? lay
 gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor
 group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05,
     bool cudnn_enabled=True) -> Tensor
-hstack(Tensor[] tensors) -> Tensor
 index.Tensor(Tensor self, Tensor?[] indices) -> Tensor
 index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
 index_select(Tensor self, int dim, Tensor index) -> Tensor
-inner(Tensor self, Tensor other) -> Tensor
-instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool
-    use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor
-kron(Tensor self, Tensor other) -> Tensor
 layer_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float
     eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor
 linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->
@@ -309,8 +301,6 @@ movedim.intlist(Tensor self, int[] source, int[] destination) -> Tensor
 mv(Tensor self, Tensor vec) -> Tensor
 nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 narrow(Tensor self, int dim, int start, int length) -> Tensor
-native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool
-    training, float momentum, float eps) -> (Tensor, Tensor, Tensor)
 native_group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW, int group, float eps) -> (Tensor,
     Tensor, Tensor)
 native_layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor,
@@ -327,15 +317,12 @@ norm.Scalar(Tensor self, Scalar p=2) -> Tensor
 norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor
 norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor
 numpy_T(Tensor self) -> Tensor
-one_hot(Tensor self, int num_classes=-1) -> Tensor
 ones(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None,
     MemoryFormat? memory_format=None) -> Tensor
 outer(Tensor self, Tensor vec2) -> Tensor
 pad(Tensor self, int[] pad, str mode="constant", float? value=None) -> Tensor
 permute(Tensor self, int[] dims) -> Tensor
-pixel_shuffle(Tensor self, int upscale_factor) -> Tensor
-pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor
 prod(Tensor self, *, ScalarType? dtype=None) -> Tensor
 prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
 ravel(Tensor self) -> Tensor
@@ -349,7 +336,6 @@ reshape(Tensor self, int[] shape) -> Tensor
 reshape_as(Tensor self, Tensor other) -> Tensor
 rms_norm(Tensor input, int[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor
 roll(Tensor self, int[1] shifts, int[1] dims=[]) -> Tensor
-rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor
 scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) ->
     Tensor
 scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool
@@ -361,7 +347,6 @@ slice_scatter(Tensor self, Tensor src, int dim=0, int? start=None, int? end=None
 softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
 split.Tensor(Tensor self, int split_size, int dim=0) -> Tensor[]
 split.sizes(Tensor self, int[] split_size, int dim=0) -> Tensor[]
-split_copy.Tensor(Tensor self, int split_size, int dim=0) -> Tensor[]
 split_with_sizes(Tensor self, int[] split_sizes, int dim=0) -> Tensor[]
 squeeze(Tensor self) -> Tensor
 squeeze.dim(Tensor self, int dim) -> Tensor
@@ -377,8 +362,6 @@ swapaxes(Tensor self, int axis0, int axis1) -> Tensor
 t(Tensor self) -> Tensor
 take(Tensor self, Tensor index) -> Tensor
 take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor
-tensor_split.sections(Tensor self, int sections, int dim=0) -> Tensor[]
-tile(Tensor self, int[] dims) -> Tensor
 transpose.int(Tensor self, int dim0, int dim1) -> Tensor
 tril(Tensor self, int diagonal=0) -> Tensor
 triu(Tensor self, int diagonal=0) -> Tensor
@@ -392,9 +375,7 @@ var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Ten
 var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
 vdot(Tensor self, Tensor other) -> Tensor
 view(Tensor self, int[] size) -> Tensor
-view.dtype(Tensor self, ScalarType dtype) -> Tensor
 view_as(Tensor self, Tensor other) -> Tensor
-vstack(Tensor[] tensors) -> Tensor
 zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) ->
     Tensor
 zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,14 +159,26 @@ class _Function(torch.nn.Module):
 
 def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     module = function if isinstance(function, torch.nn.Module) else _Function(function)
-    table = torch.export.default_decompositions()
-    for target in [t for t in table if _is_ours(t)]:
-        del table[target]
+    get_decompositions()  # outside of `try`: an error in there is ours
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), _quiet():
-            return torch.export.export(module, args, kwargs, strict=False).run_decompositions(table)
+            exported = torch.export.export(module, args, kwargs, strict=False)
+            if all(_needs_nothing(node) for node in exported.graph.nodes):
+                return exported
+            table = torch.export.default_decompositions()
+            for target in [t for t in table if _is_ours(t)]:
+                del table[target]
+            return exported.run_decompositions(table)
     except Exception as error:  # whatever PyTorch raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+
+
+def _needs_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
+    nothing to do."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in ("placeholder", "output", "call_function")
+    return _is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 
 def _is_ours(target: Any) -> bool:

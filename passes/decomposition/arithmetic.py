@@ -103,6 +103,8 @@ def pow(b: Builder, self: Operand, exponent: Operand) -> SSAValue:
 
 @decomposes("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
 def float_power(b: Builder, self: Operand, exponent: Operand) -> SSAValue:
+    if isinstance(exponent, int | float):
+        return power(b, b.unify(self, element=f64)[0], exponent)
     return b.math(math.PowFOp, *b.unify(self, exponent, element=f64))
 
 

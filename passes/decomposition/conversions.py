@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.payload import element_type
-from .builder import Builder
+from .builder import Builder, Number
 from .registry import decomposes
 
 
@@ -22,3 +22,13 @@ def to_other(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
 @decomposes("clone", "alias", "detach", "contiguous", "lift_fresh_copy")
 def clone(b: Builder, self: SSAValue) -> SSAValue:
     return self
+
+
+@decomposes("copy")
+def copy(b: Builder, self: SSAValue, src: SSAValue) -> SSAValue:
+    return b.broadcast(b.cast(src, b.result_element), b.result_shape)
+
+
+@decomposes("fill.Scalar", "fill.Tensor")
+def fill(b: Builder, self: SSAValue, value: SSAValue | Number) -> SSAValue:
+    return b.operand(value, b.result_element, b.result_shape)

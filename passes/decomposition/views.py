@@ -10,7 +10,7 @@ from xdsl.ir.affine import AffineExpr
 
 from ...dialects.payload import shape_of
 from ...errors import ShapeError
-from .builder import Builder, dims, normal_dim
+from .builder import Builder, dims, normal_dim, normal_dims
 from .registry import decomposes
 
 
@@ -99,14 +99,18 @@ def reshape(
     b: Builder, self: SSAValue, size: Sequence[int] | None = None, shape: Sequence[int] | None = None
 ) -> SSAValue:
     wanted = list(size if size is not None else shape or [])
-    if -1 in wanted:
-        rest = -prod(wanted)
-        if rest == 0 or prod(shape_of(self.type)) % rest:
-            raise ShapeError(f"cannot reshape {list(shape_of(self.type))} to {wanted}")
-        wanted[wanted.index(-1)] = prod(shape_of(self.type)) // rest
-    if prod(wanted) != prod(shape_of(self.type)) or any(n < 0 for n in wanted):
-        raise ShapeError(f"cannot reshape {list(shape_of(self.type))} to {wanted}")
-    return reshape_to(b, self, wanted)
+    return reshape_to(b, self, completed(wanted, prod(shape_of(self.type))))
+
+
+def completed(shape: Sequence[int], elements: int) -> list[int]:
+    """`shape` with a -1 in it replaced by what makes up `elements`; ShapeError if nothing does."""
+    found = list(shape)
+    if found.count(-1) == 1:
+        rest = -prod(found)
+        found[found.index(-1)] = elements // rest if rest else -1
+    if prod(found) != elements or any(n < 0 for n in found):
+        raise ShapeError(f"{elements} elements do not make up {list(shape)}")
+    return found
 
 
 @decomposes("view_as", "reshape_as")
@@ -114,10 +118,39 @@ def view_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
     return reshape(b, self, size=shape_of(other.type))
 
 
-@decomposes("flatten.using_ints", "unflatten.int", "ravel", "squeeze", "squeeze.dim", "squeeze.dims", "unsqueeze")
-def regrouped(b: Builder, self: SSAValue, **where: object) -> SSAValue:
-    # The declared result says which dimensions were joined, split, dropped or added.
-    return reshape(b, self, size=b.result_shape)
+@decomposes("flatten.using_ints")
+def flatten(b: Builder, self: SSAValue, start_dim: int, end_dim: int) -> SSAValue:
+    shape = shape_of(self.type)
+    first, last = normal_dim(start_dim, len(shape)), normal_dim(end_dim, len(shape))
+    if first > last:
+        raise ShapeError(f"dimension {first} is after {last}", argument="end_dim")
+    return reshape_to(b, self, [*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]])
+
+
+@decomposes("ravel")
+def ravel(b: Builder, self: SSAValue) -> SSAValue:
+    return reshape_to(b, self, [prod(shape_of(self.type))])
+
+
+@decomposes("unflatten.int")
+def unflatten(b: Builder, self: SSAValue, dim: int, sizes: Sequence[int]) -> SSAValue:
+    shape = shape_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    return reshape(b, self, size=[*shape[:dim], *completed(sizes, shape[dim]), *shape[dim + 1 :]])
+
+
+@decomposes("unsqueeze")
+def unsqueeze(b: Builder, self: SSAValue, dim: int) -> SSAValue:
+    shape = list(shape_of(self.type))
+    shape.insert(normal_dim(dim, len(shape) + 1), 1)
+    return reshape_to(b, self, shape)
+
+
+@decomposes("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(b: Builder, self: SSAValue, dim: int | Sequence[int] | None = None) -> SSAValue:
+    shape = shape_of(self.type)
+    among = normal_dims(dim, len(shape), empty_is_all=False)
+    return reshape_to(b, self, [n for d, n in enumerate(shape) if n != 1 or d not in among])
 
 
 @decomposes("permute")

@@ -1,0 +1,86 @@
+"""Running one ATen overload through the torch dialect, its decomposition and the tensor-level interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
+
+from deplodock.backend.reference import run
+from deplodock.dialects.torch import OPS
+from deplodock.frontend.arrays import to_numpy, to_torch
+from deplodock.frontend.dtypes import element_of, tensor_type
+from deplodock.passes.decompose_torch import DecomposeTorchPass
+from deplodock.passes.running import verify_module
+
+
+def overload(name: str) -> Any:
+    """`torch.ops.aten` for a name of the dialect: `add.Tensor`, `relu`."""
+    base, _, which = name.partition(".")
+    return getattr(getattr(torch.ops.aten, base), which or "default")
+
+
+def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:
+    """A module of one op, and the tensors that are its arguments."""
+    tensors: list[torch.Tensor] = []
+    block = Block()
+
+    def value(v: Any) -> Any:
+        if isinstance(v, torch.Tensor):
+            tensors.append(v)
+            return block.insert_arg(tensor_type(v), len(block.args))
+        if isinstance(v, list | tuple):
+            return [value(e) for e in v]
+        if isinstance(v, torch.dtype):
+            return element_of(v)
+        return str(v) if isinstance(v, torch.device) else v
+
+    op = OPS[name]({key: value(v) for key, v in arguments.items()}, [tensor_type(r) for r in results])
+    block.add_ops([op, ReturnOp(*op.results)])
+    types = [a.type for a in block.args], [r.type for r in op.results]
+    return ModuleOp([FuncOp("main", types, Region(block))]), tensors
+
+
+def named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Positional and keyword arguments under their names in the schema."""
+    return {**dict(zip((a.name for a in overload(name)._schema.arguments), args, strict=False)), **kwargs}
+
+
+def evaluate(name: str, *args: Any, **kwargs: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(ours, PyTorch's) results of one call."""
+    expected = overload(name)(*args, **kwargs)
+    expected = list(expected) if isinstance(expected, tuple | list) else [expected]
+    module, tensors = build(name, named(name, args, kwargs), expected)
+    verify_module(module)
+    DecomposeTorchPass().apply(Context(), module)
+    verify_module(module)
+    results = run(module, [to_numpy(t) for t in tensors])
+    return [to_torch(np.asarray(r)) for r in results], expected
+
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""Relative: some ulp of each data type, as libraries differ in their last digits."""
+
+
+def check(name: str, *args: Any, **kwargs: Any) -> None:
+    """Assert that ours and PyTorch's results are of one type and shape and equal within their type's rounding."""
+    actual, expected = evaluate(name, *args, **kwargs)
+    for a, e in zip(actual, expected, strict=True):
+        assert_same(a, e)
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Same type, shape, NaN, infinities; values equal within the rounding of the data type."""
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    if not expected.dtype.is_floating_point:
+        assert torch.equal(actual, expected)
+        return
+    rtol = TOLERANCE[expected.dtype]
+    finite = expected[torch.isfinite(expected)].double().abs()
+    scale = float(finite.max()) if finite.numel() else 1.0
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * min(scale, 1.0), equal_nan=True)
