@@ -75,8 +75,8 @@ class Buffer:
 class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
 
-    Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the plan's buffers; `grid` and `threads` may have up to three
-    extents.
+    Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
+    plan's buffers; `grid` and `threads` may have up to three extents.
     """
 
     kernel: str

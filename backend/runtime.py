@@ -1,0 +1,180 @@
+"""Run a program on the GPU: cubins from NVRTC, loaded by CuPy, on torch's current stream and with torch's memory.
+
+torch and CuPy are imported only here, and only when a program is made. CuPy arrays know no bf16, so buffers are torch
+tensors throughout and kernels get raw pointers.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from ..errors import ExecutionError, TargetError
+from .launch_plan import Buffer, LaunchPlan, make_plan
+from .nvrtc import compile_cubin
+
+ALIGNMENT = 16
+"""Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
+
+_SHARED_WITHOUT_ASKING = 48 * 1024
+_FLUSHED_BYTES = 256 * 1024 * 1024
+_ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
+"""Architecture to compile for, by compute capability. Code for 8.0 runs on every 8.x."""
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """The architecture to compile for on a device of that compute capability. Raises TargetError."""
+    arch = _ARCHS.get(capability[0], {}).get(capability[1])
+    if arch is None:
+        raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")
+    return arch
+
+
+class CudaProgram:
+    """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
+
+    Making one compiles and loads the kernels. Raises ExecutionError where there is no CUDA device or no CuPy,
+    TargetError for a device that no target fits.
+    """
+
+    def __init__(self, module: ModuleOp, cuda: str) -> None:
+        self.torch, self.cupy = _torch_with_cuda(), _cupy()
+        self.plan = make_plan(module)
+        self.device = self.torch.device("cuda", self.torch.cuda.current_device())
+        compiled = compile_cubin(cuda, arch_of(self.torch.cuda.get_device_capability(self.device)))
+        self.use = compiled.kernels
+        with self.cupy.cuda.Device(self.device.index):
+            self.loaded = self.cupy.cuda.function.Module()
+            self.loaded.load(compiled.cubin)
+            self.launches = [self._prepare(x.kernel, x.shared) for x in self.plan.launches]
+        self.offsets, self.scratch_bytes = _scratch_offsets(self.plan)
+
+    def _prepare(self, kernel: str, shared: int) -> Any:
+        """The loaded function, allowed as much shared memory as it is launched with."""
+        function = self.loaded.get_function(kernel)
+        if shared > _SHARED_WITHOUT_ASKING:
+            driver = self.cupy.cuda.driver
+            attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(function.ptr, attribute, shared)
+        return function
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """The results for the tensors `args`, on the device if any of them is there, else on the host.
+
+        Asynchronous on torch's current stream. Raises ExecutionError if the arguments do not fit, or a launch fails.
+        """
+        torch = self.torch
+        inputs = _on_device(torch, self.plan, args, self.device)
+        outputs = [self._empty(b) for b in self.plan.output_buffers]
+        scratch = torch.empty(max(self.scratch_bytes, 1), dtype=torch.uint8, device=self.device)
+        pointers = [t.data_ptr() for t in (*inputs, *outputs)]
+        pointers += [scratch.data_ptr() + self.offsets[max(b.slot, 0)] for b in self.plan.buffers[len(pointers) :]]
+        stream = self.cupy.cuda.ExternalStream(torch.cuda.current_stream(self.device).cuda_stream)
+        try:
+            with self.cupy.cuda.Device(self.device.index):
+                for function, x in zip(self.launches, self.plan.launches, strict=True):
+                    arguments = tuple(np.uint64(pointers[i]) for i in x.buffers)
+                    function(_three(x.grid), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
+        except self.cupy.cuda.driver.CUDADriverError as error:
+            raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+        if any(getattr(a, "is_cuda", False) for a in args):
+            return outputs
+        return [t.cpu() for t in outputs]
+
+    def _empty(self, buffer: Buffer) -> Any:
+        dtype = _torch_dtype(self.torch, buffer)
+        return self.torch.empty(buffer.shape, dtype=dtype, device=self.device)
+
+
+def time_on_device(arms: Mapping[str, Callable[[], Any]], repetitions: int = 100) -> dict[str, float]:
+    """The median device time of each arm in seconds, by CUDA events, with a cold L2 cache.
+
+    The arms take turns, so that clocks and temperature are the same for all. Raises ExecutionError without CUDA.
+    """
+    torch = _torch_with_cuda()
+    flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    for arm in arms.values():
+        for _ in range(3):
+            arm()
+    torch.cuda.synchronize()
+    events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in arms}
+    for _ in range(repetitions):
+        for name, arm in arms.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            flush.zero_()
+            start.record()
+            arm()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {name: statistics.median(s.elapsed_time(e) for s, e in pairs) / 1e3 for name, pairs in events.items()}
+
+
+def _torch_with_cuda() -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ExecutionError("PyTorch sees no CUDA device", operator="cuda")
+    torch.cuda.init()
+    return torch
+
+
+def _cupy() -> Any:
+    try:
+        import cupy  # pyright: ignore[reportMissingImports]
+        import cupy.cuda.function  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        reason = "CuPy is not installed (pip install 'deplodock[cuda]')"
+        raise ExecutionError(reason, operator="cuda") from error
+    return cupy
+
+
+def _scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
+    """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
+    offsets: list[int] = []
+    end = 0
+    for size in plan.slots:
+        offsets.append(end)
+        end += -(-size // 256) * 256
+    return offsets or [0], end
+
+
+def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any) -> list[Any]:
+    """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes."""
+    checked = plan.with_inputs(len(args))
+    tensors: list[Any] = []
+    for buffer, arg in zip(checked.input_buffers, args, strict=True):
+        if tuple(arg.shape) != buffer.shape or arg.dtype != _torch_dtype(torch, buffer):
+            given = f"{str(arg.dtype).removeprefix('torch.')}{list(arg.shape)}"
+            raise ExecutionError(f"is {given}, not {buffer.dtype}{list(buffer.shape)}", argument=buffer.name)
+        tensor = arg.detach().to(device).contiguous()
+        tensors.append(tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor)
+    return tensors
+
+
+def _torch_dtype(torch: Any, buffer: Buffer) -> Any:
+    return getattr(torch, _TORCH_NAMES[buffer.dtype])
+
+
+_TORCH_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "index": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "ui8": "uint8",
+    "i1": "bool",
+}
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
