@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntAttr,
     MemRefType,
+    ModuleOp,
     StringAttr,
     SymbolRefAttr,
     TensorType,
@@ -171,6 +172,18 @@ class LaunchOp(IRDLOperation):
         super().__init__(
             operands=[list(inputs)], properties={"kernel": SymbolRefAttr(kernel)}, result_types=[list(result_types)]
         )
+
+    def verify_(self) -> None:
+        root = self.get_toplevel_object()
+        if not isinstance(root, ModuleOp):
+            return  # still being built
+        name = self.kernel.string_value()
+        kernel = next((k for k in root.ops if isinstance(k, KernelOp) and k.sym_name.data == name), None)
+        if kernel is None:
+            raise VerifyException(f"launches @{name}, which is no kernel of this module")
+        given = [MemRefType(element_type(v.type), shape_of(v.type)) for v in (*self.inputs, *self.res)]
+        if [b.type for b in kernel.buffers] != given:
+            raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
 
 
 @irdl_op_definition
