@@ -20,6 +20,7 @@ from ..dialects.payload import shape_of
 from ..errors import ExecutionError
 from .counting import count
 from .interpreter.domains import Array
+from .interpreter.exact import ExactDomain
 from .interpreter.running import main_function, storage
 from .reference import DomainName, run
 
@@ -97,6 +98,7 @@ class Checker:
         self.text = ""
         self.answer: _Answer | None = None
         self.synchronised = False
+        self.exact = ExactDomain()
         self._start(module)
 
     def _start(self, module: ModuleOp) -> None:
@@ -109,7 +111,7 @@ class Checker:
         if is_kernel_level(module):
             types = main_function(module).function_type.inputs
             raise ExecutionError(f"starts at the kernel level, where inputs and results of {len(types)} look alike")
-        exact, real, typed = (run(module, self.inputs, d) for d in ("exact", "real", "typed"))
+        exact, real, typed = (run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
         self.answer = _Answer(exact, real, typed, reduction_length(module))
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
@@ -126,14 +128,16 @@ class Checker:
             chunks.append(_CHUNK)
         for chunk in chunks:
             how = "" if chunk is None else f", merging chunks of {chunk}"
-            exact = self._execute(pass_name, module, "exact", chunk)
+            exact = self._execute(pass_name, module, self.exact, chunk)
             for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
                 self._compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
             typed = self._execute(pass_name, module, "typed", chunk)
             for i, got in enumerate(typed):
                 self._compare_typed(pass_name, i, got, how)
 
-    def _execute(self, pass_name: str, module: ModuleOp, domain: DomainName, chunk: int | None) -> list[Array]:
+    def _execute(
+        self, pass_name: str, module: ModuleOp, domain: DomainName | ExactDomain, chunk: int | None
+    ) -> list[Array]:
         try:
             if not is_kernel_level(module):
                 results = run(module, self.inputs, domain, chunk=chunk)

@@ -34,6 +34,8 @@ INF, NEG_INF, NAN = _code(1 << 63 | 1), _code(1 << 63 | 2), _code(1 << 63 | 3)
 ZERO, ONE = _code(0), _code(1 << 32 | 1)
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
+_BLOCK = 1 << 16
+"""Elements that long computations take at a time, to stay in the cache."""
 _63 = np.uint64((1 << 63) - 1)
 _STIR = 0x2545F4914F6CDD1D | 1
 _UNSTIR = pow(_STIR, -1, 1 << 63)
@@ -65,7 +67,17 @@ def _powers_of_two(prime: int) -> Array:
 
 def encode_floats(x: ArrayLike) -> Array:
     """Floats of any width as codes; equal floats give equal codes, -0.0 that of 0."""
-    x = np.asarray(x, np.float64)
+    x = np.asarray(x)
+    if x.size <= _BLOCK:
+        return _encode_block(x)
+    flat, codes = x.reshape(-1), np.empty(x.size, np.uint64)
+    for start in range(0, x.size, _BLOCK):
+        codes[start : start + _BLOCK] = _encode_block(flat[start : start + _BLOCK])
+    return codes.reshape(x.shape)
+
+
+def _encode_block(x: Array) -> Array:
+    x = x.astype(np.float64)
     finite = np.isfinite(x)
     fraction, exponent = np.frexp(np.where(finite, x, 0.0))
     mantissa = np.abs(fraction * 2.0**53).astype(np.uint64)
@@ -158,11 +170,19 @@ class ExactDomain(TypedDomain):
 
     name = "exact"
 
+    def __init__(self) -> None:
+        self._codes: dict[int, tuple[Array, Array]] = {}
+
     def dtype(self, element: Attribute) -> np.dtype[Any]:
         return np.dtype(np.uint64) if isinstance(element, AnyFloat) else numpy_dtype(element)
 
     def encode(self, array: Array, element: Attribute) -> Array:
-        return encode_floats(array) if isinstance(element, AnyFloat) else np.asarray(array)
+        """Codes of the caller's array; an array that is encoded again is looked up, so it may not be changed."""
+        if not isinstance(element, AnyFloat):
+            return np.asarray(array)
+        if id(array) not in self._codes:
+            self._codes[id(array)] = (array, encode_floats(array))
+        return self._codes[id(array)][1]
 
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)
@@ -242,6 +262,13 @@ class ExactDomain(TypedDomain):
         return np.where(bad, ieee, result)
 
     def matmul(self, a: Array, b: Array) -> Array:
+        step = max(1, 8 * _BLOCK // max(1, b.shape[1]))
+        if b.shape[0] * b.shape[1] * b.shape[2] <= 8 * _BLOCK or b.shape[2] <= step:
+            return self._matmul(a, b)
+        parts = [self._matmul(a, b[:, :, i : i + step]) for i in range(0, b.shape[2], step)]
+        return np.concatenate(parts, axis=2)
+
+    def _matmul(self, a: Array, b: Array) -> Array:
         bad = np.any(special(a)) or np.any(special(b))
         au, aw = unpack(np.where(special(a), ZERO, a) if bad else a)
         bu, bw = unpack(np.where(special(b), ZERO, b) if bad else b)
