@@ -11,7 +11,7 @@ from ...dialects import kernel
 from ..interpreter.domains import Array, TypedDomain
 from .memory import GlobalBuffer, Shadow, SharedBuffer
 from .report import KernelCounts, Kind, Report
-from .traffic import sectors, wavefronts
+from .traffic import moved, sectors, wavefronts
 
 MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
@@ -121,7 +121,8 @@ class Machine:
         """Count bytes for all blocks, sectors for the first."""
         table = self.counts.loaded if isinstance(op, kernel.LoadOp) else self.counts.stored
         position = self.buffers.get(id(buffer), -1)
-        table[position] = table.get(position, 0) + int(np.count_nonzero(access.mask)) * buffer.itemsize
+        size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
+        table[position] = table.get(position, 0) + size
         if self.measured:
             touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)
             self.counts.sectors += touched

@@ -26,6 +26,14 @@ def _distinct(values: Array, valid: Array) -> tuple[Array, Array]:
     return rows, new & (rows >= 0)
 
 
+def moved(address: Array, mask: Array, vec: int, itemsize: int) -> int:
+    """Bytes that the accesses [blocks, threads, registers] move; lanes of a warp that ask for one place in one request
+    get it together."""
+    first, happens = _requests(*(a.reshape(-1, a.shape[2]) for a in np.broadcast_arrays(address, mask)), vec)
+    _, new = _distinct(first, happens)
+    return int(np.count_nonzero(new)) * vec * itemsize
+
+
 def wavefronts(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[int, int]:
     """(needed, without conflicts) passes over shared memory for the accesses [threads, registers] at byte `address`.
 
