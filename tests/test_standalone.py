@@ -94,7 +94,8 @@ def program():
 
 @pytest.fixture(scope="module")
 def text(program):
-    return emit_standalone(*program, print_cuda(program[0]))
+    kernels, tensors = program
+    return emit_standalone(kernels, tensors, print_cuda(kernels))
 
 
 def test_plan(program):

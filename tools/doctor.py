@@ -70,8 +70,8 @@ def _tool(name: str, argument: str) -> str:
 
 
 def _cache() -> str:
-    from ..backend.nvrtc import cache_folder
+    from ..backend.cache import cache_folder
 
-    folder = cache_folder()
+    folder = cache_folder("cubin").parent
     files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
     return f"{folder}, {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB"

@@ -406,7 +406,8 @@ int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* 
   launch.names = names.data();
   launch.limit = ~u64(0);
   const bool stopped = run_launch(0) != 0;
-  for (const Report& r : reports) std::fprintf(stderr, "%s: %s\n", r.kind.c_str(), r.text.c_str());
+  for (const Report& r : reports)
+    std::fprintf(stderr, "%s: %s [block %u thread %u]\n", r.kind.c_str(), r.text.c_str(), r.block, r.thread);
   return stopped || !reports.empty();
 }
 
