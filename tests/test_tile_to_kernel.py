@@ -156,6 +156,59 @@ func.func @main(%x: tensor<7x{n}xf32>, %t: tensor<{m}xi64>) -> tensor<{m}x{n}xf3
 }}
 """
 
+VIEWS = """
+func.func @main(%x: tensor<6x25xf32>, %z: tensor<6x24xf32>, %w: tensor<6x64xbf16>) -> tensor<6x24xf32> {{
+  %y = loop.nest (%i, %j) in [6, 24] -> tensor<6x24xf32> {{
+    %zero = payload.constant 0.0 : f32
+    %one = payload.constant 1.0 : bf16
+    %a = loop.load %x[affine_map<(i, j) -> (i, j)>](%i, %j) : tensor<6x25xf32>
+    %b = loop.load %z[affine_map<(i, j) -> (i, j)>](%i, %j)
+         where <affine_map<(i, j) -> (j)> in [2:21]> else %zero : tensor<6x24xf32>
+    %c0 = loop.load %w[affine_map<(i, j) -> (i, j + 33)>](%i, %j) : tensor<6x64xbf16>
+    %d0 = loop.load %w[affine_map<(i, j) -> (5 - i, j * 2 + 2)>](%i, %j) : tensor<6x64xbf16>
+    %e0 = loop.load %w[affine_map<(i, j) -> ((i * 5 + j - 9) floordiv 7 mod 6, (j - 11) mod 64)>](%i, %j)
+         where <affine_map<(i, j) -> (j - i)> in [3:24]> else %one : tensor<6x64xbf16>
+    %c = payload.cast %c0 : bf16 -> f32
+    %d = payload.cast %d0 : bf16 -> f32
+    %e = payload.cast %e0 : bf16 -> f32
+    %ab = arith.subf %a, %b : f32
+    %cd = arith.mulf %c, %d : f32
+    %abcd = arith.addf %ab, %cd : f32
+    %o = arith.addf %abcd, %e : f32
+    loop.yield %o : f32
+  }}
+  func.return %y : tensor<6x24xf32>
+}}
+"""
+
+BOOLEANS = """
+func.func @main(%x: tensor<{m}x{n}xi1>, %w: tensor<{n}xi64>) -> (tensor<{m}xi1>, tensor<{m}xi64>) {{
+  %y = loop.nest (%i) in [{m}] -> tensor<{m}xi1> {{
+    %s = loop.reduce or (%k) in [{n}] -> i1 {{
+      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      loop.yield %v : i1
+    }}
+    %t = loop.reduce min (%k) in [{n}] -> i1 {{
+      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      loop.yield %v : i1
+    }}
+    %o = arith.xori %s, %t : i1
+    loop.yield %o : i1
+  }}
+  %z = loop.nest (%i) in [{m}] -> tensor<{m}xi64> {{
+    %s = loop.reduce add (%k) in [{n}] -> i64 {{
+      %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
+      %c = payload.cast %v : i1 -> i64
+      %u = loop.load %w[affine_map<(k) -> (k)>](%k) : tensor<{n}xi64>
+      %p = arith.muli %c, %u : i64
+      loop.yield %p : i64
+    }}
+    loop.yield %s : i64
+  }}
+  func.return %y, %z : tensor<{m}xi1>, tensor<{m}xi64>
+}}
+"""
+
 COLUMNS = """
 func.func @main(%x: tensor<{m}x{n}xf32>) -> (tensor<{n}xf32>, tensor<f32>) {{
   %y = loop.nest (%j) in [{n}] -> tensor<{n}xf32> {{
@@ -213,6 +266,10 @@ CASES = {
     "transpose narrow": (TRANSPOSE.format(m=33, n=40), [schedule([32, 1], [], 1)]),
     "gather": (GATHER.format(m=9, n=24), [schedule([4, 32], [], 2)]),
     "gather rows": (GATHER.format(m=9, n=24), [schedule([1, 32], [], 1)]),
+    "views": (VIEWS.format(), [schedule([2, 32], [], 1)]),
+    "views in one row": (VIEWS.format(), [schedule([1, 32], [], 1)]),
+    "views replicated": (VIEWS.format(), [schedule([2, 8], [], 4)]),
+    "booleans": (BOOLEANS.format(m=9, n=50), [schedule([2], [64], 4), schedule([4], [16], 2)]),
     "columns": (COLUMNS.format(m=50, n=36), [schedule([32], [16], 4), schedule([], [64], 2)]),
     "columns at once": (COLUMNS.format(m=20, n=130), [schedule([64], [32], 8), schedule([], [32], 1)]),
 }
@@ -254,6 +311,7 @@ def test_threads_compute_what_the_loops_say(case: str) -> None:
     lower(module, KERNEL)
     found = simulate(module, args, domain="exact")
     assert not found.report.findings, str(found.report)
+    assert all(c.duplicates == 0 for c in found.report.launches), "every element is stored by one thread"
     for got, wanted in zip(found.outputs, exact, strict=True):
         np.testing.assert_array_equal(got, wanted)
     floats = simulate(module, args)
