@@ -210,7 +210,6 @@ class _Folder:
             result = self._number(folded.constant, op)
         elif folded.constant:
             result = self._insert(arith.AddiOp(result, self._number(folded.constant, op)), op)
-        self.forms[result] = folded
         self._replace(op, result)
 
     def _number(self, number: int, before: Operation) -> SSAValue:
@@ -220,6 +219,9 @@ class _Folder:
         assert before.parent is not None
         copy_location(before, (new,))
         before.parent.insert_op_before(new, before)
+        if new.name in FOLDED:
+            a, b = (self.form(v) for v in new.operands)
+            self.forms[new.results[0]] = self._combined(new, a, b) or Linear(((new.results[0], 1),))
         return new.results[0]
 
     def _replace(self, op: Operation, value: SSAValue) -> None:

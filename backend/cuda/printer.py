@@ -63,7 +63,9 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    head = f'extern "C" __global__ void __launch_bounds__({func.threads}) {name}({parameters}) {{'
+    # Large blocks get the second bound, or ptxas spills in order to fit two of them onto one multiprocessor.
+    bounds = f"{func.threads}, 1" if func.threads > 512 else str(func.threads)
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
 
 

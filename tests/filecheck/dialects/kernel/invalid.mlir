@@ -1,0 +1,111 @@
+// RUN: %diagnostics
+
+// CHECK: error: kernel.func: the arguments of a kernel are memrefs
+kernel.func @k(%x: f32) grid 1 warps 1 {}
+
+// -----
+
+// CHECK: error: kernel.func: a block has 1, 2, 4, 8, 16 or 32 warps, not 3
+kernel.func @k(%x: memref<4xf32>) grid 1 warps 3 {}
+
+// -----
+
+// CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
+kernel.func @k(%x: memref<4xf32>) grid 0 warps 1 {}
+
+// -----
+
+// CHECK: error: kernel.shared: a shared buffer is a memref in space "shared", not memref<8xf32>
+kernel.func @k() grid 1 warps 1 {
+  %s = kernel.shared : memref<8xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.shuffle_xor: a shuffle reaches lanes 1 to 31 away, not 32
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<2xf32>
+  %s = kernel.shuffle_xor %v by 32 : vector<2xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.shuffle_xor: a shuffle keeps the type
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<2xf32>
+  %s = "kernel.shuffle_xor"(%v) <{"mask" = #builtin.int<1>}> : (vector<2xf32>) -> vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.fold: register bits [2] of 4 registers
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.fold add %v over [2] : vector<4xf32> -> vector<2xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.fold: folding 1 bits of 4 registers leaves 2
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.fold add %v over [1] : vector<4xf32> -> vector<1xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.fold: reduces bf16, a storage type: cast to f32 first
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xbf16>
+  %s = kernel.fold add %v over [1] : vector<4xbf16> -> vector<2xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.pick: picks [0, 4] of 4 registers
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.pick %v from [0, 4] : vector<4xf32> -> vector<2xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.splat: f32 in all registers is not vector<4xi32>
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : f32
+  %s = kernel.splat %v : f32 -> vector<4xi32>
+}
+
+// -----
+
+// CHECK: error: kernel.extract: register 4 of vector<4xf32>
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.extract %v[4] : vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.indices: one step for each bit of the register number
+kernel.func @k() grid 1 warps 1 {
+  %v = kernel.id lane
+  %s = kernel.indices %v steps [1] : vector<4xindex>
+}
+
+// -----
+
+// CHECK: error: kernel.outer_fma: rows [1] and cols [1] do not number 4 registers from 2 and 2
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<2xf32>
+  %c = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.outer_fma %a, %a, %c rows [1] cols [1] : vector<2xf32>, vector<2xf32>, vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.outer_fma: operands and accumulator have one element type
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0 : vector<2xi32>
+  %c = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.outer_fma %a, %a, %c rows [1] cols [0] : vector<2xi32>, vector<2xi32>, vector<4xf32>
+}
