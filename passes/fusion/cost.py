@@ -35,10 +35,12 @@ class Roof:
     """The same for f32 operands."""
     launch: float = 2.5e-6
     """Seconds before a kernel does anything."""
+    ramp: float = 1.0e-6
+    """Seconds for the first loads to arrive and the last stores to drain, while nothing else is done."""
     blocks: tuple[int, ...] = (128, 64, 32, 16)
     """Extents that a contraction's tile may have along each of its two sides; the first that occupies all cores."""
-    chunk: int = 64
-    """Extent of a tile along a reduced dimension."""
+    piece: int = 256
+    """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
 
 
 SPECIAL = frozenset(
@@ -81,7 +83,7 @@ class Kernel:
         self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
         for side in self.roof.blocks:
             self.blocks = self._block_extents(side)
-            if not self.contractions or self.blocks_in_flight >= self.roof.cores:
+            if not self.contractions or self.blocks_in_flight >= self.roof.cores * 3 // 4:
                 break
         self._products: dict[tuple[int, int], float] = {}
 
@@ -119,7 +121,10 @@ class Kernel:
         return blocks
 
     def executions(self, free: int, opened: int) -> float:
-        """How often a value that depends on `free` is computed where `opened` are the reductions around it."""
+        """How often a value that depends on `free` is computed where `opened` are the reductions around it.
+
+        Once for each of its indices, but again in every block along free dimensions that it does not depend on. What
+        does not change along a reduction is kept."""
         key = (free, opened)
         found = self._products.get(key)
         if found is None:
@@ -133,9 +138,8 @@ class Kernel:
                 extent = self.graph.extents[variable]
                 if free >> variable & 1:
                     count *= extent
-                elif self.contractions:
-                    block = self.roof.chunk if opened >> variable & 1 else self.blocks.get(variable, extent)
-                    count *= -(-extent // block) if block else 1
+                elif not opened >> variable & 1 and (block := self.blocks.get(variable)):
+                    count *= -(-extent // block)
             rest >>= 1
             variable += 1
         return count
@@ -145,12 +149,18 @@ class Kernel:
         """How many blocks can work at once, each computing all that it needs."""
         extents = self.graph.extents
         if self.contractions:
-            return prod(-(-extents[v] // self.blocks.get(v, extents[v])) for v in self.variables)
+            blocks = prod(-(-extents[v] // self.blocks.get(v, extents[v])) for v in self.variables)
+            return blocks * max(1, min(self.roof.cores // max(blocks, 1), self._pieces()))
         shared = self.free
         for node, opened in self.visited:
             if isinstance(node, Reduce) and not opened:
                 shared &= node.free
         return float("inf") if shared == self.free else prod(extents[v] for v in self.variables if shared >> v & 1)
+
+    def _pieces(self) -> int:
+        """Into how many parts the outermost reductions can be cut."""
+        lengths = [prod(self.graph.extents[v] for v in r.variables) for r, opened in self.reductions() if not opened]
+        return max(1, min(lengths, default=1) // self.roof.piece)
 
     def time(self) -> float:
         """Estimated seconds."""
@@ -179,7 +189,7 @@ class Kernel:
                 near += size
                 far[node.source] = far.get(node.source, 0.0) + size
             elif isinstance(node, Payload) and node.op is not None:
-                vector += times
+                vector += times / 2 if node.op.name == "payload.cast" else times  # two halves in one instruction
                 special += times if node.op.name in SPECIAL else 0
         output = prod(shape_of(self.output)) * byte_size(self.output)
         memory = output + sum(min(size, whole_size(source)) for source, size in far.items())
@@ -187,7 +197,7 @@ class Kernel:
         bandwidth = roof.memory if self.contractions else min(roof.memory, flight * roof.core)
         busy = min(1.0, flight / roof.cores)
         compute = vector / roof.vector + special / roof.special + matrix / roof.matrix + wide / roof.matrix_wide
-        return roof.launch + max(memory / bandwidth, (near + output) / roof.cache, compute / busy)
+        return roof.launch + roof.ramp + max(memory / bandwidth, (near + output) / roof.cache, compute / busy)
 
     def nested_contractions(self) -> Iterable[tuple[Contraction, list[Reduce]]]:
         """Every contraction that is computed inside other reductions, with the reductions directly around it."""
@@ -245,12 +255,15 @@ def contraction(node: Reduce, opened: int) -> Contraction | None:
 
 
 def product_nodes(node: Reduce) -> set[Node]:
-    """The multiplications of a contraction that a matrix unit does: those that see everything its body sees."""
+    """The multiplications that a contraction does not do for each of its elements one by one: the product of its two
+    sides, which a matrix unit does, and those by factors that are moved out of the sum."""
+    bound = sum(1 << v for v in node.variables)
     found, todo = set[Node](), [node.body]
     while todo:
         n = todo.pop()
-        if isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf" and n.free == node.body.free:
-            found.add(n)
+        if isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf":
+            if n.free == node.body.free or any(not operand.free & bound for operand in n.operands):
+                found.add(n)
             todo.extend(n.operands)
     return found
 

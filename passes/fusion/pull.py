@@ -69,8 +69,24 @@ class Pull:
         return node
 
     def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
-        fill = self.graph.number(0, element_type(value.type)) if guard else None
-        return self.graph.load(value, at, guard, fill, chosen=False)
+        needed = self._needed(value, at, guard)
+        fill = self.graph.number(0, element_type(value.type)) if needed else None
+        return self.graph.load(value, at, needed, fill, chosen=False)
+
+    def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
+        """The part of the guard that has to do with coordinates that might leave the tensor."""
+        graph = self.graph
+        unsafe = set[tuple[object, ...]]()
+        for coordinate, extent in zip(at, shape_of(value.type), strict=True):
+            if not graph.simplifier.within(coordinate, 0, extent):
+                unsafe |= set(coordinate.atoms())
+        needed, rest = set[Constraint](), list(guard)
+        while unsafe and (found := [c for c in rest if not unsafe.isdisjoint(c[0].atoms())]):
+            needed |= set(found)
+            rest = [c for c in rest if c not in needed]
+            for c in found:
+                unsafe |= set(c[0].atoms())
+        return tuple(c for c in guard if c in needed)
 
     def _define(self, value: SSAValue, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
         if isinstance(op, payload.ConstantOp):
@@ -128,7 +144,7 @@ class Pull:
         if not new or node is fill:
             return node
         if isinstance(node, Load) and (node.fill is fill or not node.chosen) and isinstance(fill, Constant | Scalar):
-            return graph.load(node.source, node.coordinates, node.guard, fill, chosen=True)
+            return graph.load(node.source, node.coordinates, tuple(sorted({*node.guard, *new})), fill, chosen=True)
         return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
 
     def _holds(self, constraints: Sequence[Constraint]) -> Node:
