@@ -28,6 +28,7 @@ _FAMILIES = (
     "contractions",
     "conversions",
     "convolution",
+    "copies",
     "creation",
     "elementary",
     "indexing",
@@ -36,9 +37,14 @@ _FAMILIES = (
     "padding",
     "pooling",
     "reductions",
+    "resampling",
+    "sampling",
     "scans",
     "scatter",
+    "searching",
     "sorting",
+    "special",
+    "training",
     "views",
 )
 

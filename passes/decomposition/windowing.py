@@ -90,7 +90,7 @@ Window = Strided | Adaptive
 
 @dataclass(frozen=True)
 class Upsampled:
-    """The reverse of `Strided`: output `o` receives input `(o + padding - k * dilation) / stride`, where it is whole."""
+    """The reverse of `Strided`: output `o` receives input `(o + padding - k * dilation) / stride` if whole."""
 
     extent: int
     outputs: int

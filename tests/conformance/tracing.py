@@ -29,12 +29,14 @@ from deplodock.frontend.importing import GraphImporter
 class Traced:
     """A program at the torch level; `sources` says what every leaf of the result is.
 
-    A leaf is ("result", i), ("argument", i), or ("constant", value); `constants` are further arguments of `@main`.
+    A leaf is ("result", i), ("argument", i), or ("constant", value); `constants` are further arguments of `@main`, and
+    `updates` pairs (argument, result) of arguments that the program changes in place.
     """
 
     module: ModuleOp
     sources: tuple[tuple[str, Any], ...]
     constants: tuple[torch.Tensor, ...]
+    updates: tuple[tuple[int, int], ...] = ()
 
 
 class Tracer:
@@ -52,8 +54,12 @@ class Tracer:
         try:
             with torch.no_grad(), enable_python_dispatcher():
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake")(*tensors)
+                if any(_is_mutable(node) for node in graph.graph.nodes):
+                    # A decomposition written with in-place operators came in behind functionalisation.
+                    again = torch.func.functionalize(graph, remove="mutations")
+                    graph = make_fx(again, decomposition_table=self._table, tracing_mode="fake")(*tensors)
         except Exception as error:  # whatever PyTorch raises
-            raise CaptureError(capturing._first_line(error)) from error
+            raise CaptureError(capturing._reason(error)) from error
         graph.graph.eliminate_dead_code()
         return _import(graph)
 
@@ -69,7 +75,22 @@ def tracer() -> Iterator[Tracer]:
         yield Tracer(python_table)
 
 
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _take_updates(graph: torch.fx.GraphModule) -> list[tuple[Node, Node]]:
+    """Remove the final `copy_` into arguments that functionalisation leaves, as pairs (argument, new value)."""
+    found: list[tuple[Node, Node]] = []
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder" and not node.users:
+            found.append((node.args[0], node.args[1]))
+            graph.graph.erase_node(node)
+    return found
+
+
 def _import(graph: torch.fx.GraphModule) -> Traced:
+    updates = _take_updates(graph)
     nodes = list(graph.graph.nodes)
     arguments = [(node.name, node) for node in nodes if node.op == "placeholder"]
     constants: list[torch.Tensor] = []
@@ -91,4 +112,5 @@ def _import(graph: torch.fx.GraphModule) -> Traced:
             sources.append(("result", importer.result_index(leaf.name)))
         else:
             raise UnsupportedError("the result is not a tensor", operator=str(leaf.target))
-    return Traced(importer.finish(), tuple(sources), tuple(constants))
+    changed = tuple((importer.argument_index(a.name) or 0, importer.result_index(v.name)) for a, v in updates)
+    return Traced(importer.finish(), tuple(sources), tuple(constants), changed)
