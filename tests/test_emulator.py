@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from deplodock.backend.cuda.helpers import HELPERS, helper_section
 from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
 from deplodock.backend.emulator.host_text import host_text, kernel_names
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan
@@ -195,6 +196,29 @@ def test_blocks_are_not_ordered_but_launches_are():
     (y,), reports = run_cuda_on_cpu(kernel("y[t] = x[t ^ 127] * 2.0f;"), chain, [np.arange(128, dtype=np.float32)])
     assert not reports
     np.testing.assert_array_equal(y, 4 * np.arange(128, dtype=np.float32))
+
+
+def test_readers_in_global_memory():
+    both = "float* x, float* y"
+    ordered = kernel("float a = x[0];\n__syncthreads();\nif (t == 0) x[0] = a;\ny[blockIdx.x * 128 + t] = a;", both)
+    _, reports = run_cuda_on_cpu(ordered, SMALL, [ONES])
+    assert not [str(r) for r in reports]
+    two_blocks = one_launch([(128,)], [(256,)], grid=2, shared=512)
+    _, reports = run_cuda_on_cpu(ordered, two_blocks, [ONES], seeds=(0,))
+    assert [(r.kind, r.line, r.other_block) for r in reports] == [("race", 3, 0), ("race", 5, 0)]
+    unordered = kernel("float a = x[0];\nif (t == 5) x[0] = a + 1;\ny[t] = a;", both)
+    _, reports = run_cuda_on_cpu(unordered, SMALL, [ONES], seeds=(0,))
+    assert (reports[0].kind, reports[0].line) == ("race", 4)
+
+
+def test_every_helper_of_the_printer_compiles():
+    widths = {"float": 4, "bf16": 2, "f16": 2, "double": 8, "int": 4, "long long": 8, "signed char": 1, "bool": 1}
+    wide = [
+        f"{k}{n}.{t}.{s}" for k in ("ld", "st", "fill") for t, s in widths.items() for n in (2, 4, 8) if n * s <= 16
+    ]
+    text = helper_section([*HELPERS, *wide])
+    assert "asm" in text
+    compile_many([text])
 
 
 def test_report_names_place_and_partner():
