@@ -29,7 +29,6 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     IntegerType,
-    NoneAttr,
     StringAttr,
     TensorType,
     f64,
@@ -64,6 +63,13 @@ class OperandAttr(ParametrizedAttribute):
     """`#torch.operand`: stands for the op's next operand among its arguments."""
 
     name = "torch.operand"
+
+
+@irdl_attr_definition
+class NoneAttr(ParametrizedAttribute):
+    """`#torch.none`: Python's None."""
+
+    name = "torch.none"
 
 
 _OPERAND = OperandAttr()
@@ -307,4 +313,4 @@ SCHEMAS: dict[str, Schema] = read_schemas()
 OPS: dict[str, type[AtenOp]] = {name: _define(schema) for name, schema in SCHEMAS.items()}
 """Overload -> op class."""
 
-Torch = Dialect("torch", list(OPS.values()), [OperandAttr])
+Torch = Dialect("torch", list(OPS.values()), [OperandAttr, NoneAttr])

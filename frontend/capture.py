@@ -214,6 +214,7 @@ def _bind_inputs(
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     bindings: list[Binding] = []
     values: list[torch.fx.Node] = []
+    changed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
     user = 0
     for spec in exported.graph_signature.input_specs:
         leaf = user
@@ -222,6 +223,8 @@ def _bind_inputs(
             if spec.kind != InputKind.USER_INPUT:
                 raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
             continue
+        if spec.kind != InputKind.USER_INPUT and not nodes[spec.arg.name].users and spec.target not in changed:
+            continue  # state that nothing reads or writes, such as a count of batches
         if spec.kind == InputKind.USER_INPUT:
             tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
             name = names[tensors_before] if tensors_before < len(names) else spec.arg.name

@@ -1,0 +1,71 @@
+// RUN: %diagnostics
+
+// CHECK: torch.add.Tensor: unknown argument 'scale' (arguments: self, other, alpha)
+func.func @unknown(%x: tensor<4xf32>) {
+  %0 = torch.add.Tensor(self = %x, other = %x, scale = 2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.add.Tensor: missing argument 'other'
+func.func @missing(%x: tensor<4xf32>) {
+  %0 = torch.add.Tensor(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.softmax.int: argument 'dim' is a int, not 1.5
+func.func @wrong_kind(%x: tensor<4xf32>) {
+  %0 = torch.softmax.int(self = %x, dim = 1.5) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.relu: argument 'self' is a Tensor, not none
+func.func @no_tensor() {
+  %0 = torch.relu(self = none) : () -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.cat: argument 'tensors' is a Tensor[], not a tensor
+func.func @no_list(%x: tensor<4xf32>) {
+  %0 = torch.cat(tensors = %x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.relu: an argument is given twice
+func.func @twice(%x: tensor<4xf32>) {
+  %0 = torch.relu(self = %x, self = %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: 1 results for the 2 of max.dim
+func.func @results(%x: tensor<4xf32>) {
+  %0 = torch.max.dim(self = %x, dim = 0) : (tensor<4xf32>) -> tensor<f32>
+  func.return
+}
+
+// -----
+
+// CHECK: tensor<4xindex> is not a tensor of a supported data type
+func.func @data_type(%x: tensor<4xindex>) {
+  %0 = torch.relu(self = %x) : (tensor<4xindex>) -> tensor<4xindex>
+  func.return
+}
+
+// -----
+
+// CHECK: torch.frobnicate
+func.func @no_such_operator(%x: tensor<4xf32>) {
+  %0 = torch.frobnicate(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}

@@ -1,0 +1,48 @@
+// RUN: dl-opt %s | dl-opt | filecheck %s
+// RUN: dl-opt %s --print-op-generic | dl-opt | filecheck %s
+
+// Every argument keeps its ATen name and its kind: tensors, lists, data types, integers, floats, truth values, none.
+// CHECK-LABEL: @arguments
+func.func @arguments(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %i: tensor<5xi64>) -> tensor<16x64xf32> {
+  // CHECK-NEXT: %0 = torch.add.Tensor(self = %x, other = %b, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+  %0 = torch.add.Tensor(self = %x, other = %b) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+  // CHECK-NEXT: %1 = torch.cat(tensors = [%0, %0], dim = -1) : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x128xf32>
+  %1 = torch.cat(tensors = [%0, %0], dim = -1) : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x128xf32>
+  // CHECK-NEXT: %2 = torch._to_copy(self = %1, dtype = bf16, non_blocking = false) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
+  %2 = torch._to_copy(self = %1, dtype = bf16) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
+  // CHECK-NEXT: %3 = torch.gelu(self = %x, approximate = "tanh") : (tensor<16x64xf32>) -> tensor<16x64xf32>
+  %3 = torch.gelu(approximate = "tanh", self = %x) : (tensor<16x64xf32>) -> tensor<16x64xf32>
+  // CHECK-NEXT: %4 = torch.index.Tensor(self = %x, indices = [none, %i]) : (tensor<16x64xf32>, tensor<5xi64>) -> tensor<16x5xf32>
+  %4 = torch.index.Tensor(self = %x, indices = [none, %i]) : (tensor<16x64xf32>, tensor<5xi64>) -> tensor<16x5xf32>
+  // A lone integer stands for a list of the length that the schema says.
+  // CHECK-NEXT: %5 = torch.sum.dim_IntList(self = %x, dim = [1], keepdim = true) : (tensor<16x64xf32>) -> tensor<16x1xf32>
+  %5 = torch.sum.dim_IntList(self = %x, dim = 1, keepdim = true) : (tensor<16x64xf32>) -> tensor<16x1xf32>
+  func.return %0 : tensor<16x64xf32>
+}
+
+// An integer, a float and a truth value are three scalars; floats keep all their digits, -0.0, infinities and NaN.
+// CHECK-LABEL: @scalars
+func.func @scalars(%x: tensor<4xf32>) {
+  // CHECK-NEXT: alpha = true)
+  %0 = torch.add.Scalar(self = %x, other = nan, alpha = true) : (tensor<4xf32>) -> tensor<4xf32>
+  // CHECK-NEXT: other = 2, alpha = 1.0)
+  %1 = torch.add.Scalar(self = %x, other = 2, alpha = 1.0) : (tensor<4xf32>) -> tensor<4xf32>
+  // CHECK-NEXT: min = -0.0, max = inf)
+  %2 = torch.clamp(self = %x, min = -0.0, max = inf) : (tensor<4xf32>) -> tensor<4xf32>
+  // CHECK-NEXT: min = -inf)
+  %3 = torch.clamp(self = %x, min = -inf) : (tensor<4xf32>) -> tensor<4xf32>
+  // CHECK-NEXT: other = -1.2345678901234568e-05)
+  %4 = torch.mul.Scalar(self = %x, other = -1.2345678901234568e-05) : (tensor<4xf32>) -> tensor<4xf32>
+  // CHECK-NEXT: other = 0.1)
+  %5 = torch.mul.Scalar(self = %x, other = 0.1) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// CHECK-LABEL: @several_results
+func.func @several_results(%x: tensor<16x64xf32>) {
+  // CHECK-NEXT: %0, %1 = torch.split.Tensor(self = %x, split_size = 8, dim = 0) : (tensor<16x64xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>)
+  %0, %1 = torch.split.Tensor(self = %x, split_size = 8) : (tensor<16x64xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>)
+  // CHECK-NEXT: %values, %indices = torch.max.dim
+  %values, %indices = torch.max.dim(self = %x, dim = 1) : (tensor<16x64xf32>) -> (tensor<16xf32>, tensor<16xi64>)
+  func.return
+}
