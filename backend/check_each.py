@@ -144,10 +144,10 @@ class Checker:
             else:
                 from .simulator import simulate
 
-                results, report = simulate(module, self.inputs, domain=domain)
-                raced = any(f.kind == "race" for f in report.findings)
+                shadows = domain is self.exact  # races do not depend on the domain
+                results, report = simulate(module, self.inputs, domain=domain, shadows=shadows)
                 report.raise_errors(allow=() if self.synchronised or pass_name == _SYNCHRONISES else ("race",))
-                self.synchronised |= not raced
+                self.synchronised |= shadows and not any(f.kind == "race" for f in report.findings)
         except ExecutionError as error:
             error.reason = f"after pass {pass_name}: {error.reason}"
             raise

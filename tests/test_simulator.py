@@ -108,6 +108,8 @@ def test_a_dropped_barrier_is_a_race():
     assert set(found) == {"race"}
     assert "reads what another thread writes" in found["race"]
     assert "kernel.load %b" in found["race"]
+    _, report = simulate(module(ROW.replace("  kernel.barrier\n", "")), [rows()], shadows=False)
+    assert not report.findings
 
 
 def test_a_missing_store_is_an_uninitialised_read():

@@ -43,10 +43,12 @@ def simulate(
     *,
     max_blocks: int | None = None,
     domain: str | TypedDomain = "typed",
+    shadows: bool = True,
 ) -> SimulationResult:
     """Run `@main` of a program at the kernel level: its first arguments are `args`, the rest its results.
 
-    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten. A mistake of the program
+    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten; without `shadows` shared
+    memory is not watched for races and reads of what was never written, which is faster. A mistake of the program
     is a finding in the report (`report.raise_errors()` makes it an error), not an exception; a program that cannot be
     run at all, or arguments that do not fit, raise ExecutionError.
     """
@@ -66,7 +68,9 @@ def simulate(
     interpreter.register_implementations(FuncFunctions())
     interpreter.register_implementations(PayloadFunctions(scalars))
     interpreter.register_implementations(threads)
-    interpreter.register_implementations(HostFunctions(scalars, threads, report, max_blocks))
+    host = HostFunctions(scalars, threads, report)
+    host.max_blocks, host.shadowed = max_blocks, shadows
+    interpreter.register_implementations(host)
     with position.located():
         interpreter.call_op(main, (*buffers, *results))
     for i, result in enumerate(results):

@@ -77,6 +77,13 @@ def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, acces
     """Registers from shared memory."""
     machine.aligned(op, access, buffer.itemsize, buffer.offset)
     machine.measure_shared(op, access, buffer)
+    if machine.shadowed:
+        _check_reads(machine, op, buffer, access)
+    blocks = np.arange(len(machine.numbers))[:, None, None]
+    return np.where(access.mask, buffer.data[blocks, access.place], fill)
+
+
+def _check_reads(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, access: Access) -> None:
     block, thread, place = access.selected()
     at, threads = _cells(buffer, block, thread, place)
     found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)
@@ -88,8 +95,6 @@ def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, acces
     for kind, flags, text in mistakes:
         if flags.any():
             machine.find(kind, op, _spread(access, _elements(flags, buffer)), text)
-    blocks = np.arange(len(machine.numbers))[:, None, None]
-    return np.where(access.mask, buffer.data[blocks, access.place], fill)
 
 
 def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, access: Access, value: Array) -> None:
@@ -98,6 +103,9 @@ def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, acc
     machine.measure_shared(op, access, buffer)
     block, thread, place = access.selected()
     value = np.broadcast_to(value, access.mask.shape)[access.mask]
+    if not machine.shadowed:
+        buffer.data[block, place] = value
+        return
     at, threads = _cells(buffer, block, thread, place)
     owned = machine.shadow.owner[at].reshape(-1, buffer.cells) == buffer.number
     unchanged = owned.all(axis=1) & machine.domain.same(buffer.data[block, place], value)

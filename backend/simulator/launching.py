@@ -25,11 +25,12 @@ MAX_ELEMENTS = 1 << 22
 class HostFunctions(InterpreterFunctions):
     """`@main`: buffers and launches, one after another."""
 
-    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report, max_blocks: int | None) -> None:
+    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report) -> None:
         self.domain = domain
         self.threads = threads
         self.report = report
-        self.max_blocks = max_blocks
+        self.max_blocks: int | None = None
+        self.shadowed = True
 
     @impl(kernel.AllocOp)
     def alloc(self, interpreter: Interpreter, op: kernel.AllocOp, args: PythonValues) -> PythonValues:
@@ -58,6 +59,7 @@ class HostFunctions(InterpreterFunctions):
                 np.arange(first, min(first + step, blocks), dtype=np.int64),
                 func.threads,
                 first == 0,
+                self.shadowed,
                 {id(b): i for i, b in enumerate(buffers)},
             )
             place_shared(machine, func)

@@ -57,6 +57,7 @@ class Machine:
     numbers: Array
     threads: int
     measured: bool
+    shadowed: bool
     buffers: dict[int, int]
     active: Array = field(init=False)
     epoch: Array = field(init=False)

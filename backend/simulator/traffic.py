@@ -29,7 +29,9 @@ def _distinct(values: Array, valid: Array) -> tuple[Array, Array]:
 def moved(address: Array, mask: Array, vec: int, itemsize: int) -> int:
     """Bytes that the accesses [blocks, threads, registers] move; lanes of a warp that ask for one place in one request
     get it together."""
-    first, happens = _requests(*(a.reshape(-1, a.shape[2]) for a in np.broadcast_arrays(address, mask)), vec)
+    address, mask = np.broadcast_arrays(address, mask)
+    registers = address.shape[2]
+    first, happens = _requests(address.reshape(-1, registers), mask.reshape(-1, registers), vec)
     _, new = _distinct(first, happens)
     return int(np.count_nonzero(new)) * vec * itemsize
 
