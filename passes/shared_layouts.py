@@ -55,10 +55,10 @@ def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Re
     best, free = cost(shared)
     pairs: list[tuple[int, int]] = []
     source = shape[order[0]]
-    banks = min(source, 128 // min(r.bytes_each for r in readers))
+    banks = 128 // min(r.bytes_each for r in readers)
     while source < shared.size and not free:
         choice: tuple[int, int] | None = None
-        target = banks // 2
+        target = min(source, banks) // 2
         while target >= 1:
             candidate = ordered(shape, order, [*pairs, (source, target)])
             found, unhindered = cost(candidate)

@@ -184,7 +184,7 @@ func.func @main(%x: tensor<6x25xf32>, %z: tensor<6x24xf32>, %w: tensor<6x64xbf16
 BOOLEANS = """
 func.func @main(%x: tensor<{m}x{n}xi1>, %w: tensor<{n}xi64>) -> (tensor<{m}xi1>, tensor<{m}xi64>) {{
   %y = loop.nest (%i) in [{m}] -> tensor<{m}xi1> {{
-    %s = loop.reduce or (%k) in [{n}] -> i1 {{
+    %s = loop.reduce max (%k) in [{n}] -> i1 {{
       %v = loop.load %x[affine_map<(i, k) -> (i, k)>](%i, %k) : tensor<{m}x{n}xi1>
       loop.yield %v : i1
     }}
