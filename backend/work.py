@@ -61,10 +61,12 @@ def _operations(nest: NestOp) -> Iterator[int]:
     def needs(op: Operation) -> frozenset[BlockArgument]:
         """The indices that an operation's value depends on, outside of its own regions."""
         found: set[BlockArgument] = set()
+        own: set[SSAValue] = set()
         for inner in op.walk():
+            own |= {a for r in inner.regions for b in r.blocks for a in b.args}
             for v in inner.operands:
                 found |= {v} if isinstance(v, BlockArgument) and v in extents else indices.get(v, frozenset())
-        return frozenset(found - {a for r in op.regions for b in r.blocks for a in b.args})
+        return frozenset(found - own)
 
     for op in nest.body.walk():
         if isinstance(op, ReduceOp):
