@@ -228,7 +228,10 @@ class Statements:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""
         place = self.writer.places.get(op.value)
         if is_stored_whole(op.value) and place is None:
-            self.copy(op.value, self.writer.declare(op.value, alignment=alignment_of(op.value)))
+            array = self.writer.declare(op.value, alignment=alignment_of(op.value))
+            del self.writer.places[op.value]  # until it is filled, the value is its expression
+            self.copy(op.value, array)
+            self.writer.places[op.value] = array
             print_store(self.writer, op)
             del self.writer.places[op.value]
             return
@@ -264,8 +267,8 @@ def combination(writer: Writer, kind: Kind, value: SSAValue) -> Callable[[Expr, 
     names = {Kind.ADD: ("+", "wrap_add"), Kind.MUL: ("*", "wrap_mul"), Kind.MAX: ("max", "max_nan")}
     names |= {Kind.MIN: ("min", "min_nan"), Kind.AND: ("&", ""), Kind.OR: ("|", "")}
     symbol, helper = names[kind]
-    if kind in (Kind.MAX, Kind.MIN) and c == "bool":
-        symbol = "|" if kind == Kind.MAX else "&"
+    if c == "bool":
+        symbol = {Kind.ADD: "!=", Kind.MAX: "|", Kind.OR: "|"}.get(kind, "&")
     elif kind in (Kind.MAX, Kind.MIN) and floating or kind in (Kind.ADD, Kind.MUL) and wraps:
         writer.use(f"{helper}.{c}")
         return lambda a, b: Expr(f"{helper}({a.text}, {b.text})")
