@@ -142,3 +142,16 @@ def test_a_large_nest_needs_no_large_arrays():
     x, y = floats(64, 2048), floats(512, 2048)
     (got,) = run(module(text), [x, y])
     np.testing.assert_array_equal(got[5, :9], np.max(x[5] + y[:9], axis=1))
+
+
+def test_a_result_map_places_the_values():
+    text = """
+    func.func @main(%x: tensor<12x5xf32>) -> tensor<5x12xf32> {
+      %y = loop.nest (%a, %b, %j) in [3, 4, 5] to affine_map<(a, b, j) -> (j, a * 4 + b)> -> tensor<5x12xf32> {
+        %v = loop.load %x[affine_map<(a, b, j) -> (a * 4 + b, j)>](%a, %b, %j) : tensor<12x5xf32>
+        loop.yield %v : f32
+      }
+      func.return %y : tensor<5x12xf32>
+    }"""
+    x = floats(12, 5)
+    np.testing.assert_array_equal(run(module(text), [x])[0], x.T)

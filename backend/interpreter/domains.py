@@ -248,10 +248,6 @@ class TypedDomain:
             return x
         return np.asarray(x).astype(self.dtype(target))
 
-    def bits_to_float(self, x: Array, target: Attribute) -> Array:
-        """An integer array whose bits are floats of type `target`."""
-        return self.encode(np.asarray(x).view(numpy_dtype(target)), target)
-
     def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         """Combine float `x` over `axes`, which disappear."""
         dtype = self.dtype(element)

@@ -24,7 +24,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
-from ...dialects.payload import element_type
+from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import identity
 from .access import Axis, coordinates, read
 from .contraction import Product, sum_of_product
@@ -61,15 +61,14 @@ class LoopFunctions(InterpreterFunctions):
         return tuple(self._scatter(op, np.broadcast_to(_computed(self.domain, r), op.shape)) for r in results)
 
     def _scatter(self, op: loop.NestOp, value: Array) -> Array:
-        """The nest's values at the coordinates of its result: the identity unless it has a `result_map`."""
-        attr = getattr(op, "result_map", None)
-        if attr is None:
+        """The nest's values at the coordinates of its result: the identity unless it has a result map."""
+        if op.result_map is None:
             return value
-        shape = tuple(op.results[0].type.get_shape())  # pyright: ignore
+        shape = shape_of(op.results[0].type)
         dims = [Axis(len(op.shape) - 1 - d, 0, n).values() for d, n in enumerate(op.shape)]
         out = np.zeros(shape, value.dtype)
         if value.size:
-            places = coordinates(attr.data, shape, dims, (), np.asarray(True))
+            places = coordinates(op.result_map.data, shape, dims, (), np.asarray(True))
             out[tuple(np.broadcast_arrays(*places))] = value
         return out
 
