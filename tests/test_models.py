@@ -59,6 +59,6 @@ def test_full_size_layer_compiles(model: str, dtype: str) -> None:
 
 
 def _nests_with_an_exponential_between_contractions(text: str) -> int:
-    """How many nests hold a whole attention: a staged reduction with an exponential and two contractions."""
+    """How many nests hold a whole attention: stages with a maximum, an exponential and two contractions."""
     nests = text.split("loop.nest")[1:]
-    return sum("loop.staged_reduce" in n and "math.exp" in n and n.count("loop.reduce add") >= 3 for n in nests)
+    return sum("loop.reduce max" in n and "math.exp" in n and n.count("loop.reduce add") >= 3 for n in nests)
