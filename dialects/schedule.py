@@ -37,7 +37,7 @@ class ScheduleAttr(ParametrizedAttribute):
     warps    warps a block.
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
-    split_k  blocks that share one contraction.
+    split_k  blocks that share one reduction: so many equal parts of its longest index.
     """
 
     name = "tile.schedule"

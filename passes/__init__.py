@@ -33,6 +33,7 @@ OWN_PASSES = {
     "plan-fusion": ".plan_fusion:PlanFusionPass",
     "plan-schedules": ".plan_schedules:PlanSchedulesPass",
     "split-dimensions": ".split_dimensions:SplitDimensionsPass",
+    "split-reductions": ".split_reductions:SplitReductionsPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",

@@ -23,7 +23,7 @@ PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
     "torch-to-tensor": "decompose-torch,cse,dce",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,hoist-invariant-factors,merge-reductions,cse,dce",
-    "loop-to-tile": "plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,dce,"
+    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,dce,"
     "tile-assign-layouts,tile-stage-operands,cse",
     "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",

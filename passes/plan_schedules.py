@@ -17,8 +17,10 @@ from ..dialects.locations import location_text
 from ..dialects.schedule import ScheduleAttr
 from ..errors import ScheduleError
 from .planning.facts import Facts
+from .planning.parts import choose_parts, with_parts
 from .planning.products import find_products, plan_products
 from .planning.rows import plan_elementwise, plan_rows
+from .split_reductions import find_split
 from .tiling.kernels import schedule_of
 
 LARGEST_TILE = 1 << 18
@@ -66,10 +68,13 @@ def plan(nest: loop.NestOp, target: Target) -> ScheduleAttr:
     facts = Facts(nest)
     products = find_products(facts)
     if products:
-        return plan_products(facts, target, products)
-    if facts.reductions:
-        return plan_rows(facts, target)
-    return plan_elementwise(facts, target)
+        schedule = plan_products(facts, target, products)
+    elif facts.reductions:
+        schedule = plan_rows(facts, target)
+    else:
+        schedule = plan_elementwise(facts, target)
+    parts = choose_parts(facts, schedule, target)
+    return with_parts(schedule, parts) if parts > 1 else schedule
 
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
@@ -102,6 +107,8 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError(f"a tile of {largest} elements; at most {LARGEST_TILE} are possible", argument="block")
     if len(schedule.thread) not in (0, 2):
         raise ScheduleError("a register tile has rows and columns", argument="thread")
+    if schedule.split_k.data > 1:
+        find_split(nest, schedule.split_k.data)
     for atom in {"mma", "wgmma"} & {schedule.atom.data}:
         if not target.has(atom):
             raise ScheduleError(f"{target.name} has no {atom}", argument="atom")

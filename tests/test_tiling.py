@@ -21,10 +21,12 @@ from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.schedule import ScheduleAttr
 from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.planning.parts import with_parts
 from deplodock.passes.running import run_passes
+from deplodock.passes.split_reductions import splittable, stages_of
 from deplodock.passes.tiling.kernels import reduction_indices
 
-LOWER = "lower-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce"
+LOWER = "split-reductions,plan-schedules,lower-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce"
 
 
 def _read_programs() -> dict[str, str]:
@@ -102,8 +104,17 @@ def with_schedule(module: ModuleOp, rng: random.Random) -> ModuleOp:
                         for a, b in zip(stage.body.block.args, op.stage_ops[0].body.block.args, strict=True)
                     )
         chunk = [sizes[arg] for arg, _ in reduction_indices(nest)]
-        nest.attributes["schedule"] = ScheduleAttr.get(block, chunk, serial=serial)
+        parts = rng.choice([1, *possible_parts(nest)])
+        nest.attributes["schedule"] = ScheduleAttr.get(block, chunk, serial=serial, split_k=parts)
     return planned
+
+
+def possible_parts(nest: loop.NestOp) -> list[int]:
+    """Into how many parts the reduction of a nest can be split."""
+    reduction = splittable(nest)
+    if isinstance(reduction, str):
+        return []
+    return [p for p in (2, 3, 5, 7, 13, 41) if any(n and n % p == 0 for n in stages_of(reduction)[0].shape)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -136,3 +147,19 @@ def test_products_are_found(name: str, dots: int) -> None:
     lowered = lower(parse(name), f"plan-schedules,{LOWER}")
     assert sum(isinstance(op, tile.DotOp) for op in lowered.walk()) == dots
     assert all(len(shape_of(r.type)) < 3 for op in lowered.walk() for r in op.results if "arith" in op.name)
+
+
+@pytest.mark.parametrize("name", ["attention", "causal_attention", "logsumexp", "sum_of_everything", "relu_matmul"])
+def test_every_split(name: str) -> None:
+    """The parts of a reduction combine to the whole, whatever their number; reductions in stages too."""
+    module = parse(name)
+    (nest,) = nests(module)
+    assert possible_parts(nest)
+    for parts in possible_parts(nest):
+        planned = module.clone()
+        run_passes(make_context(), planned, parse_passes("plan-schedules"))
+        (copy,) = nests(planned)
+        copy.attributes["schedule"] = with_parts(copy.attributes["schedule"], parts)  # pyright: ignore
+        lowered = lower(planned)
+        assert sum(isinstance(op, tile.KernelOp) for op in lowered.ops) == 2
+        check(module, lowered)

@@ -19,6 +19,9 @@ ROW_LIMIT = PER_THREAD * MAX_WARPS * 32
 """The longest row that one block keeps in registers."""
 
 
+SHORT = 256
+"""A reduction of so few elements costs next to nothing."""
+
 WIDEST = 256
 """How many values of an index one block takes when some of its reductions are the same for all of them."""
 
@@ -90,6 +93,10 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         return _chunked(facts, sizes, [i for i in reduced if i not in shared], 4096, 1)
     longest = max((_product(facts, r.indices) for r in facts.reductions if r.outermost), default=1)
     row = max(longest, _product(facts, rest))
+    if longest <= SHORT and _product(facts, rest) >= 4 * longest and _product(facts, reduced) < target.sms:
+        # So little to reduce that every tile of the rest can do it again.
+        sizes.fill(reversed(rest), 2048)
+        return _chunked(facts, sizes, reduced, 2048, 1)
     width = min(pow2_at_least(row), ROW_LIMIT)
     if rest:
         whole = _product(facts, rest) <= ROW_LIMIT

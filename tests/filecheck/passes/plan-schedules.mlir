@@ -38,11 +38,12 @@ func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
 
 // -----
 
-// Short rows: several in a block. Sums of columns: neighbouring columns in a block, as memory has them.
+// Short rows: several in a block. Sums of columns: neighbouring columns in a block, as memory has them, and many blocks
+// for the same ones where there are few.
 
 // CHECK-LABEL: func.func @sums
 // CHECK:         schedule = #tile.schedule<block = [4], chunk = [64], warps = 1>
-// CHECK:         schedule = #tile.schedule<block = [32], chunk = [128], warps = 4>
+// CHECK:         schedule = #tile.schedule<block = [32], chunk = [128], warps = 4, split_k = 32>
 func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
   %r = loop.nest (%i) in [4096] -> tensor<4096xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
@@ -158,4 +159,21 @@ func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
     loop.yield %s : f32
   }
   func.return %y : tensor<4xf32>
+}
+
+// -----
+
+// One long sum: many blocks share it.
+
+// CHECK-LABEL: func.func @long_sum
+// CHECK:         schedule = #tile.schedule<block = [], chunk = [16384], warps = 32, split_k = 256>
+func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
+  %y = loop.nest () in [] -> tensor<f32> {
+    %s = loop.reduce add (%k) in [1048576] -> f32 {
+      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<1048576xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<f32>
 }
