@@ -1,7 +1,8 @@
 """Execute a program after every pass, on the same inputs, and name the first pass that changed the answer.
 
 Exactly, in the exact domain, which structural mistakes cannot slip through; and in the program's own types, against
-float64, with a tolerance that comes from the rounding of the first version and the length of the reductions.
+float64, with a tolerance that comes from the rounding of the first version and the length of the reductions. A third
+run, on inputs that are much larger, has to stay finite wherever the first version does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from .reference import DomainName, run
 MAX_FLOPS = 4_000_000_000
 """Programs with more float operations are not checked: each would take longer than about ten seconds a pass."""
 
+_LOUD = 1024.0
+"""By how much inputs are scaled to see whether a version overflows that did not before: a softmax whose maximum is
+wrong gives the same answer, until it does."""
+
 _CHUNK = 3
 """Iterations a chunk when staged reductions are checked in pieces; no power of two, so that there is a tail."""
 
@@ -47,6 +52,10 @@ def make_inputs(types: Iterable[Attribute], seed: int = 0) -> list[Array]:
         else:
             found.append(rng.standard_normal(shape).astype(np.float32).astype(dtype))
     return found
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype != np.bool_ and array.dtype.kind not in "iu"
 
 
 def is_kernel_level(module: ModuleOp) -> bool:
@@ -81,6 +90,7 @@ class _Answer:
     exact: list[Array]
     real: list[Array]
     typed: list[Array]
+    loud: list[Array]
     length: int
 
 
@@ -95,6 +105,7 @@ class Checker:
     def __init__(self, module: ModuleOp, seed: int = 0, *, max_flops: int = MAX_FLOPS) -> None:
         self.max_flops = max_flops
         self.inputs = make_inputs(main_function(module).function_type.inputs, seed)
+        self.loud = [a * np.asarray(_LOUD, a.dtype) if _is_float(a) else a for a in self.inputs]
         self.text = ""
         self.answer: _Answer | None = None
         self.synchronised = False
@@ -112,7 +123,8 @@ class Checker:
             types = main_function(module).function_type.inputs
             raise ExecutionError(f"starts at the kernel level, where inputs and results of {len(types)} look alike")
         exact, real, typed = (run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
-        self.answer = _Answer(exact, real, typed, reduction_length(module))
+        loud = run(module, self.loud, "typed")
+        self.answer = _Answer(exact, real, typed, loud, reduction_length(module))
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
         """Execute `module`, which `pass_name` made. Raises ExecutionError if the answer differs from the first one."""
@@ -128,24 +140,29 @@ class Checker:
             chunks.append(_CHUNK)
         for chunk in chunks:
             how = "" if chunk is None else f", merging chunks of {chunk}"
-            exact = self._execute(pass_name, module, self.exact, chunk)
+            exact = self._execute(pass_name, module, self.inputs, self.exact, chunk)
             for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
                 self._compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
-            typed = self._execute(pass_name, module, "typed", chunk)
+            typed = self._execute(pass_name, module, self.inputs, "typed", chunk)
             for i, got in enumerate(typed):
                 self._compare_typed(pass_name, i, got, how)
+            loud = self._execute(pass_name, module, self.loud, "typed", chunk)
+            for i, (want, got) in enumerate(zip(self.answer.loud, loud, strict=True)):
+                if _is_float(got):
+                    fine = ~np.isfinite(want.astype(np.float64)) | np.isfinite(got.astype(np.float64))
+                    self._compare(pass_name, i, want, got, fine, f"for large inputs{how}")
 
     def _execute(
-        self, pass_name: str, module: ModuleOp, domain: DomainName | ExactDomain, chunk: int | None
+        self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
     ) -> list[Array]:
         try:
             if not is_kernel_level(module):
-                results = run(module, self.inputs, domain, chunk=chunk)
+                results = run(module, inputs, domain, chunk=chunk)
             else:
                 from .simulator import simulate
 
                 shadows = domain is self.exact  # races do not depend on the domain
-                results, report = simulate(module, self.inputs, domain=domain, shadows=shadows)
+                results, report = simulate(module, inputs, domain=domain, shadows=shadows)
                 report.raise_errors(allow=() if self.synchronised or pass_name == _SYNCHRONISES else ("race",))
                 self.synchronised |= shadows and not any(f.kind == "race" for f in report.findings)
         except ExecutionError as error:

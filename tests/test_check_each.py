@@ -164,3 +164,26 @@ def test_races_count_once_barriers_are_placed():
         checker.after("spoil", bare)
     with pytest.raises(ExecutionError, match="after pass place-barriers: race"):
         Checker(module(TENSOR)).after("place-barriers", bare)
+
+
+SOFTMAX = """
+func.func @main(%x: tensor<6x50xf32>) -> tensor<6x50xf32> {
+  %m = tensor.reduce max %x over [1] : tensor<6x50xf32> -> tensor<6xf32>
+  %b = tensor.index_map %m[affine_map<(i, j) -> (i)>] : tensor<6xf32> -> tensor<6x50xf32>
+  %d = arith.subf %x, %b : tensor<6x50xf32>
+  %e = math.exp %d : tensor<6x50xf32>
+  %s = tensor.reduce add %e over [1] : tensor<6x50xf32> -> tensor<6xf32>
+  %t = tensor.index_map %s[affine_map<(i, j) -> (i)>] : tensor<6xf32> -> tensor<6x50xf32>
+  %y = arith.divf %e, %t : tensor<6x50xf32>
+  func.return %y : tensor<6x50xf32>
+}
+"""
+
+
+def test_a_lost_guard_against_overflow_is_seen():
+    """A softmax is the same in any frame, in exact arithmetic and for small inputs."""
+    wrong = SOFTMAX.replace("reduce max", "reduce min")
+    with pytest.raises(
+        ExecutionError, match="pass p changed the answer for large inputs: result 0 at .* is nan instead"
+    ):
+        Checker(module(SOFTMAX)).after("p", module(wrong))
