@@ -8,7 +8,10 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.check_each import make_inputs
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.interpreter.running import main_function
+from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.parsing import make_context, parse_module
@@ -168,13 +171,16 @@ func.func @main(%x: tensor<6x25xf32>, %z: tensor<6x24xf32>, %w: tensor<6x64xbf16
     %d0 = loop.load %w[affine_map<(i, j) -> (5 - i, j * 2 + 2)>](%i, %j) : tensor<6x64xbf16>
     %e0 = loop.load %w[affine_map<(i, j) -> ((i * 5 + j - 9) floordiv 7 mod 6, (j - 11) mod 64)>](%i, %j)
          where <affine_map<(i, j) -> (j - i)> in [3:24]> else %one : tensor<6x64xbf16>
+    %h0 = loop.load %w[affine_map<(i, j) -> (i, (40 - j * 3) floordiv 4 + 8)>](%i, %j) : tensor<6x64xbf16>
+    %h = payload.cast %h0 : bf16 -> f32
     %c = payload.cast %c0 : bf16 -> f32
     %d = payload.cast %d0 : bf16 -> f32
     %e = payload.cast %e0 : bf16 -> f32
     %ab = arith.subf %a, %b : f32
     %cd = arith.mulf %c, %d : f32
     %abcd = arith.addf %ab, %cd : f32
-    %o = arith.addf %abcd, %e : f32
+    %abcde = arith.addf %abcd, %e : f32
+    %o = arith.mulf %abcde, %h : f32
     loop.yield %o : f32
   }}
   func.return %y : tensor<6x24xf32>
@@ -275,6 +281,9 @@ CASES = {
 }
 
 
+PRINTED = "fold-index-arithmetic,cse,dce"
+
+
 def lower(module: ModuleOp, pipeline: str) -> None:
     ctx = make_context()
     for p in parse_passes(pipeline):
@@ -318,3 +327,21 @@ def test_threads_compute_what_the_loops_say(case: str) -> None:
     assert not floats.report.findings
     for got, wanted in zip(floats.outputs, real, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=3e-5, atol=3e-5)
+
+
+def test_the_printed_text_computes_what_the_loops_say() -> None:
+    expected, inputs, plans, sources = [], [], [], []
+    for case in CASES:
+        module = planned(case)
+        args = make_inputs(list(main_function(module).function_type.inputs))
+        expected.append(run(module, args, "real"))
+        inputs.append(args)
+        lower(module, f"{TILE},{KERNEL},{PRINTED}")
+        plans.append(make_plan(module))
+        sources.append(print_cuda(module))
+    compiled = zip(CASES, sources, plans, compile_many(sources), inputs, expected, strict=True)
+    for case, source, plan, emulated, args, wanted in compiled:
+        outputs, reports = EmulatedProgram(source, plan, emulated).run(args)
+        assert not reports, f"{case}: {reports[0]}"
+        for got, value in zip(outputs, wanted, strict=True):
+            np.testing.assert_allclose(got.astype(np.float64), value, rtol=3e-5, atol=3e-5, err_msg=case)
