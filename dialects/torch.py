@@ -50,6 +50,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .payload import element_type
 from .torch_schemas import Argument, Schema, read_schemas
 
 Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
@@ -84,7 +85,7 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
     """
     if argument.is_list and isinstance(value, list | tuple):
         element = argument.element()
-        return ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore[reportUnknownVariableType]
+        return ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
     if argument.is_list and argument.length and isinstance(value, int | float) and not isinstance(value, bool):
         return ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
     if value is None and argument.optional:
@@ -98,7 +99,7 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
 def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute | None:
     base = argument.base
     if base == "Tensor" and isinstance(value, SSAValue | UnresolvedOperand):
-        operands.append(value)
+        operands.append(value)  # pyright: ignore[reportUnknownArgumentType]
         return _OPERAND
     if isinstance(value, bool):
         return BoolAttr.from_bool(value) if base in ("bool", "Scalar") else None
@@ -109,7 +110,7 @@ def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -
     if isinstance(value, str) and base in ("str", "Layout", "Device", "MemoryFormat"):
         return StringAttr(value)
     if isinstance(value, Attribute) and base == "ScalarType" and isinstance(value, _DTYPES):
-        return value
+        return value  # pyright: ignore[reportUnknownVariableType]
     return None
 
 
@@ -131,7 +132,7 @@ def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
         return None
     if isinstance(attribute, IntegerAttr):
         number = attribute.value.data
-        return bool(number) if attribute.type == i1 else number
+        return bool(number) if attribute.type == i1 else number  # pyright: ignore[reportUnknownMemberType]
     if isinstance(attribute, FloatAttr | StringAttr):
         return attribute.value.data if isinstance(attribute, FloatAttr) else attribute.data
     return attribute
@@ -171,9 +172,9 @@ class AtenOp(IRDLOperation):
         if _count_operands(self.arguments) != len(self.operands):  # pyright: ignore
             raise VerifyException("the arguments do not mention each operand once")
         _bind(self.SCHEMA, self.values, [])
-        for value in (*self.operands, *self.results):
-            if not isinstance(value.type, TensorType) or not isinstance(value.type.get_element_type(), _DTYPES):
-                raise VerifyException(f"{value.type} is not a tensor of a supported data type")
+        for t in (*self.operand_types, *self.result_types):
+            if not isinstance(t, TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
+                raise VerifyException(f"{t} is not a tensor of a supported data type")
         want = len(self.SCHEMA.results)
         if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != want:
             raise VerifyException(f"{len(self.results)} results for the {want} of {self.SCHEMA.name}")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
@@ -260,7 +260,7 @@ def _bind_outputs(
     targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
     for spec in exported.graph_signature.output_specs:
         if spec.kind in changed:
-            argument = importer.argument_index(targets.get(spec.target, spec.target))
+            argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
             if argument is None or not isinstance(spec.arg, TensorArgument):
                 raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
             updates.append((importer.result_index(spec.arg.name), argument))
@@ -272,7 +272,7 @@ def _bind_outputs(
                 outputs.append(Output("argument", argument))
             else:
                 outputs.append(Output("result", importer.result_index(spec.arg.name)))
-        elif hasattr(spec.arg, "value"):
+        elif isinstance(spec.arg, ConstantArgument):
             outputs.append(Output("constant", value=spec.arg.value))
         else:
             raise UnsupportedError(f"a result of type {type(spec.arg).__name__} is not supported")

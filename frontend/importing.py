@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..dialects.locations import file_location
 from ..dialects.torch import OPS, SCHEMAS
 from ..errors import CaptureError, CompileError, UnsupportedError
+from ..passes.decomposition.refused import why_refused
 from .dtypes import element_of, tensor_type
 from .places import innermost
 
@@ -94,7 +95,7 @@ class GraphImporter:
         if target._schema.is_mutable:
             raise UnsupportedError("this operator changes a tensor in place", operator=f"aten.{name}")
         if name not in OPS:
-            raise UnsupportedError("this operator is not supported", operator=f"aten.{name}")
+            raise UnsupportedError(why_refused(name), operator=f"aten.{name}")
         types = _result_types(node, f"aten.{name}")
         arguments = {key: self._value(value) for key, value in _named(node, target).items()}
         name = _with_numbers(name, arguments)
@@ -156,10 +157,11 @@ def _named(node: Node, target: torch._ops.OpOverload) -> dict[str, Any]:
 
 def _result_types(node: Node, operator: str) -> list[Attribute]:
     value = node.meta.get("val")
-    values = list(value) if isinstance(value, tuple | list) else [value]
+    values: list[Any] = list(value) if isinstance(value, tuple | list) else [value]
     if not values or not all(isinstance(v, torch.Tensor) for v in values):
         raise UnsupportedError("the result is not a tensor", operator=operator)
-    return [tensor_type(v) for v in values]
+    types: list[Attribute] = [tensor_type(v) for v in values]
+    return types
 
 
 def _check_metadata(node: Node) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import log
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import IntegerType, f64
+from xdsl.dialects.builtin import f64
 from xdsl.ir import SSAValue
 
 from ...dialects.payload import element_type, is_float
-from .builder import Builder, Number
+from .builder import Builder, Number, width_of
 from .registry import decomposes
 
 Operand = SSAValue | Number
@@ -135,11 +135,9 @@ def _repeated_product(b: Builder, x: SSAValue, count: int) -> SSAValue:
 
 def integer_power(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     """`x ** y` of integers: modulo 2^width, and for negative `y` 0 unless `x` is 1 or -1."""
-    element = element_type(x.type)
-    assert isinstance(element, IntegerType)
     one, zero = b.like(x, 1), b.like(x, 0)
     result, base, rest = one, x, y
-    for _ in range(element.width.data - 1):
+    for _ in range(width_of(element_type(x.type)) - 1):
         odd = b.cmp("ne", b.both(rest, one), zero)
         result = b.select(odd, b.mul(result, base), result)
         base = b.mul(base, base)

@@ -46,14 +46,19 @@ def scaled_dot_product_attention(
     scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
     scores = _masked(b, scores, attn_mask, is_causal)
     shape = shape_of(scores.type)
-    p = b.exp(b.sub(scores, b.keep(b.reduce("max", scores, [n + 1]), [n + 1], shape)))
+    highest = b.reduce("max", scores, [n + 1])
+    p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)))
     total = b.reduce("add", p, [n + 1])
     space = [*batch, rows, width, keys]
     weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
     o = b.reduce("add", weighted, [n + 2])
     # Normalised after the product: one division an element of the result, and the sum may run online.
     o = b.div(o, b.keep(total, [n + 1], shape_of(o.type)))
-    return _zero_where_masked_out(b, o, scores) if attn_mask is not None else o
+    if attn_mask is None:
+        return o
+    # PyTorch gives 0, not NaN, for a row of which no key may be seen.
+    hidden = b.cmp("eq", highest, float("-inf"))
+    return b.select(b.keep(hidden, [n + 1], shape_of(o.type)), b.like(o, 0), o)
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:
@@ -96,10 +101,3 @@ def _masked(b: Builder, scores: SSAValue, mask: SSAValue | None, is_causal: bool
     if element_type(mask.type) == i1:
         return b.select(b.broadcast(mask, shape), scores, low)
     return b.add(scores, b.broadcast(b.cast(mask, element_type(scores.type)), shape))
-
-
-def _zero_where_masked_out(b: Builder, o: SSAValue, scores: SSAValue) -> SSAValue:
-    """PyTorch gives 0, not NaN, for a row of which no key may be seen."""
-    n = len(shape_of(scores.type)) - 1
-    hidden = b.reduce("and", b.cmp("eq", scores, float("-inf")), [n])
-    return b.select(b.keep(hidden, [n], shape_of(o.type)), b.like(o, 0), o)

@@ -64,13 +64,11 @@ class Builder:
 
     def constant(self, value: Number, shape: Sequence[int], element: Attribute) -> SSAValue:
         """`value` everywhere in a tensor of `shape`."""
-        if isinstance(element, IntegerType) and element.width.data > 1:
-            value = wrap_integer(int(value), element)
-        return self.insert(payload.ConstantOp(value, TensorType(element, shape)))
+        return self.insert(payload.ConstantOp(wrapped_number(value, element), TensorType(element, shape)))
 
     def scalar(self, value: Number, element: Attribute) -> SSAValue:
         """`value` as a scalar, for the fill of an index map."""
-        return self.insert(payload.ConstantOp(value, element))
+        return self.insert(payload.ConstantOp(wrapped_number(value, element), element))
 
     def like(self, x: SSAValue, value: Number) -> SSAValue:
         """`value` everywhere in a tensor of the type of `x`."""
@@ -281,11 +279,18 @@ def normal_dims(over: Sequence[int] | int | None, rank: int, *, empty_is_all: bo
     return sorted(found) if rank else []
 
 
-def wrap_integer(value: int, element: IntegerType) -> int:
-    """`value` modulo 2^width, in the range of `element`."""
-    width = element.width.data
-    value &= (1 << width) - 1
-    return value - (1 << width) if element != UINT8 and value >> (width - 1) else value
+def width_of(element: Attribute) -> int:
+    """The bits of an integer type; 0 for any other."""
+    return element.bitwidth if isinstance(element, IntegerType) else 0
+
+
+def wrapped_number(value: Number, element: Attribute) -> Number:
+    """`value` as an element of that type: modulo 2^width for an integer, as it is for a float or a truth value."""
+    width = width_of(element)
+    if width <= 1:
+        return value
+    bits = int(value) & ((1 << width) - 1)
+    return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
 
 
 def numel(x: SSAValue) -> int:

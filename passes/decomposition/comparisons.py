@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType, i1
+from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 
 from ...dialects.payload import element_type, is_float
-from .builder import Builder, Number, work_type
+from .builder import Builder, Number, width_of, work_type
 from .promotion import common_element, rounded
 from .registry import Decomposition, decomposes
 
@@ -115,9 +115,9 @@ for _name, _op in (("and", arith.AndIOp), ("or", arith.OrIOp), ("xor", arith.XOr
 def _shifted(b: Builder, self: SSAValue, other: Operand) -> tuple[SSAValue, SSAValue, int]:
     x, count = b.unify(self, other)
     element = element_type(x.type)
-    if not isinstance(element, IntegerType) or element == i1:
+    if width_of(element) <= 1:
         raise b.unsupported("self", "only integers can be shifted")
-    return x, count, element.width.data
+    return x, count, width_of(element)
 
 
 @decomposes("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Tensor", "__lshift__.Scalar")

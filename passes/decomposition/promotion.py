@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, IntegerType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.payload import element_type, is_float, scalar_attr, shape_of
-from .builder import UINT8, Number
+from .builder import UINT8, Number, wrapped_number
 
 _INTEGERS: list[Attribute] = [i8, i16, i32, i64]
 _FLOATS: list[Attribute] = [f16, bf16, f32, f64]
@@ -70,6 +70,4 @@ def _kind(element: Attribute) -> int:
 
 def rounded(value: Number, element: Attribute) -> Number:
     """`value` as it is after conversion to `element`: 0.1 rounded to bf16, for instance."""
-    if is_float(element) or (isinstance(element, IntegerType) and not isinstance(value, float)):
-        return scalar_attr(value, element).value.data
-    return value
+    return scalar_attr(value, element).value.data if is_float(element) else wrapped_number(value, element)
