@@ -55,7 +55,12 @@ INTEGER_OPERATORS = {
     "arith.xori": ("^", BIT_XOR),
 }
 UNSIGNED_OPERATORS = {"arith.divui": ("/", MUL), "arith.remui": ("%", MUL), "arith.shrui": (">>", SHIFT)}
-BOOL_OPERATORS = {"arith.andi": ("&&", AND), "arith.ori": ("||", OR), "arith.xori": ("!=", EQUALITY)}
+BOOL_OPERATORS = {
+    **dict.fromkeys(("arith.andi", "arith.muli", "arith.minsi", "arith.minui"), ("&&", AND)),
+    **dict.fromkeys(("arith.ori", "arith.maxsi", "arith.maxui"), ("||", OR)),
+    **dict.fromkeys(("arith.xori", "arith.addi", "arith.subi"), ("!=", EQUALITY)),
+}
+"""On i1: arithmetic modulo 2, and false < true as in `payload.cmp`."""
 WRAPPING = {
     "arith.addi": "wrap_add",
     "arith.subi": "wrap_sub",
@@ -70,6 +75,9 @@ COMPARISONS = {
     Predicate.GT: (">", RELATION),
     Predicate.GE: (">=", RELATION),
 }
+
+NARROW = ("signed char", "short", "unsigned char", "unsigned short")
+"""Integers that C++ computes on as `int`."""
 
 FLOAT_FUNCTIONS = {
     "arith.minnumf": "fmin",
@@ -209,10 +217,8 @@ def _integer(
         use(helper)
         return Expr(f"({c}){call(helper, operands).text}", UNARY)
     if name in ("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui"):
-        signed = name.endswith("si") or c.startswith("unsigned")
-        unsigned = "" if signed else f"(unsigned {c.removeprefix('signed ')})"
-        common = c if signed and c in ("int", "long long") else "int" if signed and "int" not in c else None
-        prefix = unsigned or (f"({common})" if common and common != c else "")
+        prefix = "" if name.endswith("si") else f"(unsigned {c.removeprefix('signed ').removeprefix('unsigned ')})"
+        prefix = "(int)" if not prefix and c in NARROW else prefix
         return _narrowed(call(name[6:9], [Expr(prefix + o.at(UNARY), UNARY) if prefix else o for o in operands]), c)
     if name == "math.absi":
         return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
@@ -223,17 +229,15 @@ def _integer(
 
 
 def _boolean(name: str, operands: Sequence[Expr]) -> Expr | None:
-    if name in BOOL_OPERATORS:
-        operator, level = BOOL_OPERATORS[name]
-        return infix(operands[0], operator, operands[1], level)
-    operator = {"arith.maxsi": "||", "arith.maxui": "||", "arith.minsi": "&&", "arith.minui": "&&"}.get(name)
-    # As numbers, true is -1 to the signed operations of arith; here i1 counts as 0 and 1 (`payload.cmp`).
-    return None if operator is None else infix(operands[0], operator, operands[1], OR if operator == "||" else AND)
+    if name not in BOOL_OPERATORS:
+        return None
+    operator, level = BOOL_OPERATORS[name]
+    return infix(operands[0], operator, operands[1], level)
 
 
 def _narrowed(a: Expr, c: str) -> Expr:
     """C++ computes small integers in `int`: back to their own width."""
-    return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in ("signed char", "short", "unsigned char", "unsigned short") else a
+    return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in NARROW else a
 
 
 def cast(a: Expr, source: Attribute, target: Attribute, index: str, use: Use) -> Expr:

@@ -31,9 +31,9 @@ COMBINING = frozenset(
 """Operations that may stand in a butterfly: both operands are alike."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
-    """Pointwise operations on `size` > 1 registers."""
+    """Pointwise operations on `size` > 1 registers; none reads another register of a result of the same group."""
 
     size: int
     ops: list[Operation] = field(default_factory=list[Operation])
@@ -166,7 +166,11 @@ class Ordering:
         needed = [self._maker[v] for v in reads(statement) if v in self._maker]
         if butterfly is None and is_payload(op) and registers(op.results[0]) > 1:
             size = registers(op.results[0])
-            self._flush([g for g in needed if g.size != size])
+            direct = [self._maker.get(v) for v in op.operands]
+            renumbered = [
+                self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker
+            ]
+            self._flush([g for g in needed if g not in direct] + renumbered)
             group = self._pending.setdefault(size, Group(size))
             group.ops.append(op)
             self._maker[op.results[0]] = group

@@ -13,7 +13,7 @@ from ...dialects.payload import is_payload
 from ...dialects.tensor import Kind
 from ...errors import CompileError
 from .access import alignment_of, is_stored_whole, print_load, print_store
-from .expressions import payload_expression
+from .expressions import BOOL_OPERATORS, payload_expression
 from .hints import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers
 from .types import TERNARY, UNARY, Expr, c_type
@@ -172,9 +172,16 @@ class Statements:
                 mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
                 writer.line("#pragma unroll")
             lane = shuffled(target[r], mask, writer.type_of(b.result))
-            operands = [target[r], lane]
-            text = payload_expression(b.combine, operands, writer.index, writer.use, writer.ranges).text
+            text = self._combined(b.combine, target[r], lane)
             writer.line(head + update(target[r], text))
+
+    def _combined(self, op: Operation, mine: Expr, other: Expr) -> str:
+        """A lane's value with another's. Truth values combine without `&&`: every lane has to take part in a shuffle."""
+        writer = self.writer
+        if writer.type_of(op.results[0]) == "bool":
+            symbol = {"&&": "&", "||": "|"}.get(BOOL_OPERATORS[op.name][0], "!=")
+            return f"(bool)({mine.text} {symbol} {other.text})"
+        return payload_expression(op, [mine, other], writer.index, writer.use, writer.ranges).text
 
     def shuffle(self, op: ShuffleXorOp) -> None:
         """Another lane's registers."""
