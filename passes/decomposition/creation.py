@@ -90,6 +90,8 @@ def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, 
 
 def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
     """start, start + step, ... as the declared result. PyTorch computes it in i64, or in f64 for floats."""
+    if not is_float(b.result_element):
+        start, step = int(start), int(step)  # only the number of elements follows from the fractions
     index = b.iota(0, b.result_shape, i64)
     exact = f64 if isinstance(start, float) or isinstance(step, float) or is_float(b.result_element) else i64
     if start == int(start) and step == int(step) and abs(start) + abs(step) * b.result_shape[0] < 1 << 24:

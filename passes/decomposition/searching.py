@@ -11,7 +11,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
-from .builder import Builder, Number, normal_dim
+from .builder import Builder, Number, broadcast_shape, normal_dim
 from .promotion import promote
 from .registry import decomposes
 from .sorting import along, pick
@@ -117,10 +117,11 @@ def _none(b: Builder, x: SSAValue) -> SSAValue:
 @decomposes("_cdist_forward")
 def cdist(b: Builder, x1: SSAValue, x2: SSAValue, p: float, compute_mode: int | None) -> SSAValue:
     left, right = shape_of(x1.type), shape_of(x2.type)
-    n = len(left) - 2
-    space = [*left[:-1], right[-2], left[-1]]
-    x = b.place(b.working(x1), [*range(n + 1), n + 2], space)
-    y = b.place(b.working(x2), [*range(n), n + 1, n + 2], space)
+    batch = broadcast_shape([left[:-2], right[:-2]])
+    n = len(batch)
+    space = [*batch, left[-2], right[-2], left[-1]]
+    x = b.place(b.broadcast(b.working(x1), [*batch, *left[-2:]]), [*range(n + 1), n + 2], space)
+    y = b.place(b.broadcast(b.working(x2), [*batch, *right[-2:]]), [*range(n), n + 1, n + 2], space)
     return pair_distance(b, x, y, p)
 
 
