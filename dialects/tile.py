@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.ir import Attribute, Dialect, Region, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Dialect, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
@@ -98,7 +98,7 @@ class KernelOp(IRDLOperation):
         )
 
     @property
-    def buffers(self) -> tuple[SSAValue, ...]:
+    def buffers(self) -> tuple[BlockArgument, ...]:
         """The memref arguments, inputs before results."""
         return tuple(a for a in self.body.block.args if isinstance(a.type, MemRefType))
 

@@ -15,11 +15,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from deplodock.backend.reference import run
-from deplodock.backend.targets import TARGETS
+from deplodock.backend.targets import TARGETS, get_target
 from deplodock.dialects import loop, tile
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.parts import with_parts
 from deplodock.passes.running import run_passes
@@ -163,3 +164,38 @@ def test_every_split(name: str) -> None:
         lowered = lower(planned)
         assert sum(isinstance(op, tile.KernelOp) for op in lowered.ops) == 2
         check(module, lowered)
+
+
+def test_results_do_not_depend_on_chance() -> None:
+    """The text of a lowered program is the same every time."""
+    texts = {str(lower(parse("causal_attention"), f"plan-schedules,{LOWER}")) for _ in range(3)}
+    assert len(texts) == 1
+
+
+def planned_nest(name: str, schedule: ScheduleAttr) -> ModuleOp:
+    module = parse(name)
+    for nest in nests(module):
+        nest.attributes["schedule"] = schedule
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "message"),
+    [
+        ("logsumexp", ScheduleAttr.get([1], [16, 32]), "chunk: the stages of a staged reduction need equal chunks"),
+        ("relu_matmul", ScheduleAttr.get([16, 16], [8], atom="wgmma"), "atom: sm_80 has no wgmma"),
+        ("relu_matmul", ScheduleAttr.get([16, 16], [8], copy="tma"), "copy: sm_80 has no tma"),
+        ("relu_matmul", ScheduleAttr.get([16, 16], [8], thread=[2]), "thread: a register tile has rows and columns"),
+        ("relu_matmul", ScheduleAttr.get([16, 16], []), "chunk: 0 extents for 1 reduction indices"),
+        ("swiglu", ScheduleAttr.get([16, 16], [8, 8], split_k=2), "split_k: the nest has 2 outermost reductions"),
+        ("softmax", ScheduleAttr.get([1, 64], [64, 64], serial=[1, 1]), "serial: an index is listed twice"),
+    ],
+)
+def test_schedules_that_cannot_be(name: str, schedule: ScheduleAttr, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        run_passes(make_context(), planned_nest(name, schedule), parse_passes("plan-schedules{target=sm_80}"))
+
+
+def test_unknown_target() -> None:
+    with pytest.raises(TargetError, match=r"unknown target 'sm_90', did you mean sm_90a\? \(known: sm_80, sm_89,"):
+        get_target("sm_90")

@@ -181,10 +181,10 @@ class Emitter:
         constraints += [(at.index(d), 0, d.extent) for d in dims if d.has_tail and d in own]
         domain = at.domain(constraints)
         fill = self._fill(op) if domain is not None else None
-        access = at.map([rewrite(e) for e in op.map.data.results])
+        access, domain, used_symbols = at.used(at.map([rewrite(e) for e in op.map.data.results]), domain)
         result = tile.tile_type(element_type(op.source.type), shape(dims))
         new = tile.LoadOp(
-            self.buffers[op.source], access, at.symbols, result, domain, fill.value if fill is not None else None
+            self.buffers[op.source], access, used_symbols, result, domain, fill.value if fill is not None else None
         )
         self.insert(new, max(at.depth, depth), op.result.name_hint)
         padding = {d: v for d in own if fill is not None and d.has_tail and (v := fill.beyond(d)) is not None}
@@ -207,7 +207,8 @@ class Emitter:
         results = [e.replace_dims_and_symbols(index, []) for e in access.results]
         domain = at.domain([(at.index(d), 0, d.extent) for d in kept if d.has_tail])
         source = self.spread(value, kept, self.depth)
-        self.insert(tile.StoreOp(source, buffer, at.map(results), at.symbols, domain), self.depth)
+        access, domain, symbols = at.used(at.map(results), domain)
+        self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
 
     def scalar_op(self, op: Operation) -> None:
         """Lower one operation of a body that holds no region: a load or payload."""

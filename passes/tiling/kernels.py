@@ -72,8 +72,7 @@ def preferred_fills(nest: loop.NestOp) -> dict[SSAValue, float]:
 
 def result_map(nest: loop.NestOp) -> AffineMap:
     """From the free indices of a nest to the coordinates of its results."""
-    found = nest.properties.get("result_map")
-    return found.data if found is not None else AffineMap.identity(len(nest.shape))  # pyright: ignore
+    return nest.result_map.data if nest.result_map is not None else AffineMap.identity(len(nest.shape))
 
 
 class KernelBuilder:

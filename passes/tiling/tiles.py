@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from ...dialects import payload
 from ...dialects.domain import DomainAttr
@@ -140,6 +140,17 @@ class Coordinates:
         """A map with these results (made of expressions from here), simplified."""
         full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
         return simplify_map(full, shape(self.dims), self._ranges)
+
+    def used(self, access: AffineMap, domain: DomainAttr | None) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
+        """An access and its domain with the symbols that are left in them after simplification, and those."""
+        maps = [access] if domain is None else [access, domain.affine]
+        found = {e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineSymExpr)}
+        kept = sorted(found)
+        dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
+        renamed = [AffineExpr.symbol(kept.index(i) if i in found else 0) for i in range(len(self.symbols))]
+        maps = [m.replace_dims_and_symbols(dims, renamed, len(dims), len(kept)) for m in maps]
+        bounded = DomainAttr.get(maps[1], domain.bounds) if domain is not None else None
+        return maps[0], bounded, [self.symbols[i] for i in kept]
 
     def domain(self, constraints: Sequence[tuple[AffineExpr, int, int]]) -> DomainAttr | None:
         """The conjunction of `lo <= expression < hi`, simplified, without those that always hold; None if all do."""

@@ -443,3 +443,14 @@ func.func @main(%x: tensor<18x20xf32>, %g: tensor<12x20xf32>, %u: tensor<12x20xf
   }
   func.return %y : tensor<18x12xf32>
 }
+// -----
+// heads_merged
+func.func @main(%x: tensor<3x5x7xf32>, %w: tensor<5x21xf32>) -> tensor<5x21xf32> {
+  %y = loop.nest (%i, %h, %e) in [5, 3, 7] to affine_map<(d0, d1, d2) -> (d0, d1 * 7 + d2)> -> tensor<5x21xf32> {
+    %a = loop.load %x[affine_map<(d0, d1, d2) -> (d1, d0, d2)>](%i, %h, %e) : tensor<3x5x7xf32>
+    %b = loop.load %w[affine_map<(d0, d1, d2) -> (d0, d1 * 7 + d2)>](%i, %h, %e) : tensor<5x21xf32>
+    %c = arith.subf %a, %b : f32
+    loop.yield %c : f32
+  }
+  func.return %y : tensor<5x21xf32>
+}
