@@ -178,7 +178,8 @@ def _needs_nothing(node: torch.fx.Node) -> bool:
     nothing to do."""
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("placeholder", "output", "call_function")
-    return _is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
+    checked = node.target is torch.ops.aten._assert_tensor_metadata.default  # by the importer
+    return checked or _is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 
 def _is_ours(target: Any) -> bool:

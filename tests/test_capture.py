@@ -172,3 +172,7 @@ def test_refused_in_one_line(function: Callable[..., Any], error: type[CompileEr
 def test_types_without_ir_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="x: the data type complex64 is not supported"):
         capture(lambda x: x * 2, (X.to(torch.complex64),))
+
+
+def test_conversions_assert_nothing_that_is_lost() -> None:
+    assert _ops(lambda x: x.to(torch.bfloat16).float(), X) == ["to.dtype", "to.dtype"]
