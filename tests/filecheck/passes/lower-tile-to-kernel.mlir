@@ -1,0 +1,114 @@
+// RUN: dl-opt %s --split-input-file --verify-diagnostics -p lower-tile-to-kernel,cse | filecheck %s
+
+// A row of 128 elements in two warps: 16 bytes a thread, lanes by shuffles, warps through shared memory.
+// The result of main becomes its last argument.
+
+// CHECK-LABEL: kernel.func @row(%x: memref<8x256xf32>, %y: memref<8xf32>) grid 8 warps 2 {
+// CHECK:         %[[AT:.*]] = arith.muli %thread, %{{.*}} : index
+// CHECK:         %[[SHARED:.*]] = kernel.shared : memref<2xf32, "shared">
+// CHECK:         %v = kernel.load %x[%block, %[[AT]]] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<8x256xf32> (index, index) -> vector<4xf32>
+// CHECK-NEXT:    %[[S0:.*]] = kernel.fold add %v over [0, 1] : vector<4xf32> -> vector<1xf32>
+// CHECK-NEXT:    %[[T:.*]] = kernel.shuffle_xor %[[S0]] by 1 : vector<1xf32>
+// CHECK-NEXT:    %{{.*}} = arith.addf %[[S0]], %[[T]] : vector<1xf32>
+// CHECK:         kernel.shuffle_xor %{{.*}} by 16
+// CHECK-NEXT:    %[[S5:.*]] = arith.addf
+// CHECK-NEXT:    %first = payload.cmp eq %lane, %{{.*}} : index
+// CHECK-NEXT:    kernel.store %[[S5]], %[[SHARED]][%warp] if %first
+// CHECK-NEXT:    %[[P:.*]] = kernel.load %[[SHARED]][%{{.*}}] regs {{\[\[}}1]] vec 2 : memref<2xf32, "shared"> (index) -> vector<2xf32>
+// CHECK-NEXT:    %[[S:.*]] = kernel.fold add %[[P]] over [0] : vector<2xf32> -> vector<1xf32>
+// CHECK-NEXT:    %[[E:.*]] = kernel.extract %[[S]][0] : vector<1xf32>
+// CHECK-NEXT:    %[[V:.*]] = kernel.splat %[[E]] : f32 -> vector<1xf32>
+// CHECK-NEXT:    %[[ONE:.*]] = payload.cmp eq %thread, %{{.*}} : index
+// CHECK-NEXT:    kernel.store %[[V]], %y[%block] if %[[ONE]]
+// CHECK:       func.func @main(%x: memref<8x256xf32>, %y: memref<8xf32>) {
+// CHECK-NEXT:    kernel.launch @row(%x, %y) : memref<8x256xf32>, memref<8xf32>
+// CHECK-NEXT:    func.return
+#row = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = [[128]]>
+tile.kernel @row(%x: memref<8x256xf32>, %y: memref<8xf32>) blocks (%i) in [8] warps 2 {
+  %v = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x256xf32>, index -> tensor<256xf32, #row>
+  %s = tile.reduce add %v over [0] : tensor<256xf32, #row> -> f32
+  tile.store %s, %y[affine_map<()[s0] -> (s0)>](%i) : f32, memref<8xf32>, index
+}
+func.func @main(%x: tensor<8x256xf32>) -> tensor<8xf32> {
+  %y = tile.launch @row(%x) : (tensor<8x256xf32>) -> tensor<8xf32>
+  func.return %y : tensor<8xf32>
+}
+
+// -----
+
+// The end of a range: a bound that 4 divides leaves 16 bytes at once, one that only 2 divides leaves 8, and a check that
+// always holds is gone.
+
+// CHECK-LABEL: kernel.func @ends
+// CHECK:         %a = kernel.load %x[%[[AT:.*]]] regs {{\[\[}}1], [2]] vec 4 where (%[[AT]]) steps {{\[\[}}0], [0]] in [0:120] else %z : memref<120xf32> (index, index) -> vector<4xf32>
+// CHECK-NEXT:    %b = kernel.load %x[%[[AT]]] regs {{\[\[}}1], [2]] vec 2 where (%[[AT]]) steps {{\[\[}}0], [2]] in [0:110] else %z
+// CHECK-NEXT:    %c = kernel.load %w[%[[AT]]] regs {{\[\[}}1], [2]] vec 4 : memref<128xf32>
+#l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
+tile.kernel @ends(%x: memref<120xf32>, %w: memref<128xf32>, %y: memref<128xf32>) blocks () in [] warps 1 {
+  %z = payload.constant 0.0 : f32
+  %a = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:120]> else %z : memref<120xf32> -> tensor<128xf32, #l>
+  %b = tile.load %x[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:110]> else %z : memref<120xf32> -> tensor<128xf32, #l>
+  %c = tile.load %w[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:128]> else %z : memref<128xf32> -> tensor<128xf32, #l>
+  %s = arith.addf %a, %b : tensor<128xf32, #l>
+  %t = arith.addf %s, %c : tensor<128xf32, #l>
+  tile.store %t, %y[affine_map<(d0) -> (d0)>]() : tensor<128xf32, #l>, memref<128xf32>
+}
+
+// -----
+
+// A quotient of an index is no sum over register bits: the coordinate is computed for every register.
+
+// CHECK-LABEL: kernel.func @quotient
+// CHECK:         %[[D:.*]] = kernel.indices %{{.*}} steps [1] : vector<2xindex>
+// CHECK:         %[[Q:.*]] = arith.divui %[[D]], %{{.*}} : vector<2xindex>
+// CHECK:         %v = kernel.load %x[%[[Q]]] regs {{\[\[}}0]] : memref<22xf32> (vector<2xindex>) -> vector<2xf32>
+// CHECK-NEXT:    kernel.store %v, %y[%{{.*}}] regs {{\[\[}}1]] vec 2
+#q = #tile.layout<reg = [[1]], lane = [[2], [4], [8], [16], [32]], warp = []>
+tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
+  %v = tile.load %x[affine_map<(d0) -> (d0 floordiv 3)>]() : memref<22xf32> -> tensor<64xf32, #q>
+  tile.store %v, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #q>, memref<64xf32>
+}
+
+// -----
+
+// Intermediate results get a buffer; a kernel without blocks is not launched; a result that is returned twice is
+// computed twice.
+
+// CHECK:       func.func @main(%x: memref<32xf32>, %b: memref<32xf32>, %b_1: memref<32xf32>, %e: memref<0xf32>) {
+// CHECK-NEXT:    %a = kernel.alloc : memref<32xf32>
+// CHECK-NEXT:    kernel.launch @copy(%x, %a)
+// CHECK-NEXT:    kernel.launch @copy(%a, %b)
+// CHECK-NEXT:    kernel.launch @copy(%a, %b_1)
+// CHECK-NEXT:    func.return
+#c = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
+tile.kernel @copy(%x: memref<32xf32>, %y: memref<32xf32>) blocks () in [] warps 1 {
+  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32, #c>
+  tile.store %v, %y[affine_map<(d0) -> (d0)>]() : tensor<32xf32, #c>, memref<32xf32>
+}
+tile.kernel @empty(%y: memref<0xf32>) blocks (%i) in [0] warps 1 {
+}
+func.func @main(%x: tensor<32xf32>) -> (tensor<32xf32>, tensor<32xf32>, tensor<0xf32>) {
+  %a = tile.launch @copy(%x) : (tensor<32xf32>) -> tensor<32xf32>
+  %b = tile.launch @copy(%a) : (tensor<32xf32>) -> tensor<32xf32>
+  %e = tile.launch @empty() : () -> tensor<0xf32>
+  func.return %b, %b, %e : tensor<32xf32>, tensor<32xf32>, tensor<0xf32>
+}
+
+// -----
+
+// Whoever needs an element of another thread must say so before.
+
+// CHECK: error: tile.broadcast: needs elements of other threads (tile-assign-layouts inserts the conversion)
+#v = #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>
+#w = #tile.layout<reg = [[0, 1]], lane = [[1, 0], [2, 0], [4, 0], [16, 0], [8, 0]], warp = []>
+tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {
+  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32, #v>
+  %b = tile.broadcast %v along [1] : tensor<32xf32, #v> -> tensor<32x2xf32, #w>
+}
+
+// -----
+
+// CHECK: error: tile.load: %v: a tile tensor<32xf32> has no layout in registers (tile-assign-layouts gives it one)
+tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
+  %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32>
+}

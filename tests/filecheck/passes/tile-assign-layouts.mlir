@@ -1,0 +1,72 @@
+// RUN: dl-opt %s --split-input-file -p tile-assign-layouts | filecheck %s
+
+// A row program: 16 bytes a thread, and the row sums as a slice of the rows. Warps go to different rows first.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [0, 2], [2, 0]], lane = {{\[\[}}0, 4], [0, 8], [0, 16], [0, 32], [0, 64]], warp = {{\[\[}}1, 0]]>
+// CHECK-NEXT:  #layout1 = #tile.layout<reg = {{\[\[}}2]], lane = {{\[\[}}0], [0], [0], [0], [0]], warp = {{\[\[}}1]]>
+// CHECK:       tile.kernel @rows
+// CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<4x128xf32, #layout>
+// CHECK-NEXT:    %s = tile.reduce add %v over [1] : tensor<4x128xf32, #layout> -> tensor<4xf32, #layout1>
+// CHECK-NEXT:    %b = tile.broadcast %s along [1] : tensor<4xf32, #layout1> -> tensor<4x128xf32, #layout>
+// CHECK-NEXT:    %r = arith.divf %v, %b : tensor<4x128xf32, #layout>
+// CHECK-NEXT:    tile.store %r
+tile.kernel @rows(%x: memref<8x128xf32>, %y: memref<8x128xf32>) blocks (%i) in [2] warps 2 {
+  %v = tile.load %x[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%i) : memref<8x128xf32>, index -> tensor<4x128xf32>
+  %s = tile.reduce add %v over [1] : tensor<4x128xf32> -> tensor<4xf32>
+  %b = tile.broadcast %s along [1] : tensor<4xf32> -> tensor<4x128xf32>
+  %r = arith.divf %v, %b : tensor<4x128xf32>
+  tile.store %r, %y[affine_map<(d0, d1)[s0] -> (d0 + s0 * 4, d1)>](%i) : tensor<4x128xf32>, memref<8x128xf32>, index
+}
+
+// -----
+
+// An accumulator is a patch a thread; its epilogue has that layout too. The constant is no tie between the two sides.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [1, 0], [2, 0]], lane = {{\[\[}}0, 2], [0, 4], [0, 8], [4, 0], [8, 0]], warp = []>
+// CHECK:       tile.kernel @dot
+// CHECK:         %a = tile.load {{.*}} -> tensor<16x8xf32, #layout1>
+// CHECK-NEXT:    %b = tile.load {{.*}} -> tensor<8x16xf32, #layout2>
+// CHECK-NEXT:    %c = tile.dot %a, %b, %zero_1 : {{.*}} -> tensor<16x16xf32, #layout>
+// CHECK-NEXT:    %r = arith.maximumf %c, %zero : tensor<16x16xf32, #layout>
+tile.kernel @dot(%x: memref<16x8xf32>, %w: memref<8x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [8], thread = [4, 2], warps = 1>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x8xf32> -> tensor<16x8xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x16xf32> -> tensor<8x16xf32>
+  %c = tile.dot %a, %b, %zero : tensor<16x8xf32>, tensor<8x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  %r = arith.maximumf %c, %zero : tensor<16x16xf32>
+  tile.store %r, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
+
+// -----
+
+// A column of values that is stored by itself and also repeated over rows of another layout is converted.
+
+// CHECK:       #layout = #tile.layout<reg = {{.*}}, lane = {{\[\[}}0], [0], [0], [0], [1]], warp = []>
+// CHECK:       #layout2 = #tile.layout<reg = {{\[\[}}1], [2]], lane = {{\[\[}}4], [8], [16], [32], [0]], warp = []>
+// CHECK:       tile.kernel @convert
+// CHECK:         %r = tile.broadcast %c along [1] : tensor<64xf32, #layout>
+// CHECK-NEXT:    %c_1 = tile.convert_layout %c : tensor<64xf32, #layout> -> tensor<64xf32, #layout2>
+// CHECK-NEXT:    %q = tile.broadcast %c_1 along [0] : tensor<64xf32, #layout2> -> tensor<64x64xf32, #layout1>
+tile.kernel @convert(%x: memref<64xf32>, %t: memref<64x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 1 {
+  %c = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
+  %r = tile.broadcast %c along [1] : tensor<64xf32> -> tensor<64x64xf32>
+  %q = tile.broadcast %c along [0] : tensor<64xf32> -> tensor<64x64xf32>
+  %v = tile.load %t[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x64xf32> -> tensor<64x64xf32>
+  %s = arith.addf %r, %v : tensor<64x64xf32>
+  %u = arith.mulf %s, %q : tensor<64x64xf32>
+  tile.store %u, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+}
+
+// -----
+
+// A layout that somebody wrote is kept, and spreads.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}32]], lane = {{\[\[}}1], [2], [4], [8], [16]], warp = []>
+// CHECK-NEXT:  builtin.module
+// CHECK:         %n = arith.negf %c : tensor<64xf32, #layout>
+tile.kernel @given(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps 1 {
+  %c = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
+  %n = arith.negf %c : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
+  tile.store %n, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>, memref<64xf32>
+}

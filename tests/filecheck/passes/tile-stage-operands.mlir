@@ -1,0 +1,28 @@
+// RUN: dl-opt %s -p tile-assign-layouts,tile-stage-operands | filecheck %s
+
+// The left operand comes with consecutive k in a thread and is read along m: a swizzle keeps both free of conflicts.
+// It does not change in the loop, and is staged once.
+
+// CHECK-DAG:   #shared = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [16, 4], [8, 8]]>
+// CHECK-DAG:   #shared1 = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 0], [4, 0], [8, 0]]>
+// CHECK:       tile.kernel @dot
+// CHECK:         %a = tile.load
+// CHECK-NEXT:    %a_shared = tile.stage %a : tensor<32x16xf32, #layout1> -> tensor<32x16xf32, #shared>
+// CHECK-NEXT:    %s = scf.for
+// CHECK-NEXT:      %b = tile.load
+// CHECK-NEXT:      %b_shared = tile.stage %b : tensor<16x32xf32, #layout2> -> tensor<16x32xf32, #shared1>
+// CHECK-NEXT:      %c = tile.dot %a_shared, %b_shared, %acc : tensor<32x16xf32, #shared>, tensor<16x32xf32, #shared1>
+tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 8], warps = 1>} {
+  %zero = payload.constant 0.0 : tensor<32x32xf32>
+  %c0 = payload.constant 0 : index
+  %c1 = payload.constant 1 : index
+  %c4 = payload.constant 4 : index
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf32> -> tensor<32x16xf32>
+  %s = scf.for %k = %c0 to %c4 step %c1 iter_args(%acc = %zero) -> (tensor<32x32xf32>) {
+    %b = tile.load %w[affine_map<(d0, d1)[s0] -> (d0 + s0 * 16, d1)>](%k) : memref<64x32xf32>, index -> tensor<16x32xf32>
+    %c = tile.dot %a, %b, %acc : tensor<32x16xf32>, tensor<16x32xf32>, tensor<32x32xf32> -> tensor<32x32xf32>
+    scf.yield %c : tensor<32x32xf32>
+  }
+  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
+}
