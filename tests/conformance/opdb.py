@@ -75,6 +75,24 @@ def judge(tracer: Tracer, op: OpInfo, number: int, sample: SampleInput) -> Verdi
     return Verdict(op.formatted_name, number, *verdict)
 
 
+def judge_errors(tracer: Tracer, op: OpInfo) -> Iterator[Verdict]:
+    """Verdicts on the calls that PyTorch itself refuses: `refused`, `crash`, or `right` where capture accepts one.
+
+    What only fails on the values of the tensors is not found by capture.
+    """
+    torch.manual_seed(0)
+    for number, case in enumerate(op.error_inputs("cpu")):
+        tensors, call = _closed(op, case.sample_input)
+        kind, reason = "right", ""
+        try:
+            lower(tracer.trace(call, tensors).module)
+        except CompileError as error:
+            kind, reason = "refused", str(error)
+        except Exception as error:  # anything of ours that is not a diagnostic
+            kind, reason = "crash", f"{type(error).__name__}: {error}"
+        yield Verdict(op.formatted_name, number, kind, reason)
+
+
 def _judge(tracer: Tracer, op: OpInfo, sample: SampleInput) -> tuple[Kind, str]:
     tensors, call = _closed(op, sample)
     torch.manual_seed(0)

@@ -52,7 +52,7 @@ class Tracer:
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            with torch.no_grad(), enable_python_dispatcher():
+            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher():
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake")(*tensors)
                 if any(_is_mutable(node) for node in graph.graph.nodes):
                     # A decomposition written with in-place operators came in behind functionalisation.

@@ -1,0 +1,139 @@
+"""Run PyTorch's operator database against the compiler, and write `docs/coverage.md`.
+
+    python benchmarks/coverage.py                      # every sample of every operator, five data types (an hour)
+    python benchmarks/coverage.py --samples 4          # four samples of each (minutes)
+    python benchmarks/coverage.py --operators sort cumsum --dtypes float32 -v
+
+Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong or crashes. `--update`
+writes the page and the list of expected refusals that the tests hold against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import torch  # noqa: E402
+from conformance import opdb, summary  # noqa: E402
+from conformance.tracing import Tracer, tracer  # noqa: E402
+
+DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
+_MARKS = ExitStack()
+_TRACER: list[Tracer] = []
+
+
+def _start() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    _TRACER.append(_MARKS.enter_context(tracer()))
+
+
+def _run_one(name: str, dtype: str, limit: int | None) -> list[opdb.Verdict]:
+    (op,) = [op for op in opdb.operators() if op.formatted_name == name]
+    if dtype == "errors":
+        return list(opdb.judge_errors(_TRACER[0], op)) if op.error_inputs_func is not None else []
+    wanted = getattr(torch, dtype)
+    if not op.supports_dtype(wanted, "cpu"):
+        return []
+    return [opdb.judge(_TRACER[0], op, i, sample) for i, sample in opdb.samples(op, wanted, limit)]
+
+
+def _run(names: Sequence[str], dtype: str, limit: int | None, jobs: int) -> Iterator[opdb.Verdict]:
+    with ProcessPoolExecutor(jobs, initializer=_start) as pool:
+        for verdicts in pool.map(_run_one, names, [dtype] * len(names), [limit] * len(names), chunksize=4):
+            yield from verdicts
+
+
+def _cell(found: summary.Summary | None) -> str:
+    if found is None:
+        return ""
+    if found.failed:
+        return f"**{found.failed} wrong**"
+    if not found.refused:
+        return "right" if found.right else "–"
+    return f"{found.right} of {found.right + found.refused}: {found.reason}" if found.right else found.reason
+
+
+def page(results: dict[str, dict[str, summary.Summary]], limit: int | None) -> str:
+    """The coverage page."""
+    lines = [
+        "# Coverage of PyTorch's operators",
+        "",
+        f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database, "
+        f"{'every sample' if limit is None else f'at most {limit} samples'} of each: captured, lowered to the tensor "
+        "level, executed by the reference interpreter and compared with eager PyTorch. Written by "
+        "`python benchmarks/coverage.py --update`.",
+        "",
+        "| | " + " | ".join(results) + " |",
+        "|---|" + "---|" * len(results),
+    ]
+    rows: dict[str, list[int]] = {"operators": [], "fully right": [], "right in part": [], "refused": [], "wrong": []}
+    for by_operator in results.values():
+        values = list(by_operator.values())
+        rows["operators"].append(len(values))
+        rows["fully right"].append(sum(bool(s.right) and not s.refused and not s.failed for s in values))
+        rows["right in part"].append(sum(bool(s.right) and bool(s.refused) for s in values))
+        rows["refused"].append(sum(not s.right and bool(s.refused) for s in values))
+        rows["wrong"].append(sum(bool(s.failed) for s in values))
+    lines += [f"| {name} | " + " | ".join(map(str, counts)) + " |" for name, counts in rows.items()]
+    reasons = Counter(s.reason for s in results[next(iter(results))].values() if s.refused)
+    lines += ["", f"Reasons of refusal ({next(iter(results))}): "]
+    lines[-1] += ", ".join(f"{name} {count}" for name, count in reasons.most_common()) + "."
+    lines += ["", "| operator | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
+    names = sorted({name for by_operator in results.values() for name in by_operator})
+    for name in names:
+        lines.append(f"| {name} | " + " | ".join(_cell(r.get(name)) for r in results.values()) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), help="data types; `errors` for the refused calls")
+    parser.add_argument("--operators", nargs="*", default=[], help="only these")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--update", action="store_true", help="write docs/coverage.md and the expected refusals")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run, print what is wrong and a summary."""
+    options = _arguments()
+    names = [op.formatted_name for op in opdb.operators(options.operators)]
+    results: dict[str, dict[str, summary.Summary]] = {}
+    failed = 0
+    for dtype in options.dtypes:
+        started = time.monotonic()
+        verdicts: list[opdb.Verdict] = []
+        for v in _run(names, dtype, options.samples, options.jobs):
+            verdicts.append(v)
+            if v.kind in ("wrong", "crash") or options.verbose and v.kind != "right":
+                print(f"{dtype}: {v.kind}: {v.operator} sample {v.sample}: {v.reason[:300]}", flush=True)
+        failed += sum(v.kind in ("wrong", "crash") for v in verdicts)
+        counts = Counter(v.kind for v in verdicts)
+        print(f"{dtype}: {dict(sorted(counts.items()))} in {time.monotonic() - started:.0f} s", flush=True)
+        if dtype != "errors":
+            results[dtype] = summary.summarize(verdicts)
+            full = sum(bool(s.right) and not s.refused and not s.failed for s in results[dtype].values())
+            print(f"{dtype}: {full} of {len(results[dtype])} operators fully right", flush=True)
+    if options.update and results:
+        (ROOT / "docs" / "coverage.md").write_text(page(results, options.samples), encoding="utf-8")
+        listed = {t: {n: s.entry for n, s in sorted(r.items()) if s.entry} for t, r in results.items()}
+        summary.EXPECTED.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
