@@ -221,9 +221,8 @@ class _Emitter:
         forms = (*coordinates, *(c[0] for c in guard))
         symbol_numbers = sorted({atom[1] for f in forms for atom in f.atoms() if atom[0] == 1})
         own = {atom[1] for f in forms for atom in f.atoms() if atom[0] == 0}
-        dims = [(v, a) for scope in self._visible() for v, a in scope.arguments.items() if v in own]
-        dims = list(dict(reversed(dims)).items())[::-1]  # the innermost binding of each
-        dim_names = {v: i for i, (v, _) in enumerate(dims)}
+        dims = {v: a for scope in self.scopes for v, a in scope.arguments.items() if v in own}  # the innermost of each
+        dim_names = {v: i for i, v in enumerate(dims)}
         symbol_names = {s: i for i, s in enumerate(symbol_numbers)}
         renamed = [renumbered(f, dim_names, symbol_names) for f in forms]
         shape = (len(dims), len(symbol_numbers))
@@ -233,10 +232,7 @@ class _Emitter:
             constrained = AffineMap(*shape, tuple(exprs[len(coordinates) :]))
             domain = DomainAttr.get(constrained, [(lo, hi) for _, lo, hi in guard])
         symbols = [self._as_index(self.graph.symbols[s]) for s in symbol_numbers]
-        return AffineMap(*shape, tuple(exprs[: len(coordinates)])), [a for _, a in dims], symbols, domain
-
-    def _visible(self) -> list[_Scope]:
-        return self.scopes
+        return AffineMap(*shape, tuple(exprs[: len(coordinates)])), list(dims.values()), symbols, domain
 
     def _as_index(self, node: Node) -> SSAValue:
         """The integer `node` as an `index`."""
