@@ -167,14 +167,13 @@ class Linear:
 
     def redundant(self) -> Redundant:
         """The bits that only replicate, so that a store leaves them out; registers are kept in favour of threads."""
-        span, found = Span(), {"reg": [], "lane": [], "warp": []}
-        position = 0
-        for name in found:
-            for bit in range(len(getattr(self, name))):
-                if not span.add(self.packed[position]):
-                    found[name].append(bit)
-                position += 1
-        return Redundant(*(tuple(bits) for bits in found.values()))
+        span, position = Span(), 0
+        found: list[tuple[int, ...]] = []
+        for bases in (self.reg, self.lane, self.warp):
+            own = self.packed[position : position + len(bases)]
+            found.append(tuple(bit for bit, p in enumerate(own) if not span.add(p)))
+            position += len(bases)
+        return Redundant(*found)
 
     def compact(self) -> tuple[Linear, tuple[int, ...]]:
         """This layout without registers that repeat others, and which registers are left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
@@ -117,7 +117,7 @@ class _Kernel:
         """The register layout of a tile; a scalar is one register that all threads have."""
         if not isinstance(value.type, TensorType):
             return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
-        t: Attribute = value.type  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        t = cast(Attribute, value.type)  # pyright: ignore[reportUnknownMemberType]
         if (known := self._layouts.get(t)) is None:
             known = self._layouts[t] = layout_in_registers(value, self.warps)
         return known

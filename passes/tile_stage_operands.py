@@ -28,7 +28,8 @@ class TileStageOperandsPass(ModulePass):
     once and reading it slice by slice takes the fewest wavefronts of shared memory.
     Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
     a time where its layout allows.
-    Why here: who writes and who reads is known once the tiles have layouts.
+    Why here: who writes and who reads is known once the tiles have layouts. Whether all of it fits is asked by
+    `allocate-shared`, which knows what lives at the same time.
 
     ```mlir
     %n = tile.dot %a, %b, %acc : tensor<64x16xf32, #a>, tensor<16x64xf32, #b> -> tensor<64x64xf32, #c>

@@ -8,10 +8,11 @@ from functools import reduce
 from operator import xor
 
 import pytest
-from deplodock.dialects import kernel, payload
-from deplodock.passes.tile_to_kernel.emitter import Emitter, Index
 from xdsl.dialects import arith
 from xdsl.ir import Block, SSAValue
+
+from deplodock.dialects import kernel, payload
+from deplodock.passes.tile_to_kernel.emitter import Emitter, Index
 
 OPERATIONS: dict[type, Callable[[int, int], int]] = {
     arith.AddiOp: lambda a, b: a + b,
@@ -42,7 +43,13 @@ def combined(images: list[int], number: int) -> int:
 
 
 RANDOM = random.Random(1)
-DISJOINT = [[1, 2, 4, 8, 16, 32], [4, 8, 0, 0, 1, 2], [0, 0, 0, 0, 0], [64, 1, 2, 4, 8, 16, 32], [0, 3, 0, 4, 8, 16, 32, 64]]
+DISJOINT = [
+    [1, 2, 4, 8, 16, 32],
+    [4, 8, 0, 0, 1, 2],
+    [0, 0, 0, 0, 0],
+    [64, 1, 2, 4, 8, 16, 32],
+    [0, 3, 0, 4, 8, 16, 32, 64],
+]
 MIXED = [[9, 18, 36, 72, 144], [1, 2, 4, 8, 24], [3, 6, 12, 24, 48, 96, 5], [RANDOM.randrange(64) for _ in range(8)]]
 
 

@@ -1,4 +1,4 @@
-"""Arbitrary layouts, also ones that no pass would choose: loads, conversions, indices, reductions and stores of tiles."""
+"""Arbitrary layouts, also ones that no pass would choose: loads, conversions, indices, reductions and stores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import random
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import ModuleOp
+
 from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
@@ -14,7 +16,6 @@ from deplodock.dialects.linear_layout import LANES, Linear, pack, unpack
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.errors import ScheduleError
 from deplodock.passes.pipelines import parse_passes
-from xdsl.dialects.builtin import ModuleOp
 
 SHAPE = (8, 32)
 

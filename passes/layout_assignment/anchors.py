@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from ...dialects import tile
@@ -14,8 +14,8 @@ from ...dialects.linear_layout import LANES, Linear, blocked, log2
 from ...dialects.payload import shape_of
 from ...dialects.schedule import ScheduleAttr
 from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
-from ..tile_to_kernel.accesses import WIDEST, element_bytes
-from ..tile_to_kernel.places import divisor_of, range_of_value
+from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
+from ..tile_to_kernel.places import divisor_of, number_of, range_of_value
 from .classes import Access, TileClass
 
 
@@ -36,8 +36,7 @@ def accessed_tile(op: Access) -> SSAValue:
 
 def preference(op: Access) -> Preference:
     """The preference of one access."""
-    memory = op.source.type if isinstance(op, tile.LoadOp) else op.target.type
-    assert isinstance(memory, MemRefType)
+    memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
     shape, pitches = shape_of(accessed_tile(op).type), memory.get_shape()
     simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
     dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(op.symbols))]
@@ -68,7 +67,7 @@ def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
     for atom, factor in form.terms:
         if atom == (DIM, d):
             continue
-        divisor = gcd(divisor, factor * divisor_of(symbols[atom[1]]) if atom[0] == SYM else factor)
+        divisor = gcd(divisor, factor * divisor_of(symbols[number_of(atom)]) if atom[0] == SYM else factor)
     return divisor
 
 

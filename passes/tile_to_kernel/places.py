@@ -67,8 +67,8 @@ class Places:
         steps = [0] * len(self.layout.reg)
         divisor = form.constant
         for atom, factor in form.terms:
-            number: int = atom[1] if atom[0] in (DIM, SYM) else 0
             if atom[0] == DIM:
+                number = number_of(atom)
                 images = [b[number] for b in (*self.layout.lane, *self.layout.warp)]
                 terms.append(self.out.thread_bits(images, factor)[0])
                 for bit, basis in enumerate(self.layout.reg):
@@ -76,21 +76,21 @@ class Places:
                 divisor = gcd(divisor, *(factor * i for i in images))
             else:
                 terms.append(self.out.mul(self._scalar(atom), factor))
-                divisor = gcd(divisor, factor * (self.divisors[number] if atom[0] == SYM else 1))
+                divisor = gcd(divisor, factor * (self.divisors[number_of(atom)] if atom[0] == SYM else 1))
         return Place(self.out.sum([*terms, form.constant]), tuple(steps), divisor)
 
     def _is_linear(self, atom: Atom) -> bool:
-        return atom[0] == DIM and bool(self._clean[atom[1]])
+        return atom[0] == DIM and self._clean[number_of(atom)]
 
     def _is_scalar(self, atom: Atom) -> bool:
         """Whether the atom has one value for the whole tile."""
         if atom[0] == SYM:
-            return not _is_vector(self.lowered[atom[1]])
+            return not _is_vector(self.lowered[number_of(atom)])
         return atom[0] != DIM and all(self._is_scalar(a) for a in Form(atom[1], atom[2]).atoms())
 
     def _scalar(self, atom: Atom) -> Index:
         if atom[0] == SYM:
-            return self.lowered[atom[1]]
+            return self.lowered[number_of(atom)]
         return self._quotient(atom, self._scalar_form(self._shifted(atom)[0]))
 
     def _scalar_form(self, form: Form) -> Index:
@@ -134,9 +134,9 @@ class Places:
         if self._is_scalar(atom):
             return self.out.emit(kernel.SplatOp(self.out.value(self._scalar(atom)), n))
         if atom[0] == DIM:
-            return self.indices(atom[1])
+            return self.indices(number_of(atom))
         if atom[0] == SYM:
-            value = self.lowered[atom[1]]
+            value = self.lowered[number_of(atom)]
             assert isinstance(value, SSAValue)
             return value
         form, shift = self._shifted(atom)
@@ -160,6 +160,12 @@ class Places:
             own = self.out.emit(arith.XOrIOp(own, self.out.emit(kernel.IndicesOp(self.out.value(0), alone))))
         base = self.out.emit(kernel.SplatOp(self.out.value(origin), self.layout.registers))
         return self.out.emit(arith.XOrIOp(own, base))
+
+
+def number_of(atom: Atom) -> int:
+    """Which dimension or symbol an atom is."""
+    number: int = atom[1]
+    return number
 
 
 def _is_vector(value: Index) -> bool:
