@@ -81,7 +81,7 @@ def check_arch(arch: str) -> Target:
 def _nvrtc() -> ModuleType:
     """The binding with its library loaded. Raises ExecutionError."""
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
         nvrtc.nvrtcVersion()
     except Exception as error:
@@ -158,11 +158,11 @@ def occupancy(target: Target, threads: int, registers: int, shared: int) -> int:
     registers_per_warp = -(-max(registers, 1) * 32 // 256) * 256
     limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
     limits.append(target.registers_per_sm // registers_per_warp // warps)
-    limits.append(target.shared_per_sm // (shared + KIB_RESERVED))
+    limits.append(target.shared_per_sm // (shared + RESERVED))
     return min(limits) if shared <= target.shared_per_block and registers <= 255 else 0
 
 
-KIB_RESERVED = 1024
+RESERVED = 1024
 """Bytes of shared memory that the system takes of every block."""
 
 

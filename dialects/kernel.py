@@ -1,7 +1,7 @@
 """The kernel dialect: one thread's program in hardware primitives.
 
-Registers are SSA vectors: `vector<8xf32>` is eight registers of each thread, whose number's bits are the register bits of
-the tile layout it came from. The payload computes on them; `scf.for` with the same bounds in all threads loops.
+Registers are SSA vectors: `vector<8xf32>` is eight registers of each thread, whose number's bits are the register bits
+of the tile layout it came from. The payload computes on them; `scf.for` with the same bounds in all threads loops.
 Accesses stay n-dimensional; a register's place is the base coordinate plus a constant for every set bit of its number.
 Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a list of allocations and launches.
 """

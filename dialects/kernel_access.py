@@ -70,10 +70,10 @@ class _Access(IRDLOperation):
     memory = operand_def(base(MemRefType))
     coordinates = var_operand_def()
     checks = var_operand_def()
-    regs = prop_def(base(ArrayAttr))
-    steps = prop_def(base(ArrayAttr))
-    lower = prop_def(base(ArrayAttr))
-    upper = prop_def(base(ArrayAttr))
+    regs = prop_def(ArrayAttr[ArrayAttr[IntAttr]])
+    steps = prop_def(ArrayAttr[ArrayAttr[IntAttr]])
+    lower = prop_def(ArrayAttr[IntAttr])
+    upper = prop_def(ArrayAttr[IntAttr])
     vec = prop_def(IntAttr)
     xor = opt_prop_def(UnitAttr)
 
@@ -99,6 +99,7 @@ class _Access(IRDLOperation):
 
     def verify_access(self, moved: Attribute) -> None:
         """Check the access against the type it moves. Raises `VerifyException`."""
+        moved_element = element_type(moved)
         if not isinstance(moved, VectorType):
             raise VerifyException(f"an access moves a vector of registers, not {moved}")
         bits, rank = self.registers.bit_length() - 1, len(shape_of_memory(self.memory.type))
@@ -110,7 +111,7 @@ class _Access(IRDLOperation):
             raise VerifyException("one [lower:upper] and one step for each check")
         if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
             raise VerifyException("coordinates and checks are index, or a vector of index with one entry a register")
-        if element_type(moved) != self.memory.type.element_type:  # pyright: ignore
+        if moved_element != element_of_memory(self.memory.type):
             raise VerifyException("memory and registers have one element type")
         self._verify_width(rank)
         if self.xor is not None and self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
@@ -332,7 +333,7 @@ class _Parsed:
             parser.parse_keyword("in")
             self.bounds = parser.parse_comma_separated_list(square, lambda: _bound(parser))
 
-    def types(self, parser: Parser) -> tuple[SSAValue, list[SSAValue], list[SSAValue]]:
+    def types(self, parser: Parser) -> tuple[SSAValue, Sequence[SSAValue], Sequence[SSAValue]]:
         """Parse the types; the resolved memory, coordinates and checks."""
         parser.parse_punctuation(":")
         memory = parser.resolve_operand(self.memory, parser.parse_type())
@@ -382,9 +383,14 @@ def _print_types(op: _Access, printer: Printer) -> None:
         printer.print_list([v.type for v in op.operand_indices], printer.print_attribute)
 
 
-def memory_bytes(t: MemRefType) -> int:
+def memory_bytes(t: Attribute) -> int:
     """How many bytes a memref of static shape takes; a truth value takes one."""
-    element = t.element_type
-    bits = element.width.data if isinstance(element, IntegerType) else 64
-    size = element.size if isinstance(element, AnyFloat) else max(1, bits // 8)
-    return size * math.prod(shape_of_memory(t))
+    element = element_of_memory(t)
+    bits = element.bitwidth if isinstance(element, IntegerType | AnyFloat) else 64
+    return max(1, bits // 8) * math.prod(shape_of_memory(t))
+
+
+def element_of_memory(t: Attribute) -> Attribute:
+    """The element type of a memref type."""
+    assert isinstance(t, MemRefType)
+    return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

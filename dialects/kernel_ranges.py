@@ -136,12 +136,16 @@ def _or(a: Range, b: Range) -> Range:
     return (0, (1 << max(int(a[1]), int(b[1])).bit_length()) - 1)
 
 
+def _power(exponent: Range) -> Range:
+    return (1 << int(exponent[0]), 1 << int(exponent[0]))
+
+
 def _shift_left(a: Range, b: Range) -> Range:
-    return _mul(a, (1 << int(b[0]),) * 2) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
+    return _mul(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
 
 
 def _shift_right(a: Range, b: Range) -> Range:
-    return _div(a, (1 << int(b[0]),) * 2) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
+    return _div(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
 
 
 def _min(a: Range, b: Range) -> Range:

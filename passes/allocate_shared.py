@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntAttr, MemRefType, ModuleOp
+from xdsl.dialects.builtin import IntAttr, ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
@@ -73,7 +73,6 @@ def lifetimes(func: FuncOp) -> list[Lifetime]:
             users = [_in_block_of(op, use.operation) for use in op.result.uses]
             first = min((numbering.start[u] for u in users), default=numbering.start[op])
             last = max((numbering.end[u] for u in users), default=numbering.start[op])
-            assert isinstance(op.result.type, MemRefType)
             found.append(Lifetime(op, memory_bytes(op.result.type), first, last))
     return found
 

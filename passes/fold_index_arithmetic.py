@@ -18,8 +18,9 @@ from ..dialects.payload import CmpOp, ConstantOp, Predicate, SelectOp, shape_of
 
 DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.floordivsi"})
 REMAINDERS = frozenset({"arith.remsi", "arith.remui"})
-FOLDED = DIVISIONS | REMAINDERS | {"arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.shrsi", "arith.shrui"}
-FOLDED = FOLDED | {"arith.andi", "arith.minsi", "arith.maxsi"}
+FOLDED = (DIVISIONS | REMAINDERS).union(
+    f"arith.{name}" for name in ("addi subi muli shli shrsi shrui andi minsi maxsi").split()
+)
 
 TERMS = 8
 """Sums of more terms than this are left as they are written, so that the pass takes linear time."""

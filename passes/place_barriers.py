@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
@@ -51,7 +51,6 @@ def access_of(op: Operation) -> Access | None:
     buffer = op.memory.owner
     if not isinstance(buffer, SharedOp):
         raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
-    assert isinstance(op.memory.type, MemRefType)
     start = None if buffer.offset is None else buffer.offset.data
     return Access(op.memory, start, (start or 0) + memory_bytes(op.memory.type), isinstance(op, StoreOp))
 
@@ -62,8 +61,8 @@ class PlaceBarriersPass(ModulePass):
 
     What: follows each kernel in program order and remembers the shared accesses since the last barrier. In front of an
     access that meets a pending one of the same bytes, at least one of them a write, it inserts a barrier, which clears
-    all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start; one that
-    only reads shared memory waits once, in front of it.
+    all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start; one
+    that only reads shared memory waits once, in front of it.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 

@@ -209,7 +209,7 @@ def test_folds_and_butterflies(t: str) -> None:
 
 def test_carried_values_change_places() -> None:
     """What a loop carries may be exchanged, renumbered, read after its successor is made, and yielded twice."""
-    body = f"""
+    body = """
     %0 = payload.constant 0 : index
     %1 = payload.constant 1 : index
     %n = payload.constant 5 : index
@@ -217,7 +217,7 @@ def test_carried_values_change_places() -> None:
     %i = payload.constant 1.0 : vector<1xf32>
     %a, %b, %d, %e, %s, %u = scf.for %k = %0 to %n step %1
         iter_args(%pa = %r_x, %pb = %r_y, %pd = %c, %pe = %r_x, %ps = %i, %pu = %i)
-        -> (vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<1xf32>, vector<1xf32>) {{
+        -> (vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<1xf32>, vector<1xf32>) {
       %sum = arith.addf %pd, %pa : vector<4xf32>
       %late = arith.mulf %pd, %sum : vector<4xf32>
       %turned = kernel.pick %pe from [1, 2, 3, 0] : vector<4xf32> -> vector<4xf32>
@@ -229,7 +229,7 @@ def test_carried_values_change_places() -> None:
       %nu = arith.subf %pu, %ps : vector<1xf32>
       scf.yield %pb, %pa, %half, %turned, %nu, %ns
           : vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<4xf32>, vector<1xf32>, vector<1xf32>
-    }}
+    }
     %sv = kernel.pick %s from [0, 0, 0, 0] : vector<1xf32> -> vector<4xf32>
     %uv = kernel.pick %u from [0, 0, 0, 0] : vector<1xf32> -> vector<4xf32>
     """
@@ -241,20 +241,20 @@ def test_carried_values_change_places() -> None:
 
 def test_accumulators_in_nested_loops() -> None:
     """A start value that is read again later is not overwritten; an accumulator is carried through two loops."""
-    body = f"""
+    body = """
     %0 = payload.constant 0 : index
     %1 = payload.constant 1 : index
     %n = payload.constant 3 : index
     %h = kernel.pick %r_x from [0, 1] : vector<4xf32> -> vector<2xf32>
     %g = kernel.pick %r_x from [2, 3] : vector<4xf32> -> vector<2xf32>
-    %c = scf.for %k = %0 to %n step %1 iter_args(%p = %r_y) -> (vector<4xf32>) {{
+    %c = scf.for %k = %0 to %n step %1 iter_args(%p = %r_y) -> (vector<4xf32>) {
       %q = arith.mulf %p, %r_x : vector<4xf32>
-      %r = scf.for %l = %0 to %n step %1 iter_args(%o = %q) -> (vector<4xf32>) {{
+      %r = scf.for %l = %0 to %n step %1 iter_args(%o = %q) -> (vector<4xf32>) {
         %m = kernel.outer_fma %h, %g, %o rows [1] cols [0] : vector<2xf32>, vector<2xf32>, vector<4xf32>
         scf.yield %m : vector<4xf32>
-      }}
+      }
       scf.yield %r : vector<4xf32>
-    }}
+    }
     %z = kernel.outer_fma %g, %h, %c rows [0] cols [1] : vector<2xf32>, vector<2xf32>, vector<4xf32>
     """
     body += "\n".join(store(v, i, "f32") for i, v in enumerate(["%c", "%z", "%r_y"]))
@@ -332,7 +332,7 @@ def test_assembly_only_in_helpers() -> None:
 
 def test_the_text_does_not_depend_on_hashes() -> None:
     code = (
-        "from test_cuda_printer import *; b = ''.join(f'%v{i} = {n} %r_x : vector<4xf32>\\n' + store(f'%v{i}', i, 'f32')"
+        "from test_cuda_printer import *; b = ''.join(f'%v{i} = {n} %r_x : vector<4xf32>\\n' + store(f'%v{i}', i,'f32')"
         "+ '\\n' for i, n in enumerate(UNARY)); print(print_cuda(program({'x': 'f32'}, ['f32'] * len(UNARY), b)))"
     )
     folder = __file__.rsplit("/", 1)[0]

@@ -173,7 +173,7 @@ def _exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
     text = base.at(UNARY)
     for b, step in enumerate(steps):
         if step and b >= low:
-            text += f" ^ ({r} >> {b} & 1) * {step}"
+            text += f" ^ ({f'{r} >> {b}' if b else r} & 1) * {step}"
     return Expr(text, BIT_XOR)
 
 

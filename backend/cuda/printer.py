@@ -71,7 +71,7 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
 
 def _header(func: FuncOp) -> list[str]:
     shared = func.shared.data if func.shared is not None else 0
-    shape = f"{func.grid.data} blocks of {func.threads} threads"
+    shape = f"{func.grid.data} {'block' if func.grid.data == 1 else 'blocks'} of {func.threads} threads"
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
     lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]
     return [f"// {line}" for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -176,7 +177,7 @@ class Statements:
             writer.line(head + update(target[r], text))
 
     def _combined(self, op: Operation, mine: Expr, other: Expr) -> str:
-        """A lane's value with another's. Truth values combine without `&&`: every lane has to take part in a shuffle."""
+        """A lane's value with another's. Never through `&&`: every lane has to take part in a shuffle."""
         writer = self.writer
         if writer.type_of(op.results[0]) == "bool":
             symbol = {"&&": "&", "||": "|"}.get(BOOL_OPERATORS[op.name][0], "!=")
@@ -292,19 +293,19 @@ def _nothing(_: Statements, __: Operation) -> None:
     """Shared buffers are declared at the top of the kernel."""
 
 
-_PRINTERS: dict[type[Operation], Callable[[Statements, Operation], None]] = {
-    LoadOp: lambda s, op: print_load(s.writer, op),  # pyright: ignore
-    StoreOp: Statements.store,  # pyright: ignore
+_PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
+    LoadOp: lambda s, op: print_load(s.writer, op),
+    StoreOp: Statements.store,
     BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
     SharedOp: _nothing,
-    IdOp: Statements.identify,  # pyright: ignore
-    FoldOp: Statements.fold,  # pyright: ignore
-    ShuffleXorOp: Statements.shuffle,  # pyright: ignore
-    PickOp: Statements.pick,  # pyright: ignore
-    OuterFmaOp: Statements.outer_fma,  # pyright: ignore
+    IdOp: Statements.identify,
+    FoldOp: Statements.fold,
+    ShuffleXorOp: Statements.shuffle,
+    PickOp: Statements.pick,
+    OuterFmaOp: Statements.outer_fma,
 }
 
 
-def add_printer(kind: type[Operation], printer: Callable[[Statements, Operation], None]) -> None:
+def add_printer(kind: type[Operation], printer: Callable[[Statements, Any], None]) -> None:
     """Print operations of class `kind` with `printer`. Operations with regions are added from `control.py`."""
     _PRINTERS[kind] = printer

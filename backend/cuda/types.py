@@ -78,7 +78,7 @@ def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr,
     if name == "bool":
         return Expr("true" if value else "false"), None
     number = int(value)
-    suffix = "ll" if name == "long long" else ""
+    suffix = "ll" if name == "long long" and not isinstance(element_type(t), IndexType) else ""
     if number in (-(2**63), -(2**31)):
         return Expr(f"(-{-number - 1}{suffix} - 1)"), None
     if name == "unsigned int" or name == "unsigned long long":
