@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
+from xdsl.traits import SymbolTable
 
-from ..dialects import loop, tensor
+from ..dialects import kernel, loop, tensor
 from ..dialects.payload import shape_of
 from ..errors import ExecutionError
 from .counting import count
@@ -63,6 +64,26 @@ def is_kernel_level(module: ModuleOp) -> bool:
     return any(isinstance(t, MemRefType) for t in main_function(module).function_type.inputs)
 
 
+def input_types(module: ModuleOp) -> list[Attribute]:
+    """The types of the inputs of `@main`: all its arguments, but at the kernel level only those in front of the first
+    that some kernel writes."""
+    main = main_function(module)
+    types = list(main.function_type.inputs)
+    if not is_kernel_level(module):
+        return types
+    for i, argument in enumerate(main.body.block.args):
+        if any(_writes(use.operation, use.index, module) for use in argument.uses):
+            return types[:i]
+    return types
+
+
+def _writes(launch: Operation, position: int, module: ModuleOp) -> bool:
+    func = SymbolTable.lookup_symbol(module, launch.kernel) if isinstance(launch, kernel.LaunchOp) else None
+    if not isinstance(func, kernel.FuncOp):
+        return False
+    return any(isinstance(u.operation, kernel.StoreOp) for u in func.body.block.args[position].uses)
+
+
 def is_executable(module: ModuleOp) -> bool:
     """Whether the program is below the torch level, which only PyTorch itself executes."""
     return not any(op.name.startswith("torch.") for op in module.walk())
@@ -104,7 +125,7 @@ class Checker:
 
     def __init__(self, module: ModuleOp, seed: int = 0, *, max_flops: int = MAX_FLOPS) -> None:
         self.max_flops = max_flops
-        self.inputs = make_inputs(main_function(module).function_type.inputs, seed)
+        self.inputs = make_inputs(input_types(module), seed)
         self.loud = [a * np.asarray(_LOUD, a.dtype) if _is_float(a) else a for a in self.inputs]
         self.text = ""
         self.answer: _Answer | None = None
@@ -119,11 +140,8 @@ class Checker:
         flops = count(module).flops
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
-        if is_kernel_level(module):
-            types = main_function(module).function_type.inputs
-            raise ExecutionError(f"starts at the kernel level, where inputs and results of {len(types)} look alike")
-        exact, real, typed = (run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
-        loud = run(module, self.loud, "typed")
+        exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
+        loud = self._run(module, self.loud, "typed")
         self.answer = _Answer(exact, real, typed, loud, reduction_length(module))
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
@@ -156,21 +174,32 @@ class Checker:
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
     ) -> list[Array]:
         try:
-            if not is_kernel_level(module):
-                results = run(module, inputs, domain, chunk=chunk)
-            else:
-                from .simulator import simulate
-
-                shadows = domain is self.exact  # races do not depend on the domain
-                results, report = simulate(module, inputs, domain=domain, shadows=shadows)
-                report.raise_errors(allow=() if self.synchronised or pass_name == _SYNCHRONISES else ("race",))
-                self.synchronised |= shadows and not any(f.kind == "race" for f in report.findings)
+            results = self._run(module, inputs, domain, chunk, pass_name == _SYNCHRONISES)
         except ExecutionError as error:
             error.reason = f"after pass {pass_name}: {error.reason}"
             raise
         assert self.answer is not None
         if len(results) != len(self.answer.typed):
             raise ExecutionError(f"after pass {pass_name}: {len(results)} results, not {len(self.answer.typed)}")
+        return results
+
+    def _run(
+        self,
+        module: ModuleOp,
+        inputs: list[Array],
+        domain: DomainName | ExactDomain,
+        chunk: int | None = None,
+        synchronised: bool = False,
+    ) -> list[Array]:
+        """The results of `module` at its level; at the kernel level every finding is an error, races as told above."""
+        if not is_kernel_level(module):
+            return run(module, inputs, domain, chunk=chunk)
+        from .simulator import simulate
+
+        shadows = domain is self.exact  # races do not depend on the domain
+        results, report = simulate(module, inputs, domain=domain, shadows=shadows)
+        report.raise_errors(allow=() if self.synchronised or synchronised else ("race",))
+        self.synchronised |= shadows and not any(f.kind == "race" for f in report.findings)
         return results
 
     def _compare_typed(self, pass_name: str, i: int, got: Array, how: str) -> None:

@@ -187,3 +187,12 @@ def test_a_lost_guard_against_overflow_is_seen():
         ExecutionError, match="pass p changed the answer for large inputs: result 0 at .* is nan instead"
     ):
         Checker(module(SOFTMAX)).after("p", module(wrong))
+
+
+def test_a_program_may_start_at_the_kernel_level():
+    bare, guarded = module(RACE.replace("BARRIER", "")), module(RACE.replace("BARRIER", "kernel.barrier"))
+    checker = Checker(bare)
+    assert [a.shape for a in checker.inputs] == [(6, 50)]
+    checker.after("place-barriers", guarded)
+    with pytest.raises(ExecutionError, match="pass p changed the answer in the exact domain"):
+        checker.after("p", module(RACE.replace("BARRIER", "kernel.barrier").replace("by 4 :", "by 2 :")))
