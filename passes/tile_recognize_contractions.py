@@ -22,8 +22,6 @@ from ..dialects.tensor import Kind
 from .remarks import emit_remark
 from .rewriting import rewrite_module
 
-NAME = "tile-recognize-contractions"
-
 
 class Factors(NamedTuple):
     """`a` lacks the columns of the result and `b` its rows; whether each is held the other way round."""
@@ -44,7 +42,7 @@ class RecognizeContraction(RewritePattern):
             return
         found = match_factors(op, product)
         if isinstance(found, str):
-            emit_remark(op, NAME, found)
+            emit_remark(op, TileRecognizeContractionsPass.name, found)
             return
         a = transposed(found.a, rewriter) if found.a_reversed else found.a
         b = transposed(found.b, rewriter) if found.b_reversed else found.b
@@ -159,7 +157,7 @@ class TileRecognizeContractionsPass(ModulePass):
     ```
     """
 
-    name = NAME
+    name = "tile-recognize-contractions"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if rewrite_module(op, [RecognizeContraction()]):
