@@ -16,7 +16,7 @@ from ..dialects.linear_layout import Linear, patch
 from ..dialects.locations import copy_location
 from ..dialects.payload import element_type, shape_of
 from ..dialects.schedule import ScheduleAttr
-from .layout_assignment.anchors import Preference, memory_layout, preference, thread_rows
+from .layout_assignment.anchors import Preference, coalesced, memory_layout, preference, thread_rows
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
 from .tile_layouts import attr_of, layout_in_registers, linear_of
 
@@ -28,8 +28,8 @@ class TileAssignLayoutsPass(ModulePass):
     What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
     registers a thread (as the schedule says), other tiles what makes their loads and stores contiguous and 16 bytes
     wide, and a tile of fewer dimensions the slice of the tile it is reduced from or broadcast into. Where the two ends
-    of a reduction or broadcast still disagree, a `tile.convert_layout` moves the elements. A layout that is there
-    already is kept.
+    of a reduction or broadcast still disagree, or an access is contiguous along another dimension than its tile's
+    threads are (a transpose), a `tile.convert_layout` moves the elements. A layout that is there already is kept.
     Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
     Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
 
@@ -62,6 +62,9 @@ def assign(kernel: tile.KernelOp) -> None:
     for c in classes:
         for value in c.members:
             _retype(value, layouts[id(c)])
+        for access in c.accesses if not c.dots else ():
+            if (layout := coalesced(access, layouts[id(c)])) is not None:
+                _detour(access, layout, layouts[id(c)])
 
 
 def separate_free_values(kernel: tile.KernelOp) -> None:
@@ -132,7 +135,7 @@ def _wishes(c: TileClass, classes: Classes) -> list[Preference]:
         kept = [d for d in range(len(c.shape)) if d not in link.dims]
         for wish in (preference(a) for a in classes.of(link.low).accesses):
             order = (*(kept[d] for d in wish.order), *link.dims)
-            found.append(Preference(order, wish.vec, wish.bytes))
+            found.append(Preference(order, wish.vec, wish.bytes, wish.contiguous))
     return found
 
 
@@ -161,6 +164,24 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
         block.insert_op_before(convert, op)
         copy_location(op, (convert,))
         op.operands[0] = convert.result
+
+
+def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> None:
+    """Load a tile as `own` and convert it to `layout`, or store it the other way round."""
+    block = access.parent
+    assert block is not None
+    value = access.result if isinstance(access, tile.LoadOp) else access.value
+    if isinstance(access, tile.LoadOp):
+        _retype(value, own)
+        convert = tile.ConvertLayoutOp(value, _attr(layout))
+        value.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
+        block.insert_op_after(convert, access)
+    else:
+        convert = tile.ConvertLayoutOp(value, _attr(own))
+        access.operands[0] = convert.result
+        block.insert_op_before(convert, access)
+    convert.result.name_hint = value.name_hint
+    copy_location(access, (convert,))
 
 
 def _attr(layout: Linear) -> LayoutAttr:

@@ -18,6 +18,9 @@ from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
 from ..tile_to_kernel.places import divisor_of, number_of, range_of_value
 from .classes import Access, TileClass
 
+SECTOR_ELEMENTS = 8
+"""Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -27,6 +30,7 @@ class Preference:
     order: tuple[int, ...]
     vec: int
     bytes: int
+    contiguous: bool
 
 
 def accessed_tile(op: Access) -> SSAValue:
@@ -51,14 +55,15 @@ def preference(op: Access) -> Preference:
     order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
     size = element_bytes(memory.element_type)
     vec = 1
-    if order and distance[order[0]] == 1:
+    contiguous = bool(order) and distance[order[0]] == 1
+    if contiguous:
         limit = min(WIDEST // size, shape[order[0]])
         aligned = gcd(_others(forms[-1], order[0], op.symbols), pitches[-1] if len(pitches) > 1 else 0, limit)
         vec = aligned & -aligned
     elements = 1
     for n in shape:
         elements *= n
-    return Preference(tuple(order), vec, elements * size)
+    return Preference(tuple(order), vec, elements * size, contiguous)
 
 
 def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
@@ -95,6 +100,21 @@ def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: s
     vec = min(vec, max(elements // (LANES * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
     return blocked(shape, order, vec, warps, warp_order)
+
+
+def coalesced(op: Access, layout: Linear) -> Linear | None:
+    """A better layout for an access whose memory is contiguous along another dimension than `layout`'s lanes are, if
+    there is enough along that dimension to be worth a conversion."""
+    wish, shape = preference(op), layout.shape
+    if len(shape) < 2 or not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+        return None
+    fast, together = wish.order[0], 1
+    own = {*layout.lane, *layout.reg[: log2(wish.vec)]}
+    while tuple(together if d == fast else 0 for d in range(len(shape))) in own:
+        together *= 2
+    if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
+        return None
+    return memory_layout(shape, [wish], set(), layout.warps)
 
 
 def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import cast
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, IntegerAttr, VectorType
@@ -17,6 +18,7 @@ from xdsl.ir.affine import AffineExpr
 
 from ...dialects import kernel, payload, tile
 from ...dialects.linear_layout import Linear
+from ...dialects.payload import shape_of
 from ..index_simplify import DIM, DIV, MOD, SYM, Atom, Form, Range, Simplifier, dim, symbol
 from .emitter import Emitter, Index, is_disjoint
 
@@ -45,7 +47,7 @@ class Places:
     def __init__(self, out: Emitter, layout: Linear, symbols: Sequence[SSAValue], lowered: Sequence[Index]) -> None:
         self.out = out
         self.layout = layout
-        self.lowered: list[Index] = list(lowered)
+        self.lowered: list[Index] = [uniform_index(out, v) for v in lowered]
         self.divisors = [divisor_of(s) for s in symbols]
         ranges = [range_of_value(s) for s in symbols]
         self.simplifier = Simplifier(layout.shape, ranges)
@@ -160,6 +162,20 @@ class Places:
             own = self.out.emit(arith.XOrIOp(own, self.out.emit(kernel.IndicesOp(self.out.value(0), alone))))
         base = self.out.emit(kernel.SplatOp(self.out.value(origin), self.layout.registers))
         return self.out.emit(arith.XOrIOp(own, base))
+
+
+def uniform_index(out: Emitter, value: Index) -> Index:
+    """A gathered index that is the same in all registers of a thread, as a scalar; any other index as it is."""
+    if isinstance(value, int) or not isinstance(value.type, VectorType):
+        return value
+    op = value.owner
+    if isinstance(op, kernel.SplatOp):
+        return op.source
+    if isinstance(op, kernel.PickOp) and len(registers := set(op.registers.get_values())) == 1:
+        return out.emit(kernel.ExtractOp(op.source, registers.pop()), op.source.name_hint)
+    if shape_of(cast(Attribute, value.type)) == (1,):  # pyright: ignore[reportUnknownMemberType]
+        return out.emit(kernel.ExtractOp(value), value.name_hint)
+    return value
 
 
 def number_of(atom: Atom) -> int:

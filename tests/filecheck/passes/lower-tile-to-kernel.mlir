@@ -71,6 +71,23 @@ tile.kernel @quotient(%x: memref<22xf32>, %y: memref<64xf32>) blocks () in [] wa
 
 // -----
 
+// A gathered row that is one for all registers of a thread is a scalar, and leaves the access wide.
+
+// CHECK-LABEL: kernel.func @rows
+// CHECK:         %[[N:.*]] = kernel.extract %{{.*}}[0] : vector<1xindex>
+// CHECK:         %g = kernel.load %x[%[[N]], %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 : memref<9x32xf32> (index, index) -> vector<4xf32>
+#one = #tile.layout<reg = [], lane = [[0], [0], [0], [1], [2]], warp = []>
+#all = #tile.layout<reg = [[0, 1], [0, 2]], lane = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], warp = []>
+tile.kernel @rows(%x: memref<9x32xf32>, %t: memref<4xi64>, %y: memref<4x32xf32>) blocks () in [] warps 1 {
+  %n = tile.load %t[affine_map<(d0) -> (d0)>]() : memref<4xi64> -> tensor<4xi64, #one>
+  %i = payload.cast %n : tensor<4xi64, #one> -> tensor<4xindex, #one>
+  %b = tile.broadcast %i along [1] : tensor<4xindex, #one> -> tensor<4x32xindex, #all>
+  %g = tile.load %x[affine_map<(d0, d1)[s0] -> (s0, d1)>](%b) : memref<9x32xf32>, tensor<4x32xindex, #all> -> tensor<4x32xf32, #all>
+  tile.store %g, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<4x32xf32, #all>, memref<4x32xf32>
+}
+
+// -----
+
 // Intermediate results get a buffer; a kernel without blocks is not launched; a result that is returned twice is
 // computed twice.
 

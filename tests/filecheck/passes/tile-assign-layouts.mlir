@@ -70,3 +70,22 @@ tile.kernel @given(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps
   %n = arith.negf %c : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>
   tile.store %n, %y[affine_map<(d0) -> (d0)>]() : tensor<64xf32, #tile.layout<reg = [[32]], lane = [[1], [2], [4], [8], [16]], warp = []>>, memref<64xf32>
 }
+
+// -----
+
+// A transpose: the load goes along its own rows, the store along its own, and the tile is converted between them.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}1, 0], [2, 0]], lane = {{\[\[}}4, 0], [8, 0], [16, 0], [0, 1], [0, 2]], warp = {{\[\[}}0, 4], [0, 8], [0, 16]]>
+// CHECK-NEXT:  #layout1 = #tile.layout<reg = {{\[\[}}0, 1], [0, 2]], lane = {{\[\[}}0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], warp = {{\[\[}}4, 0], [8, 0], [16, 0]]>
+// CHECK:       tile.kernel @transpose
+// CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<32x32xf32, #layout>
+// CHECK-NEXT:    %v_1 = tile.convert_layout %v : tensor<32x32xf32, #layout> -> tensor<32x32xf32, #layout1>
+// CHECK-NEXT:    %w = tile.load {{.*}} -> tensor<32x32xf32, #layout1>
+// CHECK-NEXT:    %s = arith.addf %v_1, %w : tensor<32x32xf32, #layout1>
+// CHECK-NEXT:    tile.store %s, {{.*}} : tensor<32x32xf32, #layout1>
+tile.kernel @transpose(%x: memref<32x32xf32>, %t: memref<32x32xf32>, %y: memref<32x32xf32>) blocks () in [] warps 8 {
+  %v = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xf32> -> tensor<32x32xf32>
+  %w = tile.load %t[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xf32> -> tensor<32x32xf32>
+  %s = arith.addf %v, %w : tensor<32x32xf32>
+  tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
+}
