@@ -26,7 +26,10 @@ from deplodock.frontend.arrays import to_numpy, to_torch
 from deplodock.passes.decompose_torch import DecomposeTorchPass
 from deplodock.passes.decomposition import refused
 
-from .tracing import Tracer
+from .tracing import Capture
+
+Executor = Callable[[ModuleOp, Sequence[np.ndarray]], list[np.ndarray]]
+"""Runs a module of the torch level."""
 
 Kind = Literal["right", "refused", "wrong", "crash", "skipped"]
 
@@ -69,23 +72,27 @@ def samples(
             yield i, found[i]
 
 
-def judge(tracer: Tracer, op: OpInfo, number: int, sample: SampleInput) -> Verdict:
+def judge(tracer: Capture, op: OpInfo, number: int, sample: SampleInput) -> Verdict:
     """The verdict on one sample, under the traced capture."""
-    verdict = _judge(tracer, op, sample)
+    tensors, call = closed(op, sample)
+    same = (lambda f, e: _same_elements(sample, f, e)) if op.name in OPEN_INDICES else None
+    verdict = judge_call(tracer, call, tensors, undefined=op.name in UNDEFINED, same_elements=same)
     return Verdict(op.formatted_name, number, *verdict)
 
 
-def judge_errors(tracer: Tracer, op: OpInfo) -> Iterator[Verdict]:
+def judge_errors(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
     """Verdicts on the calls that PyTorch itself refuses: `refused`, `crash`, or `right` where capture accepts one.
 
     What only fails on the values of the tensors is not found by capture.
     """
     torch.manual_seed(0)
     for number, case in enumerate(op.error_inputs("cpu")):
-        tensors, call = _closed(op, case.sample_input)
+        tensors, call = closed(op, case.sample_input)
         kind, reason = "right", ""
         try:
-            lower(tracer.trace(call, tensors).module)
+            module = tracer.trace(call, tensors).module
+            lower(module)
+            module.verify()
         except CompileError as error:
             kind, reason = "refused", str(error)
         except Exception as error:  # anything of ours that is not a diagnostic
@@ -93,8 +100,19 @@ def judge_errors(tracer: Tracer, op: OpInfo) -> Iterator[Verdict]:
         yield Verdict(op.formatted_name, number, kind, reason)
 
 
-def _judge(tracer: Tracer, op: OpInfo, sample: SampleInput) -> tuple[Kind, str]:
-    tensors, call = _closed(op, sample)
+def judge_call(
+    tracer: Capture,
+    call: Callable[..., list[Any]],
+    tensors: Sequence[torch.Tensor],
+    *,
+    undefined: bool = False,
+    same_elements: Callable[[list[Any], list[Any]], bool] | None = None,
+    execute: Executor | None = None,
+) -> tuple[Kind, str]:
+    """What becomes of a call that returns a flat list, and why.
+
+    `execute` runs a torch-level module otherwise than at the tensor level.
+    """
     torch.manual_seed(0)
     own = [t.clone() for t in tensors]
     try:
@@ -103,12 +121,10 @@ def _judge(tracer: Tracer, op: OpInfo, sample: SampleInput) -> tuple[Kind, str]:
         return "skipped", f"eager: {type(error).__name__}"
     try:
         traced = tracer.trace(call, [t.clone() for t in tensors])
-        lower(traced.module)
-        traced.module.verify()
-        if largest(traced.module) > LARGEST:
-            return "skipped", "too large for the reference interpreter"
         arguments = [*tensors, *traced.constants]
-        results = [to_torch(r) for r in run(traced.module, [to_numpy(a) for a in arguments])]
+        results = [to_torch(r) for r in (execute or at_tensor_level)(traced.module, [to_numpy(a) for a in arguments])]
+    except TooLarge:
+        return "skipped", "too large for the reference interpreter"
     except ExecutionError as error:
         return "crash", str(error)
     except CompileError as error:
@@ -119,9 +135,9 @@ def _judge(tracer: Tracer, op: OpInfo, sample: SampleInput) -> tuple[Kind, str]:
     found = [value if kind == "constant" else sources[kind][value] for kind, value in traced.sources]
     found += [results[i] for _, i in traced.updates]
     expected = [*expected, *(own[i] for i, _ in traced.updates)]
-    if op.name in OPEN_INDICES and len(found) == 2 and _same_elements(sample, found, expected):
+    if same_elements is not None and len(found) == 2 and same_elements(found, expected):
         found, expected = found[:1], expected[:1]
-    problem = compare(found, expected, lambda: _truth(call, tensors), undefined=op.name in UNDEFINED)
+    problem = compare(found, expected, lambda: _truth(call, tensors), undefined=undefined)
     return ("wrong", problem) if problem else ("right", "")
 
 
@@ -138,6 +154,19 @@ def _same_elements(sample: SampleInput, found: Sequence[Any], expected: Sequence
     return bool(torch.equal(again.nan_to_num(), values.nan_to_num())) and not bool(repeated)
 
 
+class TooLarge(Exception):
+    """A program with a value of more than `LARGEST` elements."""
+
+
+def at_tensor_level(module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Lower `module` to the tensor level and interpret it."""
+    lower(module)
+    module.verify()
+    if largest(module) > LARGEST:
+        raise TooLarge
+    return run(module, args)
+
+
 def lower(module: ModuleOp) -> None:
     """Decompose `module` to the tensor level."""
     DecomposeTorchPass().apply(Context(), module)
@@ -148,7 +177,7 @@ def largest(module: ModuleOp) -> int:
     return max((math.prod(shape_of(r.type)) for op in module.walk() for r in op.results), default=0)
 
 
-def _closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
+def closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
     """The tensors of a sample, and the call as a function of them that returns a flat list."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

@@ -64,6 +64,24 @@ class Tracer:
         return _import(graph)
 
 
+class Exporter:
+    """The same by the real capture, through `torch.export`."""
+
+    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> Traced:
+        """As `Tracer.trace`."""
+        program = capturing.capture(lambda *args: tuple(function(*args)), tensors)
+        sources = tuple((o.kind, o.value if o.kind == "constant" else o.index) for o in program.outputs)
+        bound = program.bindings
+        if [b.leaf for b in bound[: len(tensors)]] != list(range(len(tensors))):
+            raise CaptureError("the arguments are not the function's, in their order")
+        constants = tuple(b.tensor for b in bound[len(tensors) :] if b.tensor is not None)
+        updates = tuple((argument, result) for result, argument in program.updates)
+        return Traced(program.module, sources, constants, updates)
+
+
+Capture = Tracer | Exporter
+
+
 @contextmanager
 def tracer() -> Iterator[Tracer]:
     """A tracer whose table leaves alone what deplodock decomposes by itself."""

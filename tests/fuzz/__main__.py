@@ -1,0 +1,46 @@
+"""`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+
+import torch
+from conformance.opdb import judge_call
+from conformance.tracing import tracer
+
+from .graphs import Generator
+from .levels import LEVELS, down_to
+
+
+def main() -> int:
+    """Print every program that is wrong or crashes; the status says whether there was one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--level", choices=LEVELS, default="tensor")
+    parser.add_argument("--simple", action="store_true", help="f32 only")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    counts: Counter[str] = Counter()
+    started = time.monotonic()
+    with tracer() as t:
+        for seed in range(options.first, options.first + options.count):
+            program = Generator(seed, simple=options.simple).draw(options.steps)
+            kind, reason = judge_call(t, program, program.inputs, execute=down_to(options.level))
+            counts[kind] += 1
+            if kind not in ("right", "skipped"):
+                print(
+                    f"--- seed {seed}: {kind}: {reason[:400]}\n{program}" if kind != "refused" else f"{seed}: {reason}"
+                )
+    print(f"{dict(counts)} in {time.monotonic() - started:.0f} s")
+    return int(counts["wrong"] + counts["crash"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
