@@ -7,13 +7,14 @@ values it depends on differ: what does not depend on an index is not counted onc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 
-from ..dialects.loop import LoadOp, NestOp, ReduceOp
+from ..dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
 from ..dialects.payload import element_type, is_float, is_payload
 
 _FREE = ("payload.constant", "payload.cast", "payload.select", "payload.cmp")
@@ -54,31 +55,83 @@ def _nest_work(nest: NestOp) -> Work:
 
 
 def _operations(nest: NestOp) -> Iterator[int]:
-    """For every floating-point operation in a nest, how often it is computed."""
-    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, nest.shape, strict=True))
-    indices: dict[SSAValue, frozenset[BlockArgument]] = {}
+    """For every distinct floating-point operation in a nest, how often it is computed.
 
-    def needs(op: Operation) -> frozenset[BlockArgument]:
-        """The indices that an operation's value depends on, outside of its own regions."""
-        found: set[BlockArgument] = set()
-        own: set[SSAValue] = set()
-        for inner in op.walk():
-            own |= {a for r in inner.regions for b in r.blocks for a in b.args}
-            for v in inner.operands:
-                found |= {v} if isinstance(v, BlockArgument) and v in extents else indices.get(v, frozenset())
-        return frozenset(found - own)
-
-    for op in nest.body.walk():
-        if isinstance(op, ReduceOp):
-            extents |= dict(zip(op.body.block.args, op.shape, strict=True))
+    Operations are numbered by value: the same computation over equal index ranges, as the stages of a staged reduction
+    repeat it, is one.
+    """
+    numbering = _Numbering(nest)
+    counted: set[Number] = set()
     for op in nest.body.walk(region_first=True):
-        needed = needs(op)
-        for r in op.results:
-            indices[r] = needed
-        if isinstance(op, ReduceOp):
-            inner = op.body.block.last_op
-            assert inner is not None
-            over = needs(inner) | needed
-            yield math.prod(extents[a] for a in over)
-        elif is_payload(op) and op.name not in _FREE and op.results and is_float(op.results[0].type):
-            yield math.prod(extents[a] for a in needed)
+        if not op.results or not is_float(op.results[0].type):
+            continue
+        number = numbering.of[op.results[0]]
+        reduction = isinstance(op, ReduceOp)
+        if number in counted or not (reduction or is_payload(op) and op.name not in _FREE):
+            continue
+        counted.add(number)
+        needed = numbering.indices[number]
+        if reduction:
+            body = op.body.block.last_op
+            assert body is not None
+            needed = needed | numbering.indices[numbering.of[body.operands[0]]]
+        yield math.prod(extent for _, _, extent in needed)
+
+
+Index: TypeAlias = tuple[int, int, int]
+"""An iteration index: how deep its loop is nested, its position there, its extent. Loops side by side share theirs."""
+
+Number: TypeAlias = Hashable
+
+
+class _Numbering:
+    """Values of a nest numbered by what they compute, with the indices each depends on."""
+
+    def __init__(self, nest: NestOp) -> None:
+        self.of: dict[SSAValue, Number] = {}
+        self.indices: dict[Number, frozenset[Index]] = {}
+        self._seen: dict[Hashable, int] = {}
+        self._arguments(nest.body.block, 0, nest.shape)
+        self._block(nest.body.block, 1)
+
+    def _arguments(self, block: Block, depth: int, extents: Sequence[int]) -> None:
+        for i, (argument, extent) in enumerate(zip(block.args, extents, strict=True)):
+            index = (depth, i, extent)
+            self.of[argument] = self._number(index, frozenset({index}))
+
+    def _number(self, key: Hashable, indices: frozenset[Index]) -> Number:
+        number = self._seen.setdefault(key, len(self._seen))
+        self.indices[number] = indices
+        return number
+
+    def _block(self, block: Block, depth: int) -> None:
+        for op in block.ops:
+            inner: tuple[Number, ...] = ()
+            own: frozenset[Index] = frozenset()
+            if isinstance(op, ReduceOp):
+                self._arguments(op.body.block, depth, op.shape)
+                own = frozenset((depth, i, n) for i, n in enumerate(op.shape))
+                self._block(op.body.block, depth + 1)
+                inner = self._yielded(op.body.block)
+            elif isinstance(op, StagedReduceOp):
+                self._block(op.stages.block, depth)
+                for result, number in zip(op.res, self._yielded(op.stages.block), strict=True):
+                    self.of[result] = number
+                self._block_of_transport(op.transport.block, depth)
+                continue
+            operands = (*(self.of.get(v, id(v)) for v in op.operands), *inner)
+            needed = frozenset[Index]().union(*(self.indices.get(n, frozenset[Index]()) for n in operands)) - own
+            key = (op.name, tuple(sorted((k, str(v)) for k, v in op.properties.items())), operands)
+            for i, result in enumerate(op.results):
+                self.of[result] = self._number((*key, str(result.type), i), needed)
+
+    def _block_of_transport(self, block: Block, depth: int) -> None:
+        """A transport runs once a chunk, not once an element: its values depend on no index."""
+        for argument in block.args:
+            self.of[argument] = self._number(("transport", id(argument)), frozenset())
+        self._block(block, depth)
+
+    def _yielded(self, block: Block) -> tuple[Number, ...]:
+        end = block.last_op
+        assert end is not None
+        return tuple(self.of[v] for v in end.operands)
