@@ -327,13 +327,17 @@ class FmodOp(IRDLOperation):
         lhs = parser.parse_unresolved_operand()
         parser.parse_punctuation(",")
         rhs = parser.parse_unresolved_operand()
+        attrs = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         t = parser.parse_type()
-        return cls(parser.resolve_operand(lhs, t), parser.resolve_operand(rhs, t))
+        op = cls(parser.resolve_operand(lhs, t), parser.resolve_operand(rhs, t))
+        op.attributes.update(attrs)
+        return op
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.result.type)
 

@@ -108,8 +108,7 @@ class IndexMapOp(IRDLOperation):
     result = result_def(base(TensorType))
     traits = traits_def(Pure())
     assembly_format = (
-        "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict"
-        " `:` type($source) `->` type($result)"
+        "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict `:` type($source) `->` type($result)"
     )
 
     def __init__(
@@ -157,7 +156,7 @@ class GatherOp(IRDLOperation):
     result = result_def(base(TensorType))
     traits = traits_def(Pure())
     assembly_format = (
-        "$source `[` $map `]` `(` $indices `)` attr-dict `:` type($source) `,` type($indices) `->` type($result)"
+        "$source `[` $map `]` `` `(` $indices `)` attr-dict `:` type($source) `,` type($indices) `->` type($result)"
     )
 
     def __init__(self, source: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):

@@ -32,6 +32,7 @@ OWN_PASSES = {
     "place-barriers": ".place_barriers:PlaceBarriersPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
     "plan-schedules": ".plan_schedules:PlanSchedulesPass",
+    "simplify-index-maps": ".simplify_index_maps:SimplifyIndexMapsPass",
     "split-dimensions": ".split_dimensions:SplitDimensionsPass",
     "split-reductions": ".split_reductions:SplitReductionsPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",

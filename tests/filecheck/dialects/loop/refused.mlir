@@ -1,0 +1,160 @@
+// RUN: %diagnostics
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
+// CHECK: loop.load: the map has 2 dimensions for 1 indices
+%y = loop.load %x[affine_map<(i, j) -> (i, j)>](%i) : tensor<4x8xf32>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
+// CHECK: loop.load: the map has 1 results for a source of rank 2
+%y = loop.load %x[affine_map<(i) -> (i)>](%i) : tensor<4x8xf32>
+
+// -----
+
+%x, %i, %z = "test.op"() : () -> (tensor<4x8xf32>, index, f32)
+// CHECK: loop.load: a domain and a fill value come together
+%y = loop.load %x[affine_map<(i) -> (i, i)>](%i) where <affine_map<(i) -> (i)> in [0:4]> : tensor<4x8xf32>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, index)
+// CHECK: loop.load: a data-dependent coordinate needs a domain
+%y = loop.load %x[affine_map<(i)[s] -> (s, i)>](%i)[%i] : tensor<4x8xf32>
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: a nest over [4, 8] yields tensors of that shape, not tensor<4xf32>
+%y = loop.nest (%i, %j) in [4, 8] -> tensor<4xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: the body of 'loop.nest' ends with a loop.yield of f64
+%y = loop.nest (%i, %j) in [4, 8] -> tensor<4x8xf64> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: the result map takes 2 indices to 1 coordinates
+%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i, j)> -> tensor<32xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: ((d0 * 7) + d1) in the result map is not a number in mixed radix
+%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i * 7 + j)> -> tensor<32xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: 1 in the result map is not a number in mixed radix
+%y = loop.nest (%i) in [4] to affine_map<(i) -> (i + 1)> -> tensor<4xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: ((d0 * 8) + d1) in the result map counts to 32, not to 40
+%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i * 8 + j)> -> tensor<40xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: an index does not occur in the result map
+%y = loop.nest (%i, %j) in [4, 8] to affine_map<(i, j) -> (i)> -> tensor<4xf32> {
+  loop.yield %z : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.nest: a nest with a result map has results of one shape
+%y, %w = loop.nest (%i) in [4] to affine_map<(i) -> (i)> -> tensor<4xf32>, tensor<2x2xf32> {
+  loop.yield %z, %z : f32, f32
+}
+
+// -----
+
+// CHECK: loop.reduce: reduces f16, a storage type: cast to f32 first
+%y = loop.reduce add (%k) in [4] -> f16 {
+  %z = payload.constant 0.0 : f16
+  loop.yield %z : f16
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.reduce: the body of 'loop.reduce' takes one index for each of its 2 extents
+%y = "loop.reduce"() <{kind = #tensor<kind add>, extents = array<i64: 4, 8>}> ({
+^bb0(%k: index):
+  loop.yield %z : f32
+}) : () -> f32
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.staged_reduce: the stages of a staged reduction have equal extents
+%m, %l = loop.staged_reduce -> f32, f32 stages {
+  %m0 = loop.reduce max (%k) in [37] -> f32 {
+    loop.yield %z : f32
+  }
+  %l0 = loop.reduce add (%k) in [36] -> f32 {
+    loop.yield %z : f32
+  }
+  loop.yield %m0, %l0 : f32, f32
+} transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+  loop.yield %om, %ol : f32, f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.staged_reduce: the stages yield their reductions, each once and in order
+%m = loop.staged_reduce -> f32 stages {
+  %m0 = loop.reduce max (%k) in [37] -> f32 {
+    loop.yield %z : f32
+  }
+  loop.yield %z : f32
+} transport (%om: f32, %nm: f32) {
+  loop.yield %om : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.staged_reduce: the transport takes all results twice: in the old frame, then those of the new frame
+%m = loop.staged_reduce -> f32 stages {
+  %m0 = loop.reduce max (%k) in [37] -> f32 {
+    loop.yield %z : f32
+  }
+  loop.yield %m0 : f32
+} transport (%om: f32) {
+  loop.yield %om : f32
+}
+
+// -----
+
+%z = "test.op"() : () -> f32
+// CHECK: loop.staged_reduce: the transport yields every result, moved
+%m = loop.staged_reduce -> f32 stages {
+  %m0 = loop.reduce max (%k) in [37] -> f32 {
+    loop.yield %z : f32
+  }
+  loop.yield %m0 : f32
+} transport (%om: f32, %nm: f32) {
+  %t = payload.constant true : i1
+  loop.yield %t : i1
+}

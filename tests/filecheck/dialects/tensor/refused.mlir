@@ -1,0 +1,99 @@
+// RUN: %diagnostics
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: the map has 1 dimensions for 2 indices
+%y = tensor.index_map %x[affine_map<(i) -> (i, i)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: the map has 1 results for a source of rank 2
+%y = tensor.index_map %x[affine_map<(i, j) -> (i)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: the map has 1 symbols for 0 symbol operands
+%y = tensor.index_map %x[affine_map<(i, j)[s] -> (i, s)>] : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: a domain and a fill value come together
+%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] where <affine_map<(i, j) -> (i)> in [0:4]> : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
+// CHECK: tensor.index_map: a fill value without a domain
+%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
+// CHECK: tensor.index_map: the domain has other dimensions or symbols than the map
+%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] where <affine_map<(i) -> (i)> in [0:4]> else %z : tensor<4x8xf32> -> tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: source, fill and result have one element type
+%y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] : tensor<4x8xf32> -> tensor<4x8xf64>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xf32>)
+// CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xf32>
+%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xf32> -> tensor<5xf32>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
+// CHECK: tensor.gather: an index tensor is an integer tensor of the result's shape, not tensor<5xi64>
+%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xi64> -> tensor<6xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.gather: a gather without index tensors is an index_map
+%y = "tensor.gather"(%x) <{map = affine_map<(i) -> (i, i)>}> : (tensor<4x8xf32>) -> tensor<4xf32>
+
+// -----
+
+%x, %i = "test.op"() : () -> (tensor<4x8xf32>, tensor<5xi64>)
+// CHECK: tensor.gather: source and result have one element type
+%y = tensor.gather %x[affine_map<(i)[s] -> (s, i)>](%i) : tensor<4x8xf32>, tensor<5xi64> -> tensor<5xi32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.reduce: reduced dimensions [1, 0] are not distinct, ascending and below 2
+%y = tensor.reduce add %x over [1, 0] : tensor<4x8xf32> -> tensor<f32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.reduce: reducing [1] of tensor<4x8xf32> gives tensor<4xf32>, not tensor<8xf32>
+%y = tensor.reduce add %x over [1] : tensor<4x8xf32> -> tensor<8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xbf16>
+// CHECK: tensor.reduce: reduces bf16, a storage type: cast to f32 first
+%y = tensor.reduce add %x over [1] : tensor<4x8xbf16> -> tensor<4xbf16>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.reduce: reduction or of f32
+%y = tensor.reduce or %x over [1] : tensor<4x8xf32> -> tensor<4xf32>
+
+// -----
+
+// CHECK: tensor.iota: dimension 2 of tensor<4x8xi64>
+%y = tensor.iota 2 : tensor<4x8xi64>
+
+// -----
+
+// CHECK: tensor.iota: an iota of f32: only integers count
+%y = tensor.iota 1 : tensor<4x8xf32>
