@@ -77,7 +77,8 @@ def compare(module: ModuleOp, arguments: list[np.ndarray], rtol: float = 0.0) ->
     """Run a program both ways."""
     expected, report = simulate(module, arguments)
     report.raise_errors()
-    found, _ = run_cuda_on_cpu(print_cuda(module), make_plan(module), arguments, seeds=(0,))
+    found, findings = run_cuda_on_cpu(print_cuda(module), make_plan(module), arguments, seeds=(0,))
+    assert not findings, "\n".join(map(str, findings))
     assert len(found) == len(expected)
     for number, (f, e) in enumerate(zip(found, expected, strict=True)):
         f, e = np.asarray(f).reshape(-1), np.asarray(e).reshape(-1)
@@ -222,7 +223,8 @@ def test_carried_values_change_places() -> None:
       %late = arith.mulf %pd, %sum : vector<4xf32>
       %turned = kernel.pick %pe from [1, 2, 3, 0] : vector<4xf32> -> vector<4xf32>
       %swapped = kernel.pick %late from [2, 3, 0, 1] : vector<4xf32> -> vector<4xf32>
-      %mixed = arith.subf %swapped, %turned : vector<4xf32>
+      %both = arith.addf %swapped, %late : vector<4xf32>
+      %mixed = arith.subf %both, %turned : vector<4xf32>
       %half = arith.mulf %mixed, %c : vector<4xf32>
       %one = kernel.fold add %half over [0, 1] : vector<4xf32> -> vector<1xf32>
       %ns = arith.addf %ps, %one : vector<1xf32>
@@ -237,6 +239,35 @@ def test_carried_values_change_places() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=N).astype(np.float32), rng.normal(size=N).astype(np.float32)
     compare(program({"x": "f32", "y": "f32"}, ["f32"] * 7, body), [x, y], rtol=1e-4)
+
+
+@pytest.mark.parametrize("t", ["f32", "i32", "index"])
+def test_nested_expressions_keep_their_grouping(t: str) -> None:
+    """Nameless operations of one line print as one expression; parentheses stand where C++ would group otherwise."""
+    suffix, divide = ("f", "divf") if t == "f32" else ("i", "divsi")
+    names = [f"{n}{suffix}" for n in ("add", "sub", "mul")] + [divide]
+    names += [] if t == "f32" else ["andi", "ori", "xori", "shli"]
+    e = "i32" if t == "index" else t
+    lines, results = [f"%b = payload.cast %r_y : vector<4x{e}> -> vector<4x{t}>"], 0
+    lines += [f"%a = payload.cast %r_x : vector<4x{e}> -> vector<4x{t}>", f"%c = payload.constant 3 : vector<4x{t}>"]
+    lines = [line.replace("constant 3", "constant 3.0") if t == "f32" else line for line in lines]
+    for outer in names:
+        for inner in names:
+            for left in (True, False):
+                n = 10 * results
+                if outer == divide and not left and t != "f32":
+                    continue  # some of the divisors are 0
+                first = f"%{n} = arith.{inner} %a, %c : vector<4x{t}>"
+                operands = f"%{n}, %c" if left or outer == "shli" else f"%c, %{n}"
+                second = f"%{n + 1} = arith.{outer} {operands} : vector<4x{t}>"
+                third = f"%{n + 2} = arith.sub{suffix} %b, %{n + 1} : vector<4x{t}>"
+                last = f"%{n + 3} = payload.cast %{n + 2} : vector<4x{t}> -> vector<4x{e}>"
+                lines += [" ".join([first, second, third, last]), store(f"%{n + 3}", results, e)]
+                results += 1
+    x = (np.arange(N) % 5 + 1).astype(DTYPES[e])
+    if t == "f32":
+        x += np.float32(0.37)
+    compare(program({"x": e, "y": e}, [e] * results, "\n".join(lines)), [x, x * 3], rtol=1e-6)
 
 
 def test_accumulators_in_nested_loops() -> None:

@@ -19,7 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import BarrierOp, ExtractOp, IndicesOp, PickOp, SharedOp, ShuffleXorOp, SplatOp, is_shared
 from ...dialects.kernel_access import LoadOp, StoreOp
-from ...dialects.locations import location_text
+from ...dialects.locations import file_line_of, location_of
 from ...dialects.payload import ConstantOp, is_payload, shape_of
 
 INLINE_DEPTH = 5
@@ -78,6 +78,12 @@ def linear_steps(numbers: tuple[int, ...]) -> tuple[int, list[int]] | None:
     return first, steps
 
 
+def same_line(a: Operation, b: Operation) -> bool:
+    """Whether two operations come from the same line of the same file, or both from nowhere known."""
+    places = [file_line_of(location_of(op)) for op in (a, b)]
+    return len({None if p is None else (p.filename, p.line) for p in places}) == 1
+
+
 def _only_user(op: Operation) -> Operation | None:
     uses = list(op.results[0].uses) if len(op.results) == 1 else []
     return uses[0].operation if len(uses) == 1 else None
@@ -96,7 +102,7 @@ def is_inlined(op: Operation) -> bool:
     if not isinstance(op.results[0].type, IndexType) and op.results[0].type != i1:
         named = op.results[0].name_hint is not None
         scalar_user = is_payload(user) and registers(user.results[0]) == 1
-        if named or not scalar_user or location_text(op) != location_text(user):
+        if named or not scalar_user or not same_line(op, user):
             return False
     elif op.results[0].name_hint is not None and not isinstance(user, arith.AddiOp | arith.MuliOp):
         return False

@@ -16,7 +16,7 @@ from ...errors import CompileError
 from .access import alignment_of, is_stored_whole, print_load, print_store
 from .expressions import BOOL_OPERATORS, payload_expression
 from .hints import hint_of
-from .ordering import Butterfly, Group, Ordering, Statement, registers
+from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
 from .types import TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
 
@@ -118,7 +118,7 @@ class Statements:
         """Whether a nameless result inside a group prints inside the one operation that uses it."""
         result = op.results[0]
         uses = list(result.uses)
-        return result.name_hint is None and len(uses) == 1 and location_text(uses[0].operation) == location_text(op)
+        return result.name_hint is None and len(uses) == 1 and same_line(uses[0].operation, op)
 
     def copy(self, value: SSAValue, target: Place) -> None:
         """Set `target` to `value`, register by register."""

@@ -45,6 +45,28 @@ kernel.func @kept(%x: memref<4xf32>) grid 5 warps 4 {
 
 // -----
 
+// Rounding toward zero can not drop multiples from what may be negative; the low bits of a number can.
+// CHECK-LABEL: @negative
+// CHECK: %q = arith.divsi %a, %c32
+// CHECK: %r = arith.remsi %a, %c32
+// CHECK: "test.use"(%q, %r, %lane) : (index, index, index) -> ()
+kernel.func @negative(%x: memref<4xf32>) grid 5 warps 4 {
+  %lane = kernel.id lane
+  %block = kernel.id block
+  %c2 = payload.constant 2 : index
+  %c31 = payload.constant 31 : index
+  %c32 = payload.constant 32 : index
+  %b = arith.subi %block, %c2 : index
+  %s = arith.muli %b, %c32 : index
+  %a = arith.addi %s, %lane : index
+  %q = arith.divsi %a, %c32 : index
+  %r = arith.remsi %a, %c32 : index
+  %m = arith.andi %a, %c31 : index
+  "test.use"(%q, %r, %m) : (index, index, index) -> ()
+}
+
+// -----
+
 // Constants meet across sums and products.
 // CHECK-LABEL: @sums
 // CHECK: [[SIX:%.*]] = payload.constant 6 : index
