@@ -16,7 +16,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects.domain import DomainAttr
 from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
-from ...errors import UnsupportedError
+from ...errors import ShapeError, UnsupportedError
 from .builder import Builder, Number, broadcast_shape, dims, normal_dim
 from .registry import decomposes
 from .scans import scan
@@ -169,6 +169,9 @@ def _rows(
     if isinstance(source, SSAValue):
         if not shape_of(source.type):
             source = b.broadcast(source, [count if d == dim else n for d, n in enumerate(shape)])
+        slices = [count if d == dim else n for d, n in enumerate(shape)]
+        if list(shape_of(source.type)) != slices:
+            raise ShapeError(f"{list(shape_of(source.type))} where {slices} is needed", argument="source")
         exprs = dims(len(space))[:-1]
         exprs[dim] = AffineExpr.dimension(len(shape))
         values = b.map(b.cast(source, element_type(x.type)), exprs, space)
@@ -250,6 +253,8 @@ def put(b: Builder, self: SSAValue, index: SSAValue, source: SSAValue, accumulat
 
 @decomposes("masked_scatter")
 def masked_scatter(b: Builder, self: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
+    if element_type(mask.type) != i1:
+        raise b.unsupported("mask", f"a mask is of truth values, not of {element_type(mask.type)}")
     shape = broadcast_shape([shape_of(self.type), shape_of(mask.type)])
     count = prod(shape)
     mask, x = reshape_to(b, b.broadcast(mask, shape), [count]), b.broadcast(self, shape)

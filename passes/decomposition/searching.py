@@ -11,6 +11,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
+from ...errors import ShapeError
 from .builder import Builder, Number, broadcast_shape, normal_dim
 from .promotion import promote
 from .registry import decomposes
@@ -20,6 +21,8 @@ from .views import reshape_to
 
 @decomposes("bucketize.Tensor")
 def bucketize(b: Builder, self: SSAValue, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
+    if len(shape_of(boundaries.type)) != 1:
+        raise ShapeError("boundaries have one dimension", argument="boundaries")
     return _position(b, boundaries, self, right)
 
 

@@ -182,13 +182,19 @@ def closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callabl
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
-    def call(*tensors: torch.Tensor) -> list[Any]:
-        given = list(leaves)
-        for i, tensor in zip(at, tensors, strict=True):
-            given[i] = tensor
-        value, args, kwargs = pytree.tree_unflatten(given, spec)
-        return pytree.tree_flatten(op.op(value, *args, **kwargs))[0]
+    def bound(leaves: Sequence[Any]) -> Callable[..., list[Any]]:
+        def call(*tensors: torch.Tensor) -> list[Any]:
+            given = list(leaves)
+            for i, tensor in zip(at, tensors, strict=True):
+                given[i] = tensor
+            value, args, kwargs = pytree.tree_unflatten(given, spec)
+            return pytree.tree_flatten(op.op(value, *args, **kwargs))[0]
 
+        return call
+
+    call = bound(leaves)
+    wide = [torch.float64 if isinstance(leaf, torch.dtype) and leaf in _TOLERANCE else leaf for leaf in leaves]
+    vars(call)["wide"] = bound(wide)
     return [leaves[i].detach() for i in at], call
 
 
@@ -196,7 +202,7 @@ def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> l
     """The results in float64, if the call takes that."""
     torch.manual_seed(0)
     try:
-        return call(*(t.double() if t.is_floating_point() else t.clone() for t in tensors))
+        return vars(call).get("wide", call)(*(t.double() if t.is_floating_point() else t.clone() for t in tensors))
     except Exception:  # an operator need not support float64
         return None
 

@@ -9,8 +9,12 @@ from conformance.opdb import Executor, TooLarge, largest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.emulator import run_cuda_on_cpu
+from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
+from deplodock.errors import ExecutionError
 from deplodock.passes.pipelines import parse_passes
 
 LEVELS = ("tensor", "loop", "tile", "kernel", "cuda")
@@ -38,9 +42,10 @@ def down_to(level: str) -> Executor:
             result.report.raise_errors()
             return result.outputs
         if level == "cuda":
-            from deplodock.backend.emulator import run_cuda_on_cpu
-
-            return list(run_cuda_on_cpu(module, args))
+            outputs, reports = run_cuda_on_cpu(print_cuda(module), make_plan(module), args, seeds=(0,))
+            if reports:
+                raise ExecutionError(str(reports[0]))
+            return outputs
         return run(module, args)
 
     return execute
