@@ -241,6 +241,31 @@ def test_carried_values_change_places() -> None:
     compare(program({"x": "f32", "y": "f32"}, ["f32"] * 7, body), [x, y], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "reader",
+    ["%w = arith.addf %p, %n : vector<4xf32>", "%w = arith.addf %p, %late : vector<4xf32>"],
+    ids=["behind its successor", "renumbered"],
+)
+def test_a_carried_value_that_is_still_read_keeps_its_place(reader: str) -> None:
+    body = f"""
+    %0 = payload.constant 0 : index
+    %1 = payload.constant 1 : index
+    %k3 = payload.constant 3 : index
+    %a, %b = scf.for %k = %0 to %k3 step %1 iter_args(%p = %r_x, %q = %r_y) -> (vector<4xf32>, vector<4xf32>) {{
+      %turned = kernel.pick %p from [2, 3, 0, 1] : vector<4xf32> -> vector<4xf32>
+      %late = arith.mulf %turned, %r_x : vector<4xf32>
+      %n = arith.mulf %p, %r_x : vector<4xf32>
+      {reader}
+      %o = arith.mulf %w, %q : vector<4xf32>
+      scf.yield %n, %o : vector<4xf32>, vector<4xf32>
+    }}
+    """
+    body += "\n".join(store(v, i, "f32") for i, v in enumerate(["%a", "%b", "%r_x"]))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=N).astype(np.float32), rng.normal(size=N).astype(np.float32)
+    compare(program({"x": "f32", "y": "f32"}, ["f32"] * 3, body), [x, y], rtol=1e-5)
+
+
 @pytest.mark.parametrize("t", ["f32", "i32", "index"])
 def test_nested_expressions_keep_their_grouping(t: str) -> None:
     """Nameless operations of one line print as one expression; parentheses stand where C++ would group otherwise."""
