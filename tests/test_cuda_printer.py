@@ -243,7 +243,7 @@ def test_carried_values_change_places() -> None:
 
 @pytest.mark.parametrize(
     "reader",
-    ["%w = arith.addf %p, %n : vector<4xf32>", "%w = arith.addf %p, %late : vector<4xf32>"],
+    ["%w = arith.addf %p, %n : vector<4xf32>", "%w = arith.addf %n, %late : vector<4xf32>"],
     ids=["behind its successor", "renumbered"],
 )
 def test_a_carried_value_that_is_still_read_keeps_its_place(reader: str) -> None:
