@@ -38,7 +38,7 @@ class Roof:
     ramp: float = 1.0e-6
     """Seconds for the first loads to arrive and the last stores to drain, while nothing else is done."""
     blocks: tuple[int, ...] = (128, 64, 32, 16)
-    """Extents that a contraction's tile may have along each of its two sides; the first that occupies all cores."""
+    """Extents that a contraction's tile may have along each of its two sides, largest first."""
     piece: int = 256
     """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
 
@@ -81,10 +81,7 @@ class Kernel:
         self.free = sum(1 << v for v in self.variables)
         self._visit(self.root, ())
         self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
-        for side in self.roof.blocks:
-            self.blocks = self._block_extents(side)
-            if not self.contractions or self.blocks_in_flight >= self.roof.cores * 3 // 4:
-                break
+        self.blocks = self._block_extents(self.roof.blocks[0])
         self._products: dict[tuple[int, int], float] = {}
 
     def _visit(self, node: Node, chain: tuple[int, ...]) -> None:
@@ -163,7 +160,17 @@ class Kernel:
         return max(1, min(lengths, default=1) // self.roof.piece)
 
     def time(self) -> float:
-        """Estimated seconds."""
+        """Estimated seconds, with the best of the tile sizes."""
+        best = float("inf")
+        for side in self.roof.blocks:
+            self.blocks = self._block_extents(side)
+            self._products.clear()
+            best = min(best, self._time())
+            if not self.contractions or self.blocks_in_flight >= self.roof.cores:
+                break
+        return best
+
+    def _time(self) -> float:
         roof = self.roof
         vector = special = matrix = wide = near = 0.0
         far = dict[SSAValue, float]()

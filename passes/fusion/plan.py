@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType, UnitAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from ...dialects import payload, tensor
 from ..index_simplify import DIM, Form
 from .cost import Kernel, Roof
 from .graph import Graph, Index, Load, VariableKey
-from .pull import Pull
+from .pull import Pull, in_memory
 
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
@@ -23,13 +23,18 @@ Legality = Callable[[Kernel], bool]
 
 
 def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
-    """The tensors that `function` keeps in memory: what it returns and what is marked, in program order."""
-    returned = set(results_of(function))
+    """The tensors that `function` keeps in memory: what it returns or passes on and what is marked, in program order.
+
+    What calls give is in memory anyway.
+    """
+    returned = set(kept_values(function))
     return {
         result: None
         for op in function.body.block.ops
         for result in op.results
-        if isinstance(result.type, TensorType) and (ROOT in op.attributes or result in returned)
+        if isinstance(result.type, TensorType)
+        and (ROOT in op.attributes or result in returned)
+        and not isinstance(op, func.CallOp)
     }
 
 
@@ -38,6 +43,12 @@ def results_of(function: func.FuncOp) -> tuple[SSAValue, ...]:
     end = function.body.block.last_op
     assert isinstance(end, func.ReturnOp)
     return tuple(end.operands)
+
+
+def kept_values(function: func.FuncOp) -> tuple[SSAValue, ...]:
+    """What `function` returns and what it passes to other functions."""
+    calls = (op for op in function.body.block.ops if isinstance(op, func.CallOp))
+    return (*results_of(function), *(operand for call in calls for operand in call.operands))
 
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
@@ -51,12 +62,13 @@ def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
     """The tensors worth a thought: everything but views and constants, which are never kept unless returned."""
-    returned = set(results_of(function))
+    returned = set(kept_values(function))
     return [
         result
         for op in function.body.block.ops
         for result in op.results
         if isinstance(result.type, TensorType)
+        and not isinstance(op, func.CallOp)
         and (result in returned or not isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp))
     ]
 
@@ -76,7 +88,7 @@ class Search:
     def __post_init__(self) -> None:
         self.values = candidates(self.function)
         self.number = {value: i for i, value in enumerate(self.values)}
-        returned = set(results_of(self.function))
+        returned = set(kept_values(self.function))
         self.fixed = {i for i, value in enumerate(self.values) if value in returned}
         self.inputs = [self._inputs(value) for value in self.values]
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
@@ -84,12 +96,12 @@ class Search:
 
     def _inputs(self, value: SSAValue) -> int:
         """The candidates that `value` is computed from directly or through views."""
-        found, todo = 0, list[SSAValue](value.owner.operands if not isinstance(value.owner, Block) else ())
+        found, todo = 0, list[SSAValue](value.owner.operands if not in_memory(value) else ())
         while todo:
             v = todo.pop()
             if v in self.number:
                 found |= 1 << self.number[v]
-            elif not isinstance(v.owner, Block):
+            elif not in_memory(v):
                 todo.extend(v.owner.operands)
         return found
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import TensorType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -32,6 +32,11 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
         sys.setrecursionlimit(before)
 
 
+def in_memory(value: SSAValue) -> bool:
+    """Whether `value` is not computed here: an argument, or what a call gives."""
+    return isinstance(value.owner, Block | func.CallOp)
+
+
 @dataclass
 class Pull:
     """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
@@ -49,7 +54,7 @@ class Pull:
             form, digits = self.graph.variable(("free", position, extent))
             forms.append(form)
             numbers.extend(digits)
-        if isinstance(value.owner, Block):
+        if isinstance(value.owner, Block | func.CallOp):
             return self.value(value, tuple(forms), ()), tuple(numbers)
         return self._define(value, value.owner, tuple(forms), ()), tuple(numbers)
 
@@ -59,7 +64,7 @@ class Pull:
         node = self._done.get(key)
         if node is None:
             owner = value.owner
-            if not isinstance(owner, Block) and value not in self.stops:
+            if not isinstance(owner, Block | func.CallOp) and value not in self.stops:
                 node = self._define(value, owner, at, guard)
             elif isinstance(value.type, TensorType):
                 node = self._load(value, at, guard)
