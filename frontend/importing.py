@@ -19,6 +19,7 @@ from ..dialects.torch import OPS, SCHEMAS
 from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decomposition.refused import why_refused
 from .dtypes import element_of, tensor_type
+from .layers import keep_large, mark
 from .places import innermost
 
 
@@ -74,6 +75,7 @@ class GraphImporter:
 
     def finish(self) -> ModuleOp:
         """The module with `@main`."""
+        keep_large(self._block)
         self._block.add_op(ReturnOp(*self._results))
         types = [a.type for a in self._block.args], [r.type for r in self._results]
         return ModuleOp([FuncOp("main", types, Region(self._block))])
@@ -104,6 +106,7 @@ class GraphImporter:
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
         op.location = file_location(*place) if place else UnknownLoc()
+        mark(op, node)
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         self._values[node.name] = tuple(op.results) if several else op.results[0]
@@ -138,7 +141,7 @@ def _with_numbers(name: str, arguments: dict[str, Any]) -> str:
     """The overload for numbers of one that was given a number for a tensor: PyTorch exports `x * 2` as `mul.Tensor`."""
     wrong = [a.name for a in SCHEMAS[name].arguments if a.base == "Tensor" and _is_number(arguments.get(a.name))]
     for tensor, number in ((".Tensor_Tensor", ".Tensor_Scalar"), (".Tensor", ".Scalar")):
-        other = name.replace(tensor, number)
+        other = name.replace(tensor, number) if "." in name else f"{name}.Scalar"
         if wrong == ["other"] or wrong == ["exponent"]:
             if other != name and other in SCHEMAS and SCHEMAS[other].names == SCHEMAS[name].names:
                 return other

@@ -33,7 +33,8 @@ class LowerTensorToLoopPass(ModulePass):
     is its definition, pulled in at the nest's indices until other materialised values or arguments are reached: views
     become the maps and domains of loads, reductions nested `loop.reduce`s, everything else the payload on scalars.
     Each value is computed once, in the outermost body that knows its indices. Result values that are arguments, or
-    the same as an earlier result, become nests that copy. Mechanical: what to fuse was decided before.
+    the same as an earlier result, become nests that copy. Calls stay, and get what the nests compute. Mechanical: what
+    to fuse was decided before.
     Why here: after plan-fusion, before anything that looks at loops.
 
     ```mlir
@@ -82,7 +83,7 @@ def lower_function(function: func.FuncOp) -> None:
                 nests[result] = nest.res[0]
     returned = list[SSAValue]()
     for value in end.operands:
-        result = nests.get(value)
+        result = value if isinstance(value.owner, func.CallOp) else nests.get(value)
         if isinstance(value.type, TensorType) and (result is None or result in returned):
             copy = build_nest(Pull(graph, frozenset()), result or value, {})
             block.insert_op_before(copy, end)
@@ -90,7 +91,13 @@ def lower_function(function: func.FuncOp) -> None:
         returned.append(result or value)
     for position, value in enumerate(returned):
         end.operands[position] = value
+    for op in old:
+        if isinstance(op, func.CallOp):
+            for position, operand in enumerate(op.operands):
+                op.operands[position] = nests.get(operand, operand)
     for op in reversed(old):
+        if isinstance(op, func.CallOp):
+            continue
         if not any(result.has_one_use() or result.uses for result in op.results):
             op.detach()
             op.erase()

@@ -21,12 +21,12 @@ from . import get_all_passes
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
-    "torch-to-tensor": "check-border{level=torch},decompose-torch,cse,dce,check-border{level=tensor}",
-    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,hoist-invariant-factors,merge-reductions,"
+    "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,cse,dce,check-border{level=tensor}",
+    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,hoist-invariant-factors,cse,merge-reductions,"
     "cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,cse,tile-recognize-contractions,"
+    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,tile-recognize-contractions,"
     "dce,tile-assign-layouts,tile-stage-operands,cse,check-border{level=tile}",
-    "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
+    "tile-to-kernel": "lower-tile-to-kernel,inline-calls,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
     "check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }

@@ -37,8 +37,12 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
     for op in source.ops:
         if isinstance(op, tile.LaunchOp):
             _launch(block, op, buffers, wanted, launchable)
+        elif isinstance(op, func.CallOp):
+            results = [_result_buffer(block, op, r, wanted.get(r, ()), 0) for r in op.results]
+            buffers.update(zip(op.results, results, strict=True))
+            _add(block, func.CallOp(op.callee, [*(buffers[i] for i in op.operands), *results], []), op)
         elif op is not last:
-            raise CompileError("is no launch", operator=op.name, location=location_text(op))
+            raise CompileError("is no launch and no call", operator=op.name, location=location_text(op))
     for value in wanted:
         if value in source.args:
             raise CompileError("an argument is returned as it is", operator="func.return", location=location_text(last))

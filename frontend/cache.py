@@ -1,0 +1,60 @@
+"""The key-value cache of a compiled model: tensors of a fixed length that are inputs, and are updated in place.
+
+The position is a tensor as well, so one captured program serves every position. Exported, the updates appear as input
+mutations of a purely functional graph; nothing about them has to be guessed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class FixedCacheLayer(CacheLayerMixin):
+    """Keys and values (batch, heads, length, size) of one layer; new ones are written at `positions`.
+
+    `positions` are the places of the new tokens, int64, one after another. A window of attention is left to the mask:
+    the cache is as long as the longest sequence.
+    """
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.positions = keys, values, positions
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing: the tensors are given."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the new keys and values; returns the whole cache, of which the mask hides what is not there yet."""
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys.index_copy_(2, self.positions, key_states)
+        self.values.index_copy_(2, self.positions, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """How many tokens came before, as a tensor, so that it is no constant of the program."""
+        return self.positions[0]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and first position of what the queries may look at."""
+        assert self.keys is not None
+        return self.keys.shape[2], 0
+
+    def get_max_length(self) -> int:
+        """How many tokens fit."""
+        assert self.keys is not None
+        return self.keys.shape[2]
+
+
+def make_cache(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], positions: torch.Tensor) -> Cache:
+    """The cache of a whole model from the tensors of its layers."""
+    return Cache(layers=[FixedCacheLayer(k, v, positions) for k, v in zip(keys, values, strict=True)])

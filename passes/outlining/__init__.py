@@ -1,0 +1,1 @@
+"""Finding parts of programs that are equal."""
