@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import torch  # noqa: E402
 from conformance import opdb, summary  # noqa: E402
+from conformance.levels import LEVELS, down_to  # noqa: E402
 from conformance.tracing import Tracer, tracer  # noqa: E402
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
@@ -39,19 +40,22 @@ def _start() -> None:
     _TRACER.append(_MARKS.enter_context(tracer()))
 
 
-def _run_one(name: str, dtype: str, limit: int | None) -> list[opdb.Verdict]:
+def _run_one(name: str, dtype: str, limit: int | None, level: str) -> list[opdb.Verdict]:
     (op,) = [op for op in opdb.operators() if op.formatted_name == name]
     if dtype == "errors":
         return list(opdb.judge_errors(_TRACER[0], op)) if op.error_inputs_func is not None else []
     wanted = getattr(torch, dtype)
     if not op.supports_dtype(wanted, "cpu"):
         return []
-    return [opdb.judge(_TRACER[0], op, i, sample) for i, sample in opdb.samples(op, wanted, limit)]
+    execute = down_to(level)
+    return [opdb.judge(_TRACER[0], op, i, sample, execute) for i, sample in opdb.samples(op, wanted, limit)]
 
 
-def _run(names: Sequence[str], dtype: str, limit: int | None, jobs: int) -> Iterator[opdb.Verdict]:
+def _run(names: Sequence[str], dtype: str, limit: int | None, level: str, jobs: int) -> Iterator[opdb.Verdict]:
     with ProcessPoolExecutor(jobs, initializer=_start) as pool:
-        for verdicts in pool.map(_run_one, names, [dtype] * len(names), [limit] * len(names), chunksize=4):
+        for verdicts in pool.map(
+            _run_one, names, [dtype] * len(names), [limit] * len(names), [level] * len(names), chunksize=4
+        ):
             yield from verdicts
 
 
@@ -102,6 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), help="data types; `errors` for the refused calls")
     parser.add_argument("--operators", nargs="*", default=[], help="only these")
+    parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--update", action="store_true", help="write docs/coverage.md and the expected refusals")
     parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
@@ -117,7 +122,7 @@ def main() -> int:
     for dtype in options.dtypes:
         started = time.monotonic()
         verdicts: list[opdb.Verdict] = []
-        for v in _run(names, dtype, options.samples, options.jobs):
+        for v in _run(names, dtype, options.samples, options.level, options.jobs):
             verdicts.append(v)
             if v.kind in ("wrong", "crash") or options.verbose and v.kind != "right":
                 print(f"{dtype}: {v.kind}: {v.operator} sample {v.sample}: {v.reason[:300]}", flush=True)

@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("expecttest")
 
+from conformance.levels import down_to
 from conformance.opdb import judge_call
 from conformance.tracing import Tracer, tracer
 from fuzz.graphs import Generator
-from fuzz.levels import down_to
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,8 @@ Kind = Literal["right", "refused", "wrong", "crash", "skipped"]
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose contents PyTorch does not define: only shape and type are compared."""
 
-OPEN_INDICES = {"topk", "kthvalue"}
-"""Operators that may return the place of any of several equal elements."""
+OPEN_INDICES = {"topk": 1, "kthvalue": 1, "mode": 0}
+"""Operators that may return the place of any of several equal elements, and which argument is their dimension."""
 
 LARGEST = 1 << 25
 """The reference interpreter holds every value: programs with a larger one are skipped, and said to be."""
@@ -72,11 +72,11 @@ def samples(
             yield i, found[i]
 
 
-def judge(tracer: Capture, op: OpInfo, number: int, sample: SampleInput) -> Verdict:
-    """The verdict on one sample, under the traced capture."""
+def judge(tracer: Capture, op: OpInfo, number: int, sample: SampleInput, execute: Executor | None = None) -> Verdict:
+    """The verdict on one sample; `execute` as for `judge_call`."""
     tensors, call = closed(op, sample)
-    same = (lambda f, e: _same_elements(sample, f, e)) if op.name in OPEN_INDICES else None
-    verdict = judge_call(tracer, call, tensors, undefined=op.name in UNDEFINED, same_elements=same)
+    same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if op.name in OPEN_INDICES else None
+    verdict = judge_call(tracer, call, tensors, undefined=op.name in UNDEFINED, same_elements=same, execute=execute)
     return Verdict(op.formatted_name, number, *verdict)
 
 
@@ -141,11 +141,11 @@ def judge_call(
     return ("wrong", problem) if problem else ("right", "")
 
 
-def _same_elements(sample: SampleInput, found: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _same_elements(sample: SampleInput, position: int, found: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Whether the places found are distinct ones of elements equal to those expected."""
     values, places = (v.unsqueeze(-1) if not v.ndim else v for v in (expected[0], found[1]))
     source = sample.input if sample.input.ndim else sample.input.unsqueeze(0)
-    dim = sample.kwargs.get("dim", sample.args[1] if len(sample.args) > 1 else -1)
+    dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
     if values.ndim < source.ndim:
         values, places = values.unsqueeze(dim), places.unsqueeze(dim)
     again = source.gather(dim, places)

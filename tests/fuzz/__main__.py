@@ -9,11 +9,11 @@ import warnings
 from collections import Counter
 
 import torch
+from conformance.levels import LEVELS, down_to
 from conformance.opdb import judge_call
 from conformance.tracing import tracer
 
 from .graphs import Generator
-from .levels import LEVELS, down_to
 
 
 def main() -> int:

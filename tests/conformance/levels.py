@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from conformance.opdb import Executor, TooLarge, largest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -16,6 +15,8 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.errors import ExecutionError
 from deplodock.passes.pipelines import parse_passes
+
+from .opdb import Executor, TooLarge, largest
 
 LEVELS = ("tensor", "loop", "tile", "kernel", "cuda")
 
