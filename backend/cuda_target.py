@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.target import Target
 
 from .cuda.printer import print_cuda
+from .targets import get_target
 
 
 @dataclass(frozen=True)
@@ -21,4 +22,5 @@ class CudaTarget(Target):
     arch: str = "sm_90a"
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        get_target(self.arch)  # the text is the same for all; an unknown one is refused
         output.write(print_cuda(module))

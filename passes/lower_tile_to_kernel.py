@@ -92,6 +92,7 @@ class _Kernel:
             self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index
         self.lower_block(self.op.body.block)
         new = kernel.FuncOp(self.op.sym_name.data, count, self.warps, Region(self.out.entry))
+        new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new
 
