@@ -110,7 +110,7 @@ def _join(
         for stage in used:
             _check_frame(stage)
         frames: dict[SSAValue, loop.ReduceOp] = {stage.reduce.result: stage.reduce for stage in group}
-        between = {r for o in order.between([*members, op]) for r in o.results}
+        between: set[SSAValue] = {r for o in order.between([*members, op]) for r in o.results}
         typing = Typing(frames, between, permit_narrowing)
         kind = typing.stage(op)
     except Declined as why:

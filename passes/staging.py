@@ -152,8 +152,8 @@ def _transport(stages: Sequence[Stage]) -> Block:
     reduces = [stage.reduce for stage in stages]
     types = [r.result.type for r in reduces]
     block = Block(arg_types=[*types, *types])
-    old = dict(zip((r.result for r in reduces), block.args[: len(types)], strict=True))
-    new = dict(zip((r.result for r in reduces), block.args[len(types) :], strict=True))
+    old: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[: len(types)], strict=True)}
+    new: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[len(types) :], strict=True)}
     for argument, stage in zip(block.args, [*stages, *stages], strict=True):
         argument.name_hint = stage.reduce.result.name_hint
     builder = Builder(old, new, {r.result: r.kind.data for r in reduces}, [])

@@ -170,7 +170,7 @@ class Typing:
         for inner in op.walk():
             for operand in inner.operands:
                 owner = operand.owner
-                outer = owner.parent_op() if isinstance(owner, Operation | Block) else None
+                outer = owner.parent_op()
                 if outer is op or (outer is not None and op.is_ancestor(outer)):
                     continue
                 if not isinstance(self._type_outer(operand, op), Fixed):
@@ -410,8 +410,9 @@ class Builder:
                 return self._add(payload.SelectOp(at_start, zero, moved))
             case (name, *parts):
                 operands = [self.expression(part, like) for part in parts]  # pyright: ignore
-                return self._add(_OPS[str(name)](*operands))
-        raise AssertionError(expr)
+                return self._add(_OPS[str(name)](*operands))  # pyright: ignore[reportArgumentType]
+            case _:
+                raise AssertionError(expr)
 
     def frame(self, value: SSAValue, side: str) -> SSAValue:
         """`value`, a function of the frame, in the old or new one."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType, UnitAttr
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tensor
 from ..index_simplify import DIM, Form
 from .cost import Kernel, Roof
 from .graph import Graph, Index, Load, VariableKey
-from .pull import Pull, in_memory
+from .pull import Pull, TooLarge, in_memory
 
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
+
+MAX_NODES = 5_000
+"""A kernel may compute that many values; views can make exponentially many of a few tensors (repeated rolls, say)."""
 
 Legality = Callable[[Kernel], bool]
 """Whether a kernel's dependent reductions can be merged, so that what is nested in them is computed once."""
@@ -96,13 +99,13 @@ class Search:
 
     def _inputs(self, value: SSAValue) -> int:
         """The candidates that `value` is computed from directly or through views."""
-        found, todo = 0, list[SSAValue](value.owner.operands if not in_memory(value) else ())
+        found, todo = 0, list(_operands(value))
         while todo:
             v = todo.pop()
             if v in self.number:
                 found |= 1 << self.number[v]
-            elif not in_memory(v):
-                todo.extend(v.owner.operands)
+            else:
+                todo.extend(_operands(v))
         return found
 
     def run(self) -> set[SSAValue]:
@@ -153,18 +156,21 @@ class Search:
         """Seconds of the kernel that keeps `root` and computes `inlined` itself; None if it is not legal."""
         key = (root, inlined)
         if key not in self.costs:
-            kernel = self.kernel(root, inlined)
-            self.costs[key] = kernel.time() if self._legal(kernel) else None
+            try:
+                kernel = self.kernel(root, inlined)
+                self.costs[key] = kernel.time() if self._legal(kernel) else None
+            except TooLarge:
+                self.costs[key] = None
         return self.costs[key]
 
     def kernel(self, root: int, inlined: int) -> Kernel:
-        """The graph of that kernel, with dimensions split as its accesses ask for."""
+        """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
         stops = frozenset(v for i, v in enumerate(self.values) if not inlined >> i & 1)
         splits = dict[VariableKey, tuple[int, ...]]()
         while True:
             graph_key = tuple(sorted(splits.items()))
             graph = self.graphs.setdefault(graph_key, Graph(splits))
-            node, variables = Pull(graph, stops).root(self.values[root])
+            node, variables = Pull(graph, stops, limit=MAX_NODES).root(self.values[root])
             kernel = Kernel(graph, node, variables, self.values[root].type, self.roof)
             more = wanted_splits(kernel, splits)
             if more == splits:
@@ -182,6 +188,11 @@ class Search:
             elif any(c.reduce in group for c in kernel.contractions):
                 return False
         return not merging or self.legal(kernel)
+
+
+def _operands(value: SSAValue) -> Sequence[SSAValue]:
+    """What `value` is computed from, unless it is in memory anyway."""
+    return value.owner.operands if isinstance(value.owner, Operation) and not in_memory(value) else ()
 
 
 def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) -> dict[VariableKey, tuple[int, ...]]:

@@ -37,12 +37,18 @@ def in_memory(value: SSAValue) -> bool:
     return isinstance(value.owner, Block | func.CallOp)
 
 
+class TooLarge(Exception):
+    """A kernel would compute too many values."""
+
+
 @dataclass
 class Pull:
     """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
 
     graph: Graph
     stops: frozenset[SSAValue] | set[SSAValue]
+    limit: int | None = None
+    """Raise TooLarge beyond that many values."""
     _done: dict[tuple[SSAValue, tuple[Form, ...], Guard], Node] = field(
         default_factory=dict[tuple[SSAValue, tuple[Form, ...], Guard], Node]
     )
@@ -63,6 +69,8 @@ class Pull:
         key = (value, at, guard)
         node = self._done.get(key)
         if node is None:
+            if self.limit is not None and len(self._done) >= self.limit:
+                raise TooLarge
             owner = value.owner
             if not isinstance(owner, Block | func.CallOp) and value not in self.stops:
                 node = self._define(value, owner, at, guard)
