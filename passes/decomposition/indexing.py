@@ -63,9 +63,9 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
 @decomposes("gather")
 def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
     shape = shape_of(index.type)
-    dim = normal_dim(dim, len(shape))
     if 0 in shape:  # the index may then have any rank
         return b.constant(0, shape, element_type(self.type))
+    dim = normal_dim(dim, len(shape))
     if not shape_of(self.type):
         return b.broadcast(self, shape)
     if not shape:
