@@ -36,8 +36,8 @@ class FixedCacheLayer(CacheLayerMixin):
         """Write the new keys and values; returns the whole cache, of which the mask hides what is not there yet."""
         assert self.keys is not None
         assert self.values is not None
-        self.keys.index_copy_(2, self.positions, key_states)
-        self.values.index_copy_(2, self.positions, value_states)
+        for cache, new in ((self.keys, key_states), (self.values, value_states)):
+            cache.copy_(_written(cache, new, self.positions[0]))
         return self.keys, self.values
 
     def get_seq_length(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -53,6 +53,19 @@ class FixedCacheLayer(CacheLayerMixin):
         """How many tokens fit."""
         assert self.keys is not None
         return self.keys.shape[2]
+
+
+def _written(cache: torch.Tensor, new: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """`cache` with `new` from position `start` on.
+
+    Every place of the cache asks which new token belongs there, if any: a kernel that reads, where a scatter would have
+    to search.
+    """
+    count = new.shape[2]
+    offset = torch.arange(cache.shape[2], device=cache.device) - start
+    inside = (offset >= 0) & (offset < count)
+    placed = new if count == 1 else new.index_select(2, offset.clamp(0, count - 1))
+    return torch.where(inside[:, None], placed, cache)
 
 
 def make_cache(keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], positions: torch.Tensor) -> Cache:
