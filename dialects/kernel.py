@@ -48,6 +48,8 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from .kernel_access import LoadOp, StoreOp
+from .kernel_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SlotOp
+from .kernel_matrix import LdMatrixOp, MmaOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
 
 
@@ -270,6 +272,10 @@ Kernel = Dialect(
         LoadOp,
         StoreOp,
         BarrierOp,
+        SlotOp,
+        CopyAsyncOp,
+        AsyncCommitOp,
+        AsyncWaitOp,
         ShuffleXorOp,
         FoldOp,
         PickOp,
@@ -277,6 +283,8 @@ Kernel = Dialect(
         ExtractOp,
         IndicesOp,
         OuterFmaOp,
+        LdMatrixOp,
+        MmaOp,
         AllocOp,
         LaunchOp,
     ],

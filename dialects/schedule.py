@@ -1,6 +1,7 @@
 """`#tile.schedule`: every decision about how one kernel runs, as one attribute.
 
-A planner, a tuned record or a person writes it. The planning pass puts it on a `loop.nest`; the passes below it are mechanical and read their decision here.
+A planner, a tuned record or a person writes it. The planning pass puts it on
+a `loop.nest`; the passes below it are mechanical and read their decision here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from xdsl.utils.exceptions import VerifyException
 
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
+NARROWS = ("never", "operands")
 _LISTS = ("block", "serial", "chunk", "thread")
-_WORDS = ("atom", "copy")
+_WORDS = ("atom", "copy", "narrow")
 _NUMBERS = ("warps", "stages", "split_k")
 
 
@@ -38,6 +40,8 @@ class ScheduleAttr(ParametrizedAttribute):
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.
+    narrow   a permission: whether factors computed in f32 may be rounded to the type of the other factor for tensor
+             cores, `never` or `operands`. No planner gives it by itself.
     """
 
     name = "tile.schedule"
@@ -50,6 +54,7 @@ class ScheduleAttr(ParametrizedAttribute):
     copy: StringAttr
     stages: IntAttr
     split_k: IntAttr
+    narrow: StringAttr
 
     @staticmethod
     def get(
@@ -63,6 +68,7 @@ class ScheduleAttr(ParametrizedAttribute):
         copy: str = "plain",
         stages: int = 1,
         split_k: int = 1,
+        narrow: str = "never",
     ) -> ScheduleAttr:
         """A schedule from Python numbers; what is left out has the plainest value."""
         return ScheduleAttr(
@@ -75,6 +81,7 @@ class ScheduleAttr(ParametrizedAttribute):
             StringAttr(copy),
             IntAttr(stages),
             IntAttr(split_k),
+            StringAttr(narrow),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -82,6 +89,10 @@ class ScheduleAttr(ParametrizedAttribute):
         lists = {n: [i.data for i in getattr(self, n)] for n in _LISTS}
         rest = {n: getattr(self, n).data for n in (*_NUMBERS, *_WORDS)}
         return lists | rest
+
+    def changed(self, **decisions: Any) -> ScheduleAttr:
+        """This schedule with some decisions replaced."""
+        return ScheduleAttr.get(**(self.fields() | decisions))
 
     def verify(self) -> None:
         for n in ("block", "chunk", "thread"):
@@ -94,6 +105,8 @@ class ScheduleAttr(ParametrizedAttribute):
             raise VerifyException(f"schedule: atom {self.atom.data} is none of {', '.join(ATOMS)}")
         if self.copy.data not in COPIES:
             raise VerifyException(f"schedule: copy {self.copy.data} is none of {', '.join(COPIES)}")
+        if self.narrow.data not in NARROWS:
+            raise VerifyException(f"schedule: narrow {self.narrow.data} is none of {', '.join(NARROWS)}")
         if self.stages.data < 1 or self.split_k.data < 1:
             raise VerifyException("schedule: stages and split_k are at least 1")
         if any(not 0 <= s.data < len(self.block) for s in self.serial):

@@ -21,6 +21,9 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolRefAttr,
     TensorType,
+    bf16,
+    f16,
+    f32,
     i64,
 )
 from xdsl.ir import Attribute, BlockArgument, Dialect, Region, SSAValue
@@ -51,8 +54,13 @@ from .access import verify_access
 from .domain import DomainAttr
 from .layouts import LayoutAttr, SharedAttr
 from .payload import element_type, shape_of, with_element
-from .schedule import ScheduleAttr
+from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
+from .tile_async import AwaitOp, StageAsyncOp
+
+
+NARROW = (bf16, f16)
+"""What tensor cores multiply exactly."""
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -377,10 +385,13 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class DotOp(IRDLOperation):
-    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n].
+    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
+
+    `atom` names the hardware's product that computes it: `mma` takes bf16 or f16, and sums in f32. Without one it is
+    scalar multiply-adds of one type.
 
     ```
-    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32> -> tensor<64x64xf32>
+    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
     ```
     """
 
@@ -388,9 +399,13 @@ class DotOp(IRDLOperation):
     lhs = operand_def(base(TensorType))
     rhs = operand_def(base(TensorType))
     acc = operand_def(base(TensorType))
+    atom = opt_prop_def(StringAttr)
     result = result_def(base(TensorType))
     traits = traits_def(Pure())
-    assembly_format = "$lhs `,` $rhs `,` $acc attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
+    assembly_format = (
+        "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
+        " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
+    )
 
     def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
         super().__init__(operands=[lhs, rhs, acc], result_types=[acc.type])
@@ -401,6 +416,11 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"no contraction of {self.lhs.type} and {self.rhs.type} into {self.acc.type}")
         if self.acc.type != self.result.type:
             raise VerifyException("the result has the accumulator's type")
+        if self.atom is not None and self.atom.data not in ATOMS:
+            raise VerifyException(f"atom {self.atom.data} is none of {', '.join(ATOMS)}")
+        types = tuple(element_type(v.type) for v in (self.lhs, self.rhs, self.acc))
+        if self.atom is not None and (types[0] != types[1] or types[0] not in NARROW or types[2] != f32):
+            raise VerifyException(f"atom {self.atom.data} multiplies bf16 or f16 into f32, not {types}")
 
 
 @irdl_op_definition
@@ -469,6 +489,8 @@ Tile = Dialect(
         DotOp,
         ConvertLayoutOp,
         StageOp,
+        StageAsyncOp,
+        AwaitOp,
     ],
     [ScheduleAttr, LayoutAttr, SharedAttr],
 )

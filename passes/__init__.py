@@ -39,6 +39,7 @@ OWN_PASSES = {
     "split-dimensions": ".split_dimensions:SplitDimensionsPass",
     "split-reductions": ".split_reductions:SplitReductionsPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
+    "tile-choose-atoms": ".tile_choose_atoms:TileChooseAtomsPass",
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
 }

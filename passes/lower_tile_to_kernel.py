@@ -21,6 +21,7 @@ from .tile_to_kernel import accesses, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_host
+from .tile_to_kernel.matrices import lower_mma
 from .tile_to_kernel.places import Places
 
 
@@ -216,7 +217,8 @@ class _Kernel:
 
     def lower_dot(self, op: tile.DotOp) -> None:
         layouts = layout_in_shared(op.lhs), layout_in_shared(op.rhs), self.layout(op.acc)
-        new = lower_dot(self.out, op, self.of(op.lhs), self.of(op.rhs), self.of(op.acc), layouts)
+        lower = lower_dot if op.atom is None else lower_mma
+        new = lower(self.out, op, self.of(op.lhs), self.of(op.rhs), self.of(op.acc), layouts)
         self.define(op.result, new)
 
     def lower_convert(self, op: tile.ConvertLayoutOp) -> None:

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects.kernel import BarrierOp, FuncOp, SharedOp, is_shared
 from ..dialects.kernel_access import LoadOp, StoreOp, memory_bytes
+from ..dialects.kernel_matrix import LdMatrixOp
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.locations import copy_location, location_text
 from ..errors import CompileError
@@ -46,7 +47,7 @@ Pending = dict[Access, None]
 
 def access_of(op: Operation) -> Access | None:
     """The access to shared memory that `op` makes, if it does. Raises CompileError for memory of unknown origin."""
-    if not isinstance(op, LoadOp | StoreOp) or not is_shared(op.memory.type):
+    if not isinstance(op, LoadOp | StoreOp | LdMatrixOp) or not is_shared(op.memory.type):
         return None
     buffer = op.memory.owner
     if not isinstance(buffer, SharedOp):

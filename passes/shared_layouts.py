@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from ..dialects.linear_layout import Linear, Shared, ordered, register_width, wavefronts
 
 
+IMPOSSIBLE = 1 << 40
+"""More than any access costs."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """An access to a shared tile: by whom, of elements of how many bytes, and how often compared with others."""
@@ -19,6 +23,8 @@ class Reader:
     layout: Linear
     bytes_each: int
     weight: int = 1
+    together: int = 1
+    """Elements that have to lie next to each other: fewer are not only slow, but wrong."""
 
     def cost(self, shared: Shared) -> tuple[int, bool]:
         """What one warp pays for all its registers, weighted: mostly wavefronts, a little for each instruction; and
@@ -26,21 +32,27 @@ class Reader:
         regs = shared.images(self.layout.reg)
         lanes = shared.images(self.layout.lane)
         vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
+        if vec < self.together:
+            return IMPOSSIBLE, False
         fronts = wavefronts(tuple(lanes), vec, self.bytes_each)
         best = fronts <= max(vec * self.bytes_each // 4, 1)
         return (4 * fronts + 1) * (self.layout.registers // vec) * self.weight, best
 
 
-def choose_shared(shape: Sequence[int], readers: Sequence[Reader]) -> Shared:
+def choose_shared(
+    shape: Sequence[int], readers: Sequence[Reader], *, by_order: Sequence[Sequence[Reader]] | None = None
+) -> Shared:
     """The shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
 
-    Tried are row-major order, and that with the first dimension made the fastest, each with swizzles.
+    Tried are row-major order, and that with the first dimension made the fastest, each with swizzles. `by_order` has
+    further readers for the one and for the other.
     """
     rank = len(shape)
     orders = [tuple(reversed(range(rank)))]
     if rank > 1:
         orders.append((0, *reversed(range(1, rank))))
-    found = [_swizzled(tuple(shape), o, readers) for o in orders]
+    more = by_order or [()] * len(orders)
+    found = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
     return min(found, key=lambda pair: pair[0])[1]
 
 

@@ -12,11 +12,11 @@ from xdsl.passes import ModulePass
 
 from ..dialects import payload, tile
 from ..dialects.layouts import LayoutAttr
-from ..dialects.linear_layout import Linear, patch
+from ..dialects.linear_layout import Linear
 from ..dialects.locations import copy_location
 from ..dialects.payload import element_type, shape_of
 from ..dialects.schedule import ScheduleAttr
-from .layout_assignment.anchors import Preference, coalesced, memory_layout, preference, thread_rows
+from .layout_assignment.anchors import Preference, coalesced, memory_layout, preference, product_layout, thread_rows
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
 from .tile_layouts import attr_of, layout_in_registers, linear_of
 
@@ -26,8 +26,8 @@ class TileAssignLayoutsPass(ModulePass):
     """Give every tile a layout: which register of which thread holds which element.
 
     What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
-    registers a thread (as the schedule says), other tiles what makes their loads and stores contiguous and 16 bytes
-    wide, and a tile of fewer dimensions the slice of the tile it is reduced from or broadcast into. Where the two ends
+    registers a thread (as the schedule says) or what its atom on tensor cores prescribes, other tiles what makes their
+    loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced from or broadcast into. Where the two ends
     of a reduction or broadcast still disagree, or an access is contiguous along another dimension than its tile's
     threads are (a transpose), a `tile.convert_layout` moves the elements. A layout that is there already is kept.
     Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
@@ -106,7 +106,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     for c in sorted(classes, key=strength):
         layout = given.get(id(c))
         if layout is None and c.dots:
-            layout = patch(c.shape, rows, warps, row_in_warp)
+            layout = product_layout(c, classes, rows, warps, row_in_warp)
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:

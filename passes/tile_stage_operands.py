@@ -18,6 +18,7 @@ from .shared_layouts import Reader, choose_shared
 from .tile_layouts import attr_of, layout_in_registers
 from .tile_to_kernel.accesses import element_bytes
 from .tile_to_kernel.dots import operand_layout
+from .tile_to_kernel.matrices import readers
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,13 @@ def stage_operands(kernel: tile.KernelOp) -> None:
                 continue
             size = element_bytes(operand.type)
             writer = Reader(layout_in_registers(operand, kernel.warps.data), size)
-            reader = Reader(operand_layout(acc, i, depth), size, depth)
-            shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
+            if op.atom is None:
+                reader = Reader(operand_layout(acc, i, depth), size, depth)
+                shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
+            else:
+                along_k, across = readers(acc, i, depth, size)
+                by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
+                shared = attr_of(choose_shared(writer.layout.shape, [writer], by_order=by_order))
             assert isinstance(shared, SharedAttr)
             stage = staged.get((operand, shared)) or _stage(operand, shared)
             staged[operand, shared] = stage

@@ -9,6 +9,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.kernel import SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
+from ...dialects.kernel_matrix import LdMatrixOp
 from ...dialects.kernel_ranges import span
 from ...dialects.locations import location_text
 from ...errors import CompileError
@@ -84,7 +85,7 @@ def print_store(writer: Writer, op: StoreOp) -> None:
         writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
 
 
-def prepare(writer: Writer, op: LoadOp | StoreOp) -> None:
+def prepare(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp) -> None:
     """Name the part of the address that does not depend on the register, if it is long and there is a loop."""
     if any(not isinstance(c.type, IndexType) for c in op.coordinates):
         return
@@ -117,12 +118,12 @@ def alignment_of(value: SSAValue) -> int:
     return size * widest if widest > 1 else 0
 
 
-def element_at(writer: Writer, op: LoadOp | StoreOp, r: Register) -> str:
+def element_at(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> str:
     """`x[offset]`"""
     return f"{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
 
 
-def pointer_to(writer: Writer, op: LoadOp | StoreOp, r: Register) -> str:
+def pointer_to(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> str:
     """`&x[offset]`"""
     return f"&{element_at(writer, op, r)}"
 
@@ -135,7 +136,7 @@ def memory_name(writer: Writer, memory: SSAValue) -> str:
     return writer.places[memory].name
 
 
-def offset(writer: Writer, op: LoadOp | StoreOp, r: Register) -> Expr:
+def offset(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> Expr:
     """The number of the element that register `r` moves."""
     shape = memory_shape(op.memory.type)
     pitch = pitches(shape)
@@ -148,7 +149,7 @@ def offset(writer: Writer, op: LoadOp | StoreOp, r: Register) -> Expr:
     return _exclusive(base, r, steps, low)
 
 
-def _base(writer: Writer, op: LoadOp | StoreOp, r: Register = 0) -> Expr:
+def _base(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register = 0) -> Expr:
     result = Expr("0")
     for coordinate, pitch in zip(op.coordinates, pitches(memory_shape(op.memory.type)), strict=True):
         result = add(result, multiply(writer.read(coordinate, r), pitch))

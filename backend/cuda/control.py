@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import FoldOp, OuterFmaOp
+from ...dialects.kernel import FoldOp, LdMatrixOp, MmaOp, OuterFmaOp
 from ...dialects.kernel_access import LoadOp
 from ...dialects.kernel_ranges import constant_index
 from ...dialects.payload import ConstantOp, is_payload
@@ -84,7 +84,7 @@ def _is_short(op: scf.ForOp) -> bool:
             return False
         if isinstance(inner, FoldOp):
             work += registers(inner.source)
-        elif isinstance(inner, OuterFmaOp | LoadOp) or is_payload(inner):
+        elif isinstance(inner, OuterFmaOp | MmaOp | LdMatrixOp | LoadOp) or is_payload(inner):
             work += registers(inner.results[0])
     return trips * work <= UNROLLED_WORK
 
@@ -110,7 +110,7 @@ def _accumulated(value: SSAValue) -> SSAValue:
         op = value.owner
         if isinstance(op, scf.ForOp):
             start = op.iter_args[op.results.index(value)]  # pyright: ignore[reportArgumentType]
-        elif isinstance(op, OuterFmaOp):
+        elif isinstance(op, OuterFmaOp | MmaOp):
             start = op.acc
         else:
             return value

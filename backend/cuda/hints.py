@@ -6,7 +6,7 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp
+from ...dialects.kernel import FoldOp, IndicesOp, LdMatrixOp, MmaOp, OuterFmaOp, PickOp, ShuffleXorOp
 from ...dialects.kernel_access import LoadOp
 from ...dialects.payload import CastOp, SelectOp, element_type
 
@@ -49,13 +49,13 @@ def hint_of(value: SSAValue) -> str:
         return "is"
     if isinstance(element_type(value.type), IndexType):
         return "at" if not isinstance(op, CastOp) else "n"
-    if isinstance(op, LoadOp):
+    if isinstance(op, LoadOp | LdMatrixOp):
         return f"{op.memory.name_hint or 'mem'}_in"
     if isinstance(op, FoldOp):
         return FOLDED[op.kind.data.value]
     if isinstance(op, SelectOp):
         return "sel"
-    if isinstance(op, scf.ForOp | OuterFmaOp):
+    if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp):
         return "acc"
     if isinstance(op, ShuffleXorOp | PickOp | IndicesOp | CastOp):
         return "r"

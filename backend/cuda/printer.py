@@ -15,6 +15,7 @@ from ...dialects.locations import location_text
 from ...errors import CompileError
 from .access import memory_shape
 from .control import print_block
+from . import matrices  # noqa: F401  adds its statements
 from .helpers import helper_section
 from .names import sanitise
 from .writer import Place, Writer

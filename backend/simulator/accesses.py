@@ -73,7 +73,9 @@ def _elements(flags: Array, buffer: SharedBuffer) -> Array:
     return np.asarray(flags.reshape(-1, buffer.cells).any(axis=1))
 
 
-def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, access: Access, fill: Array) -> Array:
+def load_shared(
+    machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer: SharedBuffer, access: Access, fill: Array
+) -> Array:
     """Registers from shared memory."""
     machine.aligned(op, access, buffer.itemsize, buffer.offset)
     machine.measure_shared(op, access, buffer)
@@ -83,7 +85,7 @@ def load_shared(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, acces
     return np.where(access.mask, buffer.data[blocks, access.place], fill)
 
 
-def _check_reads(machine: Machine, op: kernel.LoadOp, buffer: SharedBuffer, access: Access) -> None:
+def _check_reads(machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer: SharedBuffer, access: Access) -> None:
     block, thread, place = access.selected()
     at, threads = _cells(buffer, block, thread, place)
     found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)

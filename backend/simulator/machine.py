@@ -78,7 +78,7 @@ class Machine:
 
     def locate(
         self,
-        op: kernel.LoadOp | kernel.StoreOp,
+        op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp,
         shape: tuple[int, ...],
         coordinates: tuple[Array, ...],
         checks: tuple[Array, ...],
@@ -109,7 +109,9 @@ class Machine:
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
-    def aligned(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, itemsize: int, offset: int = 0) -> None:
+    def aligned(
+        self, op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp, access: Access, itemsize: int, offset: int = 0
+    ) -> None:
         """Report accesses of several elements that are not aligned to their size."""
         vec = op.vec.data
         if vec == 1:
@@ -129,7 +131,9 @@ class Machine:
             self.counts.sectors += touched
             self.counts.ideal_sectors += least
 
-    def measure_shared(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, buffer: SharedBuffer) -> None:
+    def measure_shared(
+        self, op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp, access: Access, buffer: SharedBuffer
+    ) -> None:
         """Count wavefronts of the first block."""
         if self.measured:
             address = access.place[0] * buffer.itemsize + buffer.offset

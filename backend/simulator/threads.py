@@ -24,6 +24,7 @@ from ..interpreter.domains import Array, TypedDomain, reduce_value
 from ..interpreter.tile import trips
 from .accesses import load_global, load_shared, store_global, store_shared
 from .machine import Access, Machine, ranked
+from .matrices import load_matrices, multiply
 from .memory import GlobalBuffer, SharedBuffer
 
 
@@ -161,6 +162,14 @@ class KernelFunctions(InterpreterFunctions):
         product = self.domain.binary("arith.mulf", lhs, rhs, element)
         self._flops(2 * size)
         return (self.domain.binary("arith.addf", registers(args[2], op.acc), product, element),)
+
+    @impl(kernel.LdMatrixOp)
+    def ldmatrix(self, interpreter: Interpreter, op: kernel.LdMatrixOp, args: PythonValues) -> PythonValues:
+        return (load_matrices(self.machine, op, args[0], args[1]),)
+
+    @impl(kernel.MmaOp)
+    def mma(self, interpreter: Interpreter, op: kernel.MmaOp, args: PythonValues) -> PythonValues:
+        return (multiply(self.machine, op, *args),)
 
     @impl(scf.IfOp)
     def if_(self, interpreter: Interpreter, op: scf.IfOp, args: PythonValues) -> PythonValues:

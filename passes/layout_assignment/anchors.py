@@ -10,13 +10,14 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from ...dialects import tile
-from ...dialects.linear_layout import LANES, Linear, blocked, log2
+from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
+from ...dialects.matrix_layouts import accumulator
 from ...dialects.payload import shape_of
 from ...dialects.schedule import ScheduleAttr
 from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
 from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
 from ..tile_to_kernel.places import divisor_of, number_of, range_of_value
-from .classes import Access, TileClass
+from .classes import Access, Classes, TileClass
 
 SECTOR_ELEMENTS = 8
 """Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
@@ -124,3 +125,19 @@ def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, war
         return schedule.thread.data[0].data
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
     return 1 << log2(max(largest // (LANES * warps), 1)) // 2
+
+
+def product_layout(c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool) -> Linear:
+    """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
+
+    The atom leaves open which columns a thread has. If the right operands lie along k in memory they can be read in any
+    order of columns, and a thread gets as many neighbours as its stores move at once.
+    """
+    if any(dot.atom is None for dot in c.dots):
+        return patch(c.shape, rows, warps, row_in_warp)
+    right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
+    vec = 2
+    if right and all(wish.order[0] == 0 for wish in right):
+        own = [preference(a) for a in c.accesses]
+        vec = max((wish.vec for wish in own if wish.order[0] == 1), default=2)
+    return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects.builtin import IntAttr
-
 from ...backend.targets import Target
 from ...dialects import loop
 from ...dialects.schedule import ScheduleAttr
@@ -45,5 +43,4 @@ def choose_parts(facts: Facts, schedule: ScheduleAttr, target: Target) -> int:
 
 def with_parts(schedule: ScheduleAttr, parts: int) -> ScheduleAttr:
     """`schedule` with its reduction split into `parts`."""
-    s = schedule
-    return ScheduleAttr(s.block, s.serial, s.chunk, s.thread, s.warps, s.atom, s.copy, s.stages, IntAttr(parts))
+    return schedule.changed(split_k=parts)

@@ -1,0 +1,82 @@
+"""Tensor cores of a simulated kernel: matrices that a warp reads together, and their products."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import VectorType
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects import kernel
+from ...dialects.kernel_matrix import ROW
+from ...dialects.payload import element_type, shape_of
+from ..interpreter.domains import Array
+from .accesses import load_shared
+from .machine import Machine, ranked
+from .memory import SharedBuffer
+
+_LANE = np.arange(32)
+
+
+def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer, origin: Array) -> Array:
+    """The registers of every lane, from the rows that the lanes of its warp name."""
+    active, count = machine.active, op.count.data
+    warps = active.reshape(len(active), -1, 32)
+    alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(active.shape)
+    machine.find("divergent", op, alone, "{who} reads matrices without the other lanes of its warp")
+    machine.active = active & (np.arange(machine.threads) % 32 < ROW * count)
+    access = machine.locate(op, (buffer.data.shape[1],), (origin,), ())
+    nothing = machine.domain.constant(0, element_type(op.result.type))
+    rows = load_shared(machine, op, buffer, access, nothing)
+    machine.active = active
+    steps = 1 << len(op.steps)
+    rows = rows.reshape(len(active), -1, 4, ROW, steps, ROW)[:, :, :count]  # block, warp, matrix, row, step, element
+    pair, group, e = 2 * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(2)
+    row, element = (pair + e, group) if op.trans is not None else (group, pair + e)
+    found = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
+    found = found.transpose(0, 1, 4, 2, 3, 5)
+    return found.reshape(*active.shape, steps * count * 2)
+
+
+def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) -> Array:
+    """The accumulators after the products of every warp."""
+    blocks, lanes = machine.active.shape[0], _LANE[:, None]
+    warps = machine.threads // 32
+    active = machine.active.reshape(blocks, warps, 32)
+    alone = (active & ~active.all(axis=2, keepdims=True)).reshape(machine.active.shape)
+    machine.find("divergent", op, alone, "{who} multiplies without the other lanes of its warp")
+    pair, group = 2 * (lanes % 4), lanes // 4
+
+    a, r = _by_warp(machine, lhs, op.lhs)
+    rows, k = group + (r >> 1 & 1) * 8 + (r >> 3) * 16, pair + (r & 1) + (r >> 2 & 1) * 8
+    left = np.zeros((*a.shape[:2], a.shape[3] * 2, 16), a.dtype)
+    left[:, :, rows, k] = a
+
+    b, r = _by_warp(machine, rhs, op.rhs)
+    k, columns = pair + (r & 1) + (r >> 1 & 1) * 8, group + (r >> 2) * 8
+    right = np.zeros((*b.shape[:2], 16, b.shape[3] * 2), b.dtype)
+    right[:, :, k, columns] = b
+
+    wide, narrow = element_type(op.acc.type), element_type(op.lhs.type)
+    left, right = (_converted(machine, x, narrow, wide).reshape(blocks * warps, *x.shape[2:]) for x in (left, right))
+    product = machine.domain.matmul(left, right)
+
+    c, r = _by_warp(machine, acc, op.acc)
+    high, *blocks_down = op.row_bits
+    down = group + (r >> high & 1) * 8 + sum((r >> bit & 1) * (16 << i) for i, bit in enumerate(blocks_down))
+    across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.col_bits))
+    part = product[:, down, across].reshape(c.shape)
+    machine.counts.flops += len(r) * 32 * int(np.count_nonzero(machine.active))
+    total = machine.domain.binary("arith.addf", c, part, wide)
+    return total.reshape(blocks, machine.threads, -1)
+
+
+def _by_warp(machine: Machine, x: Array, value: SSAValue) -> tuple[Array, Array]:
+    """Registers as [blocks, warps, lanes, registers], and the numbers of the registers."""
+    assert isinstance(value.type, VectorType)
+    n = shape_of(value.type)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    x = np.broadcast_to(ranked(x, 3), (*machine.active.shape, n))
+    return x.reshape(len(machine.active), -1, 32, n), np.arange(n)
+
+
+def _converted(machine: Machine, x: Array, source: Attribute, target: Attribute) -> Array:
+    return machine.domain.cast(x, source, target)

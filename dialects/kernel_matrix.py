@@ -1,0 +1,250 @@
+"""Tensor cores in the kernel dialect: matrices from shared memory into the registers of a warp, and their product.
+
+The unit is a matrix of 8 rows of 16 bytes, eight 16-bit elements each. A warp holds it with two elements a lane: lane t
+has elements 2 * (t % 4) and the next one of row t / 4. Operands and results of a matrix product are made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    DenseArrayBase,
+    Float16Type,
+    Float32Type,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    StringAttr,
+    UnitAttr,
+    VectorType,
+    i64,
+)
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from .layouts import Bases
+from .payload import element_type, shape_of
+
+ROW = 8
+"""Elements of a row of a matrix, and rows of a matrix."""
+
+
+@irdl_op_definition
+class LdMatrixOp(IRDLOperation):
+    """Matrices from shared memory, `count` (1, 2 or 4) at a time, by a whole warp.
+
+    In every step, lane 8 * m + r gives the place of row r of matrix m, eight consecutive elements; lanes of a matrix
+    that is not there give none. A step's place is the origin plus (with `xor`: exclusive or) the steps of the set bits
+    of its number. In register 2 * (count * step + m) + e, lane t gets element 2 * (t % 4) + e of row t / 4 of matrix m;
+    with `trans` element t / 4 of row 2 * (t % 4) + e.
+
+    ```
+    %a = kernel.ldmatrix x4 %s[%0] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+    ```
+    """
+
+    name = "kernel.ldmatrix"
+    memory = operand_def(base(MemRefType))
+    origin = operand_def(IndexType())
+    steps = prop_def(DenseArrayBase.constr(i64))
+    count = prop_def(IntAttr)
+    trans = opt_prop_def(UnitAttr)
+    xor = opt_prop_def(UnitAttr)
+    result = result_def(base(VectorType))
+    traits = traits_def(MemoryReadEffect())
+
+    def __init__(
+        self,
+        memory: SSAValue,
+        origin: SSAValue,
+        steps: Sequence[int],
+        *,
+        count: int = 4,
+        trans: bool = False,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[memory, origin],
+            properties={
+                "steps": DenseArrayBase.from_list(i64, list(steps)),
+                "count": IntAttr(count),
+                "trans": UnitAttr() if trans else None,
+                "xor": UnitAttr() if xor else None,
+            },
+            result_types=[VectorType(memory.type.element_type, [2 * count << len(steps)])],  # pyright: ignore
+        )
+
+    # The rows as an access like that of a `kernel.load`: every lane reads eight elements in each step.
+
+    @property
+    def coordinates(self) -> tuple[SSAValue, ...]:
+        """The place of register 0."""
+        return (self.origin,)
+
+    @property
+    def registers(self) -> int:
+        """Elements that a lane's rows have, in all steps."""
+        return ROW << len(self.steps)
+
+    @property
+    def reg_bases(self) -> Bases:
+        """For every bit of the number of such an element, its step."""
+        return ((1,), (2,), (4,), *((int(s),) for s in self.steps.get_values()))
+
+    @property
+    def vec(self) -> IntAttr:
+        """A row moves at once."""
+        return IntAttr(ROW)
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """There is nothing to check."""
+        return ()
+
+    @property
+    def check_steps(self) -> Bases:
+        """There is nothing to check."""
+        return ((),) * len(self.reg_bases)
+
+    def verify_(self) -> None:
+        if self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
+            raise VerifyException("matrices are read from shared memory")
+        element = element_type(self.result.type)
+        if not isinstance(element, BFloat16Type | Float16Type) or self.memory.type.element_type != element:  # pyright: ignore
+            raise VerifyException(f"rows of {self.memory.type} into {self.result.type}: both hold bf16, or both f16")
+        if self.count.data not in (1, 2, 4):
+            raise VerifyException(f"1, 2 or 4 matrices at a time, not {self.count.data}")
+        if shape_of(self.result.type) != (2 * self.count.data << len(self.steps),):
+            raise VerifyException(f"{self.count.data} matrices in each of {1 << len(self.steps)} steps")
+        if any(int(s) % ROW for s in self.steps.get_values()):
+            raise VerifyException("rows are aligned to 16 bytes")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> LdMatrixOp:
+        count = next((n for n in (1, 2, 4) if parser.parse_optional_keyword(f"x{n}")), None)
+        if count is None:
+            parser.raise_error("expected x1, x2 or x4")
+        trans = parser.parse_optional_keyword("trans") is not None
+        memory = parser.parse_unresolved_operand()
+        parser.parse_punctuation("[")
+        origin = parser.resolve_operand(parser.parse_unresolved_operand(), IndexType())
+        parser.parse_punctuation("]")
+        xor = parser.parse_optional_keyword("xor") is not None
+        steps: list[int] = []
+        if parser.parse_optional_keyword("steps"):
+            steps = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        parser.parse_punctuation(":")
+        source = parser.resolve_operand(memory, parser.parse_type())
+        parser.parse_punctuation("->")
+        op = cls(source, origin, steps, count=count, trans=trans, xor=xor)
+        if op.result.type != (wanted := parser.parse_type()):
+            parser.raise_error(f"{count} matrices in each of {1 << len(steps)} steps are not {wanted}")
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" x{self.count.data} {'trans ' if self.trans is not None else ''}")
+        printer.print_ssa_value(self.memory)
+        with printer.in_square_brackets():
+            printer.print_ssa_value(self.origin)
+        if self.xor is not None:
+            printer.print_string(" xor")
+        if len(self.steps):
+            printer.print_string(f" steps {[int(s) for s in self.steps.get_values()]}")
+        printer.print_string(" : ")
+        printer.print_attribute(self.memory.type)
+        printer.print_string(" -> ")
+        printer.print_attribute(self.result.type)
+
+
+@irdl_op_definition
+class MmaOp(IRDLOperation):
+    """Products of a warp's matrices on tensor cores: acc + lhs * rhs for every pair of a 16 x 16 block of `lhs` and a
+    16 x 8 block of `rhs`, summed in f32.
+
+    Block i of `lhs` has registers 8 * i to 8 * i + 7; in register e, lane t holds row t / 4 (+ 8 if bit 1 of e is set)
+    and k = 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set). Block j of `rhs` has registers 4 * j to 4 * j + 3: column
+    t / 4 and k = 2 * (t % 4) + bit 0 (+ 8 if bit 1 is set). In a register r of the accumulator lane t holds column
+    2 * (t % 4) + bit 0 of r and row t / 4 (+ 8 if bit `rows[0]` is set) of the product of block i, whose bits are the
+    further `rows`, and block j, whose bits are `cols`.
+
+    ```
+    %c = kernel.mma %a, %b, %acc rows [1, 3] cols [2] : vector<16xbf16>, vector<8xbf16>, vector<16xf32>
+    ```
+    """
+
+    name = "kernel.mma"
+    lhs = operand_def(base(VectorType))
+    rhs = operand_def(base(VectorType))
+    acc = operand_def(base(VectorType))
+    rows = prop_def(DenseArrayBase.constr(i64))
+    cols = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(VectorType))
+    traits = traits_def(Pure())
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue, rows: Sequence[int], cols: Sequence[int]):
+        super().__init__(
+            operands=[lhs, rhs, acc],
+            properties={
+                "rows": DenseArrayBase.from_list(i64, list(rows)),
+                "cols": DenseArrayBase.from_list(i64, list(cols)),
+            },
+            result_types=[acc.type],
+        )
+
+    @property
+    def row_bits(self) -> list[int]:
+        """`rows` as numbers."""
+        return [int(b) for b in self.rows.get_values()]
+
+    @property
+    def col_bits(self) -> list[int]:
+        """`cols` as numbers."""
+        return [int(b) for b in self.cols.get_values()]
+
+    def verify_(self) -> None:
+        rows, cols = self.row_bits, self.col_bits
+        (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
+        if not rows or sorted(rows + cols) != list(range(1, c.bit_length() - 1)):
+            raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers in pairs")
+        if a != 4 << len(rows) or b != 4 << len(cols):
+            raise VerifyException(f"rows {rows} and cols {cols} need {4 << len(rows)} and {4 << len(cols)} registers")
+        narrow = element_type(self.lhs.type)
+        if not isinstance(narrow, BFloat16Type | Float16Type) or element_type(self.rhs.type) != narrow:
+            raise VerifyException("the operands are both bf16, or both f16")
+        if not isinstance(element_type(self.acc.type), Float32Type) or self.result.type != self.acc.type:
+            raise VerifyException("the accumulator and the result are f32")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> MmaOp:
+        operands = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
+        parser.parse_keyword("rows")
+        rows = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        parser.parse_keyword("cols")
+        cols = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        parser.parse_punctuation(":")
+        types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        if len(operands) != 3 or len(types) != 3:
+            parser.raise_error("an mma has three operands and their three types")
+        a, b, c = (parser.resolve_operand(o, t) for o, t in zip(operands, types, strict=True))
+        return cls(a, b, c, rows, cols)
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_string(f" rows {self.row_bits} cols {self.col_bits} : ")
+        printer.print_list(self.operand_types, printer.print_attribute)

@@ -1,0 +1,76 @@
+"""Contractions on tensor cores: operands from shared memory by `kernel.ldmatrix`, products by `kernel.mma`."""
+
+from __future__ import annotations
+
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType, UnitAttr
+from xdsl.ir import Block, SSAValue
+
+from ...dialects import kernel, tile
+from ...dialects.linear_layout import Linear, Shared, log2
+from ...dialects.locations import location_text
+from ...dialects.matrix_layouts import ATOM, accumulator_bits, matrix_rows
+from ...dialects.payload import shape_of
+from ...errors import ScheduleError
+from ..shared_layouts import Reader
+from .accesses import element_bytes, memory_type
+from .emitter import Emitter
+from .shared import shared_place
+
+ROW = 8
+"""Elements of a row of a matrix."""
+
+
+def readers(acc: Linear, operand: int, depth: int, bytes_each: int) -> tuple[Reader, Reader]:
+    """How a warp may read an operand: with rows along k, or transposed."""
+    first, second = (
+        Reader(matrix_rows(acc, operand, depth, trans).layout, bytes_each, together=ROW) for trans in (False, True)
+    )
+    return first, second
+
+
+def lower_mma(
+    out: Emitter, op: tile.DotOp, lhs: SSAValue, rhs: SSAValue, acc: SSAValue, layouts: tuple[Shared, Shared, Linear]
+) -> SSAValue:
+    """A loop over k, sixteen at a time, with both operands in shared memory."""
+    a, b, c = layouts
+    bits = accumulator_bits(c)
+    depth = shape_of(op.lhs.type)[1]
+    if bits is None:
+        raise _refused(op, "accumulates in registers that are not those of a product on tensor cores")
+    body = Block(arg_types=[IndexType(), acc.type])
+    loop = scf.ForOp(out.value(0), out.value(depth), out.value(ATOM[2]), [acc], body)
+    k, carried = body.args
+    k.name_hint = "kk"
+    carried.name_hint = op.result.name_hint or "acc"
+    with out.inside(body):
+        left = _matrices(out, op, lhs, a, c, k, 0)
+        right = _matrices(out, op, rhs, b, c, k, 1)
+        total = out.emit(kernel.MmaOp(left, right, carried, bits.rows, bits.columns), op.result.name_hint)
+        out.add_op(scf.YieldOp(total))
+    loop.attributes["unroll"] = UnitAttr()
+    return out.emit(loop, op.result.name_hint)
+
+
+def _matrices(
+    out: Emitter, op: tile.DotOp, buffer: SSAValue, shared: Shared, acc: Linear, k: SSAValue, operand: int
+) -> SSAValue:
+    """The operand's matrices for the sixteen k from `k` on."""
+    depth = shape_of(op.lhs.type)[1]
+    along = 1 - operand
+    images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
+    moving = [0] * log2(ATOM[2]) + images[log2(ATOM[2]) :]
+    size = element_bytes(memory_type(buffer).element_type)
+    for trans in (False, True):
+        layout, count = matrix_rows(acc, operand, ATOM[2], trans)
+        layout = Linear(shared.shape, layout.reg, layout.lane, layout.warp)
+        place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
+        if place.vec == ROW:
+            steps = place.regs[log2(ROW) :]
+            found = kernel.LdMatrixOp(buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor)
+            return out.emit(found, "a" if operand == 0 else "b")
+    raise _refused(op, f"operand {operand} has no rows of {ROW} elements in shared memory")
+
+
+def _refused(op: tile.DotOp, why: str) -> ScheduleError:
+    return ScheduleError(why, operator=op.name, location=location_text(op))

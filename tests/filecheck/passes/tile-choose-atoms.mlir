@@ -1,0 +1,75 @@
+// RUN: dl-opt %s --split-input-file -p tile-choose-atoms | filecheck %s
+
+// Both factors were bf16: the product takes them as they are, and sums in f32.
+
+// CHECK-LABEL: tile.kernel @both
+// CHECK:         %a = tile.load
+// CHECK-NEXT:    %b = tile.load
+// CHECK-NEXT:    %d = tile.dot %a, %b, %zero atom "mma" : tensor<16x32xbf16>, tensor<32x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
+// CHECK-NOT:     payload.cast
+tile.kernel @both(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xbf16> -> tensor<16x32xbf16>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %af = payload.cast %a : tensor<16x32xbf16> -> tensor<16x32xf32>
+  %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
+  %d = tile.dot %af, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
+
+// -----
+
+// A factor that is computed in f32 stays so, and with it the product.
+
+// CHECK-LABEL: tile.kernel @computed
+// CHECK:         %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32>
+tile.kernel @computed(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf16> -> tensor<32x16xf16>
+  %e = math.exp %a : tensor<16x32xf32>
+  %bf = payload.cast %b : tensor<32x16xf16> -> tensor<32x16xf32>
+  %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
+
+// -----
+
+// With the permission it is rounded.
+
+// CHECK-LABEL: tile.kernel @permitted
+// CHECK:         %[[E:.*]] = math.exp
+// CHECK-NEXT:    %[[R:.*]] = payload.cast %[[E]] : tensor<16x32xf32> -> tensor<16x32xf16>
+// CHECK-NEXT:    %d = tile.dot %[[R]], %b, %zero atom "mma" : tensor<16x32xf16>, tensor<32x16xf16>, tensor<16x16xf32>
+tile.kernel @permitted(%x: memref<16x32xf32>, %w: memref<32x16xf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, narrow = operands>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf16> -> tensor<32x16xf16>
+  %e = math.exp %a : tensor<16x32xf32>
+  %bf = payload.cast %b : tensor<32x16xf16> -> tensor<32x16xf32>
+  %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
+
+// -----
+
+// Two products into one accumulator: if one cannot be, the other is left alone too.
+
+// CHECK-LABEL: tile.kernel @shared
+// CHECK:         tile.dot {{.*}} : tensor<16x32xf32>, tensor<32x16xf32>
+// CHECK:         tile.dot {{.*}} : tensor<16x32xf32>, tensor<32x16xf32>
+tile.kernel @shared(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xbf16> -> tensor<16x32xbf16>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %af = payload.cast %a : tensor<16x32xbf16> -> tensor<16x32xf32>
+  %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
+  %e = math.exp %af : tensor<16x32xf32>
+  %d = tile.dot %af, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  %f = tile.dot %e, %bf, %d : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %f, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
