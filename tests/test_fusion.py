@@ -188,3 +188,20 @@ def test_plan_does_not_depend_on_hashes() -> None:
         outputs.add(done.stdout)
     assert len(outputs) == 1
     assert "loop.staged_reduce" in outputs.pop()
+
+
+def test_views_that_multiply_are_cut() -> None:
+    """Fourteen additions of a rolled copy: from the input alone, each element would need 16,384 others."""
+
+    def rolls(x: torch.Tensor) -> torch.Tensor:
+        for i in range(14):
+            x = x + torch.roll(x, 1 << i, 0)
+        return x
+
+    before, args = _tensor_level(rolls, (_rand(1 << 14),))
+    after = before.clone()
+    run_passes(make_context(), after, parse_passes(f"plan-fusion,{LOWER}"))
+    assert 1 < _count(after, loop.NestOp) < 14
+    assert max(sum(1 for _ in op.walk()) for op in after.walk() if isinstance(op, loop.NestOp)) < 20_000
+    (expected,) = run(before, args)
+    np.testing.assert_allclose(run(after, args)[0], expected, rtol=1e-3, atol=1e-2)
