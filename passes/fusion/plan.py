@@ -18,7 +18,7 @@ from .pull import Pull, TooLarge, in_memory
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
 
-MAX_NODES = 5_000
+MAX_NODES = 1_000
 """A kernel may compute that many values; views can make exponentially many of a few tensors (repeated rolls, say)."""
 
 Legality = Callable[[Kernel], bool]
