@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import IndexType, i64
 from xdsl.ir import SSAValue
 
-from ...dialects import kernel, tile
+from ...dialects import kernel, payload, tile
 from ...dialects.linear_layout import Linear, Shared, conversion, ordered, register_width
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type
@@ -94,6 +95,9 @@ def convert(out: Emitter, value: SSAValue, source: Linear, target: Linear, hint:
         picks = target.picks(source)
         assert picks is not None
         return out.emit(kernel.PickOp(value, picks), hint)
+    if isinstance(element_type(value.type), IndexType):  # an index has no size in memory
+        number = out.emit(payload.CastOp(value, i64))
+        return out.emit(payload.CastOp(convert(out, number, source, target, hint), IndexType()), hint)
     size = element_bytes(value.type)
     shared = choose_shared(source.shape, [Reader(source, size), Reader(target, size)])
     return load_shared(out, stage(out, value, source, shared, hint), shared, target)
