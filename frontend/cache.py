@@ -1,7 +1,7 @@
-"""The key-value cache of a compiled model: tensors of a fixed length that are inputs, and are updated in place.
+"""The key-value cache of a compiled model: tensors of a fixed length that go in, and come out with new tokens in them.
 
-The position is a tensor as well, so one captured program serves every position. Exported, the updates appear as input
-mutations of a purely functional graph; nothing about them has to be guessed afterwards.
+The position is a tensor as well, so one captured program serves every position. Nothing is changed in place: what comes
+out of one step goes into the next, and the graph that PyTorch exports is functional as it is.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FixedCacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new keys and values; returns the whole cache, of which the mask hides what is not there yet."""
+        """The cache with the new keys and values, which it is from now on; the mask hides what is not there yet."""
         assert self.keys is not None
         assert self.values is not None
-        for cache, new in ((self.keys, key_states), (self.values, value_states)):
-            cache.copy_(_written(cache, new, self.positions[0]))
+        self.keys = _written(self.keys, key_states, self.positions[0])
+        self.values = _written(self.values, value_states, self.positions[0])
         return self.keys, self.values
 
     def get_seq_length(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]

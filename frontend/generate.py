@@ -1,7 +1,7 @@
 """Text from a language model, token by token: the prompt in pieces, then one step for each token, with a cache.
 
-Two programs are compiled, for pieces of the prompt and for single tokens. Both update the same cache; nothing is
-computed twice.
+Two programs are compiled, for pieces of the prompt and for single tokens. What one leaves in the cache the other finds
+there; nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if not self.temperature >= 0 or not 0 < self.top_p <= 1:
             raise ExecutionError("the temperature has to be at least 0, and 0 < top_p <= 1", operator="generate")
+
+
+Caches = tuple[list[torch.Tensor], list[torch.Tensor]]
+"""The keys and the values of all layers."""
 
 
 class Sampler:
@@ -69,10 +73,12 @@ class StepProgram:
             self._executor = make_executor(self._wanted, self.compilation)
         return self._executor
 
-    def __call__(self, *args: Any) -> torch.Tensor:
-        """The logits (1, V) of one step; the caches among the arguments are updated."""
+    def __call__(self, tokens: Sequence[int], start: int, last: int, caches: Caches) -> tuple[torch.Tensor, Caches]:
+        """The logits (V,) of one step, and the caches after it."""
+        args = torch.tensor([list(tokens)]), torch.tensor([start]), torch.tensor([last]), *caches
         arguments = self.captured.bind(args)
-        return self.captured.restore(self.executor.run(arguments), arguments)
+        logits, keys, values = self.captured.restore(self.executor.run(arguments), arguments)
+        return logits[0], (keys, values)
 
 
 @dataclass
@@ -122,18 +128,18 @@ class Generator:
         """
         self._check(prompt, max_new_tokens)
         choose = Sampler(sampling or Sampling())
-        keys, values = self.caches.make()
         self.timing = Timing(prompt_tokens=len(prompt))
         start = time.perf_counter()
-        token = choose(self._read(prompt, keys, values)[0])
+        logits, caches = self._read(prompt)
+        token = choose(logits)
         self.timing.prompt_seconds = time.perf_counter() - start
         for position in range(len(prompt), len(prompt) + max_new_tokens):
             yield token
             if token in stop or position + 1 == len(prompt) + max_new_tokens:
                 return
             start = time.perf_counter()
-            logits = self.decode(torch.tensor([[token]]), torch.tensor([position]), torch.zeros(1).long(), keys, values)
-            token = choose(logits[0])
+            logits, caches = self.decode([token], position, 0, caches)
+            token = choose(logits)
             self.timing.seconds.append(time.perf_counter() - start)
 
     def _check(self, prompt: Sequence[int], max_new_tokens: int) -> None:
@@ -149,24 +155,23 @@ class Generator:
         if not all(0 <= t < self.vocabulary for t in prompt):
             refuse(f"tokens of the prompt are outside of the {self.vocabulary} that the model knows")
 
-    def _read(self, prompt: Sequence[int], keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
-        """Put the prompt into the caches, piece by piece; the logits after its last token.
+    def _read(self, prompt: Sequence[int]) -> tuple[torch.Tensor, Caches]:
+        """Put the prompt into new caches, piece by piece; the logits after its last token, and the caches.
 
         The last piece is filled up with zeros. What they leave in the cache lies behind the prompt, where later tokens
         overwrite it before they look at it; where there is no room behind it, single tokens are read.
         """
-        logits = torch.empty(0)
+        logits, caches = torch.empty(0), self.caches.make()
         done = 0
         while done < len(prompt):
             piece = list(prompt[done : done + self.length])
             step, length = (self.prefill, self.length)
             if done + self.length > self.caches.context:
                 piece, step, length = piece[:1], self.decode, 1
-            tokens = torch.zeros((1, length), dtype=torch.int64)
-            tokens[0, : len(piece)] = torch.tensor(piece)
-            logits = step(tokens, torch.tensor([done]), torch.tensor([len(piece) - 1]), keys, values)
+            filled = piece + [0] * (length - len(piece))
+            logits, caches = step(filled, done, len(piece) - 1, caches)
             done += len(piece)
-        return logits
+        return logits, caches
 
 
 def config_dtype_of(model: nn.Module) -> torch.dtype:

@@ -120,7 +120,7 @@ def quiet() -> Iterator[None]:
 
 
 class Step(nn.Module):
-    """One step of a language model with a cache: tokens and their positions in, logits of one of the tokens out."""
+    """One step of a language model with a cache: tokens, their position and the caches in, logits and caches out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -133,21 +133,22 @@ class Step(nn.Module):
         last: torch.Tensor,
         keys: list[torch.Tensor],
         values: list[torch.Tensor],
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         """`tokens` (1, S) begin at position `start` (1,); the logits (1, V) are those after token `last` (1,) of them.
 
-        `keys` and `values` are the caches of the layers, updated in place. Tokens behind `last` may be anything: what
-        they leave in the cache is overwritten before it is looked at.
+        `keys` and `values` are the caches of the layers; they come back with the new tokens in them. Tokens behind
+        `last` may be anything: what they leave in the caches is overwritten before it is looked at.
         """
         positions = start + torch.arange(tokens.shape[1], device=start.device)
+        cache = make_cache(keys, values, positions)
         out = self.model(
             input_ids=tokens,
             position_ids=positions.unsqueeze(0),
-            past_key_values=make_cache(keys, values, positions),
+            past_key_values=cache,
             logits_to_keep=last,
             use_cache=True,
         )
-        return out.logits[:, 0]
+        return out.logits[:, 0], [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
 
 
 @dataclass(frozen=True)
