@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 
@@ -16,3 +18,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def summarise(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """A function that puts a line into the terminal summary."""
+    return lambda line: record_property("summary", line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in (r for outcome in ("passed", "failed") for r in terminalreporter.getreports(outcome)):
+        for name, line in report.user_properties:
+            if name == "summary":
+                terminalreporter.write_line(str(line))

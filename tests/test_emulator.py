@@ -80,6 +80,11 @@ BROKEN = {
     "beyond shared memory": ("s[t + 1] = x[t];\ny[t] = x[t];", "out-of-bounds", 3),
     "before shared memory": ("s[t - 1] = x[t];\ny[t] = x[t];", "out-of-bounds", 3),
     "no pointer of the kernel's": ("y[t] = *(const float*)(t * 4 + 4096ll);", "out-of-bounds", 3),
+    "beyond an array in registers": (
+        "float v[3];\nfor (int i = 0; i < 4; ++i) {\n  v[i] = x[t];\n}\ny[t] = v[t % 3];",
+        "out-of-bounds",
+        5,
+    ),
     "uninitialised shared memory": ("if (t > 0) s[t] = x[t];\n__syncthreads();\ny[t] = s[t];", "uninitialised", 5),
     "reads its own result": ("y[t] += x[t];", "uninitialised", 3),
     "misaligned vector": ("float4 v = *(const float4*)&x[t & 63];\ny[t] = v.x;", "misaligned", 3),

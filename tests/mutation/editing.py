@@ -1,0 +1,206 @@
+"""How bugs are planted: in the compiler's own source, in the operations of a module, in printed text."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, TypeVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.errors import DeplodockError
+from deplodock.passes.check_border import Level
+
+from .checking import Verdict, judge_module
+from .subjects import Subject
+
+OpT = TypeVar("OpT", bound=Operation)
+
+LOWERED: tuple[Level, ...] = ("tensor", "loop", "tile", "kernel")
+
+
+class StaleMutantError(Exception):
+    """A mutant that no longer changes anything, because what it changes has changed."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What became of a mutant without the emulator: a verdict, or the CUDA text that is to be executed."""
+
+    verdict: Verdict | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug: where (`area`), which (`name`), in which program, and how."""
+
+    area: str
+    name: str
+    subject: str
+    plant: Callable[[Subject], Planted]
+
+
+@contextmanager
+def edited(function: Any, old: str, new: str) -> Generator[None]:
+    """Inside, `function` runs with `old`, which its source contains once, replaced by `new`."""
+    while getattr(function, "__closure__", None):  # a decorated one
+        (function,) = (c.cell_contents for c in function.__closure__ if isinstance(c.cell_contents, FunctionType))
+    assert isinstance(function, FunctionType), function
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(old) != 1:
+        raise StaleMutantError(f"{function.__qualname__} contains {old!r} {source.count(old)} times")
+    lines = source.replace(old, new).splitlines()
+    while not lines[0].startswith("def "):
+        del lines[0]  # decorators
+    names: dict[str, Any] = {}
+    flags = "from __future__ import annotations\n"
+    exec(compile(flags + "\n".join(lines), "<mutant>", "exec"), function.__globals__, names)
+    before, after = function.__code__, names[function.__name__].__code__
+    if before.co_freevars != after.co_freevars:
+        raise StaleMutantError(f"{function.__qualname__} is a closure")
+    function.__code__ = after
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def in_pass(name: str, subject: str, function: Any, old: str, new: str, start: Level = "tensor") -> Mutant:
+    """A bug in a lowering: the program is compiled from the level `start` with an edited function."""
+
+    def plant(s: Subject) -> Planted:
+        fresh = s.compile_from(start)
+        with edited(function, old, new):
+            try:
+                fresh.at("kernel")
+            except DeplodockError as error:
+                return Planted(Verdict("pass refuses", str(error)))
+        levels = LOWERED[LOWERED.index(start) + 1 :] if start in LOWERED else LOWERED
+        changed: list[Level] = [v for v in levels if fresh.text(v) != s.compilation.text(v)]
+        if not changed:
+            raise StaleMutantError("the program compiles to the same kernels")
+        for level in changed:
+            if verdict := judge_module(s, fresh.at(level), level):
+                return Planted(Verdict(f"{verdict.by} ({level})", verdict.why))
+        return Planted(text=fresh.cuda)
+
+    return Mutant("lowering", f"{function.__qualname__}: {name}", subject, plant)
+
+
+def in_printer(name: str, subject: str, function: Any, old: str, new: str) -> Mutant:
+    """A bug in the printer: an edited function prints the right kernels."""
+
+    def plant(s: Subject) -> Planted:
+        fresh = s.compile_from("kernel")
+        with edited(function, old, new):
+            try:
+                text = fresh.cuda
+            except DeplodockError as error:
+                return Planted(Verdict("printer refuses", str(error)))
+        return _changed(s, text)
+
+    return Mutant("printer", f"{function.__qualname__}: {name}", subject, plant)
+
+
+def in_table(name: str, subject: str, table: dict[Any, Any], key: Any, value: Any) -> Mutant:
+    """A bug in a table of the printer: another entry."""
+
+    def plant(s: Subject) -> Planted:
+        right = table[key]
+        table[key] = value
+        try:
+            return _changed(s, s.compile_from("kernel").cuda)
+        finally:
+            table[key] = right
+
+    return Mutant("printer", name, subject, plant)
+
+
+def in_text(name: str, subject: str, pattern: str, new: str, number: int = 0) -> Mutant:
+    """A bug in printed text: match `number` of a regular expression is replaced."""
+
+    def plant(s: Subject) -> Planted:
+        return _changed(s, _substituted(s.cuda, pattern, new, number))
+
+    return Mutant("printed text", name, subject, plant)
+
+
+def _substituted(text: str, pattern: str, new: str, number: int) -> str:
+    found = list(re.finditer(pattern, text))
+    if len(found) <= number:
+        raise StaleMutantError(f"the text has {len(found)} matches of {pattern!r}")
+    match = found[number]
+    return text[: match.start()] + match.expand(new) + text[match.end() :]
+
+
+def in_module(name: str, subject: str, level: Level, change: Callable[[ModuleOp], None]) -> Mutant:
+    """A bug in generated IR of a level; the levels below are made from it."""
+
+    def plant(s: Subject) -> Planted:
+        module = s.at(level)
+        try:
+            change(module)
+        except (AssertionError, IndexError) as error:
+            raise StaleMutantError(f"the module has no such place: {error}") from error
+        return _judge_ir(s, module, level)
+
+    return Mutant(f"{level} IR", name, subject, plant)
+
+
+def in_ir_text(name: str, subject: str, level: Level, pattern: str, new: str, number: int | None = 0) -> Mutant:
+    """A bug in the IR of a level: match `number` of a regular expression in its text, or all, are replaced."""
+
+    def plant(s: Subject) -> Planted:
+        text = str(s.compilation.at(level))
+        text = re.sub(pattern, new, text) if number is None else _substituted(text, pattern, new, number)
+        try:
+            module = parse_module(make_context(), text, f"{s.name}.mlir")
+        except DeplodockError as error:
+            return Planted(Verdict("parser", str(error)))
+        return _judge_ir(s, module, level)
+
+    return Mutant(f"{level} IR", name, subject, plant)
+
+
+def _judge_ir(s: Subject, module: ModuleOp, level: Level) -> Planted:
+    if str(module) == str(s.compilation.at(level)):
+        raise StaleMutantError("nothing has changed")
+    if verdict := judge_module(s, module, level):
+        return Planted(verdict)
+    fresh = s.compile_from(level, module)
+    try:
+        if level != "kernel" and (verdict := judge_module(s, fresh.at("kernel"), "kernel")):
+            return Planted(Verdict(f"{verdict.by} (kernel)", verdict.why))
+        return Planted(text=fresh.cuda)
+    except DeplodockError as error:
+        return Planted(Verdict("printer refuses" if level == "kernel" else "pass refuses", str(error)))
+
+
+def _changed(s: Subject, text: str) -> Planted:
+    if text == s.cuda:
+        raise StaleMutantError("the printed text is the same")
+    return Planted(text=text)
+
+
+def all_of(module: ModuleOp, kind: type[OpT] | str) -> list[OpT]:
+    """The operations of a class, or of a name, in order."""
+    if isinstance(kind, str):
+        return [op for op in module.walk() if op.name == kind]  # pyright: ignore[reportReturnType]
+    return [op for op in module.walk() if isinstance(op, kind)]
+
+
+def nth(module: ModuleOp, kind: type[OpT] | str, number: int) -> OpT:
+    """Operation `number` of a class, or of a name; StaleMutantError if there are fewer."""
+    found: Sequence[OpT] = all_of(module, kind)
+    try:
+        return found[number]
+    except IndexError:
+        raise StaleMutantError(f"there are only {len(found)} of {kind}") from None

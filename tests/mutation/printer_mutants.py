@@ -1,0 +1,284 @@
+"""Bugs of the printer: one line of it changed, or its text."""
+
+from __future__ import annotations
+
+from deplodock.backend.cuda import access, control, expressions, statements, writer
+from deplodock.backend.cuda.statements import Statements
+from deplodock.dialects.payload import Predicate
+
+from .editing import in_printer, in_table, in_text
+
+PRINTER_CODE = [
+    in_printer("conditions <=", "softmax", access.condition, "< {hi}", "<= {hi}"),
+    in_printer("conditions one short", "transpose", access.condition, "< {hi}", "< {hi - 1}"),
+    in_printer("conditions >", "gather and pad", access.condition, ">= {lo}", "> {lo}"),
+    in_printer(
+        "conditions without lower bounds", "gather and pad", access.condition, "if first + below < lo:", "if False:"
+    ),
+    in_printer(
+        "conditions without upper bounds", "relu matmul", access.condition, "if last + above >= hi:", "if False:"
+    ),
+    in_printer(
+        "conditions of the first register",
+        "transpose",
+        access.condition,
+        "add(writer.read(value, r), terms(r, steps, low))",
+        "writer.read(value, r)",
+    ),
+    in_printer(
+        "only the last condition", "relu matmul", access.condition, "part if result is None else", "part if True else"
+    ),
+    in_printer("conditions joined by or", "transpose", access.condition, "&&", "||"),
+    in_printer(
+        "column-major addresses", "transpose", access.pitches, "reversed(range(len(shape)))", "range(len(shape))"
+    ),
+    in_printer(
+        "pitches of one element more", "layer_norm", access.pitches, "pitch * shape[d]", "pitch * (shape[d] + 1)"
+    ),
+    in_printer(
+        "addresses without the register",
+        "column sums",
+        access.offset,
+        "return add(base, terms(r, steps, low))",
+        "return base",
+    ),
+    in_printer(
+        "exclusive or as sum",
+        "transpose",
+        access._exclusive,
+        'f"{base.at(UNARY)} ^ {moved.at(UNARY)}"',
+        'f"{base.at(UNARY)} + {moved.at(UNARY)}"',
+    ),
+    in_printer(
+        "no exclusive or", "relu matmul", access.offset, "return _exclusive(base, r, steps, low)", "return base"
+    ),
+    in_printer(
+        "narrowed wide accesses",
+        "softmax",
+        access.wide,
+        'name = f"{kind}{op.vec.data}"',
+        'name = f"{kind}{op.vec.data // 2}"',
+    ),
+    in_printer(
+        "arrays that are not aligned",
+        "softmax",
+        access.alignment_of,
+        "return size * widest if widest > 1 else 0",
+        "return size",
+    ),
+    in_printer(
+        "no fill",
+        "layer_norm",
+        access.print_load,
+        "else {wide(writer, op, 'fill')}",
+        "else if (false) {wide(writer, op, 'fill')}",
+    ),
+    in_printer(
+        "loads of the first register",
+        "transpose",
+        access.print_load,
+        "target = str(place[r].text) if width == 1",
+        "target = str(place[0].text) if width == 1",
+    ),
+    in_printer("predicates dropped", "rms_norm", access.print_store, "if op.predicate is not None:", "if False:"),
+    in_printer(
+        "predicates in the place of conditions",
+        "column sums",
+        access.print_store,
+        'predicate if met is None else infix(predicate, "&&", met, AND)',
+        "predicate",
+    ),
+    in_printer("loops to <=", "relu matmul", control.print_for, "{counter} < {ub}", "{counter} <= {ub}"),
+    in_printer(
+        "loops from the second iteration", "bf16 matmul", control.print_for, "{counter} = {lb}", "{counter} = {lb} + 1"
+    ),
+    in_printer(
+        "steps doubled",
+        "relu matmul",
+        control.print_for,
+        'f"++{counter}" if step == "1"',
+        'f"{counter} += 2" if step == "1"',
+    ),
+    in_printer("carried values not started", "column sums", control._carried_place, "= {{}};", ";"),
+    in_printer("carried values not rotated", "chunked softmax", control._rotate, "inner.copy(value, place)", "pass"),
+    in_printer(
+        "carried values overwritten early", "chunked softmax", control._prefer, "if last < number or", "if True or"
+    ),
+    in_printer(
+        "folds from the second register",
+        "softmax",
+        Statements.fold,
+        "for (int i = 1; i < {size}; ++i)",
+        "for (int i = 2; i < {size}; ++i)",
+    ),
+    in_printer(
+        "folds of one register less",
+        "softmax",
+        Statements.fold,
+        "i < {size}; ++i) {update",
+        "i < {size - 1}; ++i) {update",
+    ),
+    in_printer(
+        "folds that start at every register", "attention", Statements.fold, "(i & {mask}) == 0", "(i & {mask}) >= 0"
+    ),
+    in_printer(
+        "folds into the wrong registers",
+        "column sums",
+        Statements.fold,
+        "1 << kept.index(b) if b in kept else 0",
+        "1 << kept.index(b) if b in kept[:1] else 0",
+    ),
+    in_printer(
+        "butterflies without their last step",
+        "softmax",
+        Statements._butterfly,
+        "m <= {b.masks[-1]}",
+        "m < {b.masks[-1]}",
+    ),
+    in_printer(
+        "butterflies of the first register",
+        "attention",
+        Statements._butterfly,
+        "lane = shuffled(target[r],",
+        "lane = shuffled(target[0],",
+    ),
+    in_printer("butterflies with other lanes", "layer_norm", Statements._butterfly, "m *= 2", "m *= 4"),
+    in_printer("shuffles to half a warp", "softmax", statements.shuffled, "0xffffffffu", "0x0000ffffu"),
+    in_printer(
+        "transposed registers of products",
+        "attention",
+        Statements.outer_fma,
+        "writer.read(op.lhs, i).text, writer.read(op.rhs, j).text",
+        "writer.read(op.lhs, 0).text, writer.read(op.rhs, j).text",
+    ),
+    in_printer(
+        "products without accumulators",
+        "relu matmul",
+        Statements.outer_fma,
+        "({a}, {b}, {at.text});",
+        "({a}, {b}, 0.0f);",
+    ),
+    in_printer(
+        "registers picked one off",
+        "attention",
+        writer.Writer._read_view,
+        "Expr(str(steps[0]))",
+        "Expr(str(steps[0] ^ 1))",
+    ),
+    in_printer(
+        "indices without the register",
+        "argmax",
+        writer.Writer._read_view,
+        "return add(self.read(op.origin), terms(register, op.steps.get_values()))",
+        "return self.read(op.origin)",
+    ),
+    in_printer(
+        "register bits with another mask", "attention", writer._run, "(1 << (end - b)) - 1", "(1 << (end - b)) - 2"
+    ),
+    in_printer(
+        "register bits one lower",
+        "attention",
+        writer._run,
+        'f"{register} >> {b}" if b',
+        'f"{register} >> {b - 1}" if b',
+    ),
+    in_printer(
+        "truncated conversions",
+        "bf16 matmul",
+        expressions.cast,
+        'return call(f"to_{c_target}", [a if',
+        'return Expr(f"bf16{{(unsigned short)(__float_as_uint({a.text}) >> 16)}}") if True else call("", [a if',
+    ),
+    in_printer(
+        "selections reversed",
+        "layer_norm",
+        expressions._expression,
+        "{a.at(OR)} : {b.at(OR)}",
+        "{b.at(OR)} : {a.at(OR)}",
+    ),
+    in_table(
+        "less for less or equal",
+        "attention",
+        expressions.COMPARISONS,
+        Predicate.LE,
+        expressions.COMPARISONS[Predicate.LT],
+    ),
+    in_table(
+        "less or equal for less",
+        "layer_norm",
+        expressions.COMPARISONS,
+        Predicate.LT,
+        expressions.COMPARISONS[Predicate.LE],
+    ),
+    in_table(
+        "unequal for equal", "argmax", expressions.COMPARISONS, Predicate.EQ, expressions.COMPARISONS[Predicate.NE]
+    ),
+    in_table(
+        "sum for difference",
+        "softmax",
+        expressions.FLOAT_OPERATORS,
+        "arith.subf",
+        expressions.FLOAT_OPERATORS["arith.addf"],
+    ),
+    in_table(
+        "product for quotient",
+        "softmax",
+        expressions.FLOAT_OPERATORS,
+        "arith.divf",
+        expressions.FLOAT_OPERATORS["arith.mulf"],
+    ),
+    in_table("sqrt for rsqrt", "rms_norm", expressions.FLOAT_FUNCTIONS, "math.rsqrt", "sqrt"),
+    in_table("exp2 for exp", "softmax", expressions.FLOAT_FUNCTIONS, "math.exp", "exp2"),
+    in_table(
+        "remainder for quotient",
+        "two kernels",
+        expressions.UNSIGNED_OPERATORS,
+        "arith.divui",
+        expressions.UNSIGNED_OPERATORS["arith.remui"],
+    ),
+    in_table("thread for lane", "rms_norm", statements.ID_TEXT, "lane", "threadIdx.x"),
+    in_table("warps of 16", "rms_norm", statements.ID_TEXT, "warp", "threadIdx.x / 16"),
+    in_table("sum for product", "integers", expressions.WRAPPING, "arith.muli", "wrap_add"),
+]
+
+BODY_OF_LD4 = r"\*\(float4\*\)r = \*\(const float4\*\)p;"
+
+PRINTED_TEXT = [
+    in_text("ld4 reads half", "softmax", BODY_OF_LD4, "*(float2*)r = *(const float2*)p;"),
+    in_text("ld4 reads the next four", "rms_norm", r"\*\(const float4\*\)p;", "*(const float4*)(p + 4);"),
+    in_text("ld4 for ld2", "relu matmul", r"ld2\(a,", "ld4(a,"),
+    in_text(
+        "st4 writes half", "softmax", r"\*\(float4\*\)p = \*\(const float4\*\)r;", "*(float2*)p = *(const float2*)r;"
+    ),
+    in_text("fill4 fills three", "layer_norm", r"i < 4; \+\+i\) r\[i\] = v;", "i < 3; ++i) r[i] = v;"),
+    in_text("maximum without NaN", "argmax", r"max_nan\(top, x_in", "fmaxf(top, x_in"),
+    in_text("the assembly of the maximum", "softmax", r"max\.NaN\.f32", "max.f32"),
+    in_text("the assembly of the rounding", "bf16 matmul", r"cvt\.rn\.bf16\.f32", "cvt.rz.bf16.f32"),
+    in_text("bf16 widened by 15 bits", "bf16 matmul", r"x\.bits << 16", "x.bits << 15"),
+    in_text("infinity as the largest number", "argmax", r"0x7f800000u", "0x7f7fffffu"),
+    in_text("floor_div truncates", "integers", r" - \(a % b != 0 && \(a < 0\) != \(b < 0\)\)", ""),
+    *(
+        in_text(f"__syncthreads {n} dropped", subject, r"__syncthreads\(\);", "", n)
+        for subject, count in {"rms_norm": 1, "chunked softmax": 2, "bf16 matmul": 2, "matmul softmax": 3}.items()
+        for n in range(count)
+    ),
+    in_text(
+        "__syncthreads under a condition", "rms_norm", r"__syncthreads\(\);", "if (threadIdx.x < 64) __syncthreads();"
+    ),
+    in_text("a row with another pitch", "rms_norm", r"block \* 2048", "block * 2049"),
+    in_text("a constant's last digit", "layer_norm", r"/ 100\.0f", "/ 100.1f"),
+    in_text("a constant's exponent", "layer_norm", r"1e-05f", "1e-04f"),
+    in_text("another register of a product", "relu matmul", r"acc\[i \* 2 \+ j\] = fmaf", "acc[i * 2 + i] = fmaf"),
+    in_text("a short shuffle", "layer_norm", r"m <= 16", "m <= 8"),
+    in_text("an unsigned index", "gather and pad", r"const int at3", "const unsigned char at3"),
+    in_text("a smaller shared buffer", "rms_norm", r"&tile_shared\[0\]", "&tile_shared[4]"),
+    in_text("fewer threads", "rms_norm", r"threadIdx\.x / 32", "threadIdx.x / 64"),
+    in_text("an array that is one short", "transpose", r"float x_in\[4\];", "float x_in[3];"),
+    in_text("a variable that is not set", "layer_norm", r"float total = x_in\[0\];", "float total;"),
+    in_text("a store that is dropped", "transpose", r"tile_shared\[[^;]*\] = [^;]*;", ";"),
+    in_text("a store of another register", "bf16 rms_norm", r"&r1\[i\]\);", "&r1[0]);"),
+    in_text("a minimum that starts at 0", "argmax", r"9223372036854775807ll", "0ll"),
+    in_text("a literal's sign", "integers", r"7ll", "-7ll"),
+]
+
+PRINTER_MUTANTS = [*PRINTER_CODE, *PRINTED_TEXT]

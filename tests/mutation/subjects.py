@@ -1,0 +1,145 @@
+"""The programs that bugs are planted in: small, of odd sizes, and together with every kind of kernel there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.launch_plan import LaunchPlan, make_plan
+from deplodock.frontend.arrays import to_numpy
+from deplodock.frontend.capture import CapturedProgram, capture
+from deplodock.frontend.compilation import LEVELS, Compilation
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function with its inputs. `hard` makes inputs with infinities, NaN and large values of the ordinary ones."""
+
+    function: Callable[..., torch.Tensor]
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    hard: Callable[[list[Array]], list[Array]]
+
+
+def masked_rows(inputs: list[Array]) -> list[Array]:
+    """The first input with a row of large values, one of small ones, a NaN, and a row of which the front (all, if it is
+    short) is minus infinity."""
+    first = inputs[0].copy()
+    if first.dtype.kind in "iub":
+        return inputs
+    rows = first.reshape(-1, first.shape[-1])
+    rows[0] *= 100
+    rows[0, 7 % rows.shape[1]] = 3000
+    if len(rows) > 3:
+        rows[1] -= 1000
+    if len(rows) > 2:
+        rows[len(rows) // 2, -3] = np.nan
+    rows[-1, : 17000 if rows.shape[1] > 17000 else None] = -np.inf
+    return [first, *inputs[1:]]
+
+
+def large(inputs: list[Array]) -> list[Array]:
+    """All inputs ten times as large, and the first two opposed where they meet first."""
+    q, k, *rest = ((a * 10).astype(a.dtype) for a in inputs)
+    if q.shape == k.shape:
+        k[..., 0, :] = -q[..., 0, :]
+    return [q, k, *rest]
+
+
+def _rising(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Rows whose maximum lies near their ends, so that the frames of chunks differ."""
+    return lambda: (torch.randn(shape) + torch.linspace(0, 4, shape[-1]),)
+
+
+def _randn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], tuple[torch.Tensor, ...]]:
+    return lambda: tuple(torch.randn(s).to(dtype) for s in shapes)
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _whole(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(a > b, a * 7 - b, torch.div(a, b.abs() + 2, rounding_mode="floor"))
+
+
+def _numbers() -> tuple[torch.Tensor, ...]:
+    return torch.randint(-50, 50, (7, 30)), torch.randint(-50, 50, (7, 30))
+
+
+PROGRAMS: dict[str, Program] = {
+    "softmax": Program(lambda x: torch.softmax(x, -1), _randn((5, 200)), masked_rows),
+    "chunked softmax": Program(lambda x: torch.softmax(x, -1), _rising(4, 18000), masked_rows),
+    "rms_norm": Program(lambda x, w: F.rms_norm(x, (2048,), w, 1e-6), _randn((2, 2048), (2048,)), masked_rows),
+    "bf16 rms_norm": Program(
+        lambda x, w: F.rms_norm(x, (300,), w, 1e-6), _randn((5, 300), (300,), dtype=torch.bfloat16), masked_rows
+    ),
+    "layer_norm": Program(lambda x, w, b: F.layer_norm(x, (100,), w, b), _randn((5, 100), (100,), (100,)), masked_rows),
+    "relu matmul": Program(lambda x, y: torch.relu(x @ y), _randn((19, 13), (13, 21)), masked_rows),
+    "bf16 matmul": Program(lambda x, y: x @ y, _randn((16, 40), (40, 24), dtype=torch.bfloat16), masked_rows),
+    "attention": Program(_attention, _randn(*[(1, 2, 19, 16)] * 3), large),
+    "chunked attention": Program(_attention, _randn(*[(1, 1, 41, 8)] * 3), large),
+    "column sums": Program(lambda x: x.sum(0), _randn((300, 40)), masked_rows),
+    "transpose": Program(lambda x: (x.t() * 2).contiguous(), _randn((33, 45)), masked_rows),
+    "sliced norm": Program(
+        lambda x, y: F.layer_norm(x[:, 2:102] + y[:, :100], (100,)), _randn((5, 104), (5, 102)), masked_rows
+    ),
+    "padding": Program(lambda x: F.pad(x, (1, 2), value=3.0) * 2, _randn((5, 13)), masked_rows),
+    "gather and pad": Program(
+        lambda t, i: F.pad(F.embedding(i, t), (1, 2)),
+        lambda: (torch.randn(11, 13), torch.randint(0, 11, (3, 5))),
+        masked_rows,
+    ),
+    "argmax": Program(lambda x: x.argmax(-1), _randn((5, 77)), masked_rows),
+    "integers": Program(_whole, _numbers, masked_rows),
+    "matmul softmax": Program(lambda x, a: (x @ a).softmax(0), _randn((37, 18), (18, 24)), large),
+    "two kernels": Program(lambda x, a, b: torch.relu(x @ a) @ b, _randn((20, 18), (18, 24), (24, 17)), masked_rows),
+}
+
+
+class Subject:
+    """A program with everything that mutants of it are compared with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.program = PROGRAMS[name]
+        torch.manual_seed(sum(map(ord, name)))
+        self.torch_inputs = self.program.inputs()
+        self.captured: CapturedProgram = capture(self.program.function, self.torch_inputs)
+        self.compilation = Compilation(self.captured.module)
+        self.cuda = self.compilation.cuda  # now, while no bug is planted
+        self.inputs: list[Array] = [to_numpy(t) for t in self.captured.bind(self.torch_inputs)]
+        self.hard_inputs = self.program.hard(self.inputs)
+
+    def at(self, level: str) -> ModuleOp:
+        """The module at a level, to be mutated: a copy."""
+        return self.compilation.at(level).clone()
+
+    @cached_property
+    def plan(self) -> LaunchPlan:
+        """The host's side of the printed text."""
+        return make_plan(self.compilation.at("kernel"))
+
+    def compile_from(self, level: str, module: ModuleOp | None = None) -> Compilation:
+        """A fresh compilation whose levels down to `level` are those of this program, the last one `module`."""
+        fresh = Compilation(self.captured.module)
+        known = LEVELS[: LEVELS.index(level) + 1]
+        modules = {k: self.compilation.at(k) for k in known}
+        if module is not None:
+            modules[level] = module
+        fresh._levels.update(modules)  # pyright: ignore[reportPrivateUsage]
+        return fresh
+
+
+@cache
+def subject(name: str) -> Subject:
+    """The subject called `name`, compiled once."""
+    return Subject(name)
