@@ -1,7 +1,8 @@
 """What a program's kernels have to do at least: bytes to move and operations to compute, counted on the loop level.
 
 Bytes are every operand and result of a nest once. Operations are the floating-point payload, each as often as the
-values it depends on differ: what does not depend on an index is not counted once more for it, as a compiler would hoist it.
+values it depends on differ: what does not depend on an index is not counted once more for it, as a compiler would
+hoist it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ scalar payload. Nothing in it says how it runs; the schedule, once planned, is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, TensorType, i64
 from xdsl.dialects.utils import AbstractYieldOperation
@@ -65,7 +65,8 @@ class LoadOp(IRDLOperation):
 
     ```
     %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1 + 4)>](%i, %k) : tensor<16x64xf32>
-    %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s] where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %zero
+    %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s]
+         where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %zero
          : tensor<100x8xf32>
     ```
     """
@@ -82,8 +83,8 @@ class LoadOp(IRDLOperation):
     result = result_def(T)
     traits = traits_def(Pure())
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)? attr-dict"
-        " `:` type($source)"
+        "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)?"
+        " attr-dict `:` type($source)"
     )
 
     def __init__(
@@ -102,7 +103,7 @@ class LoadOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        rank = self.source.type.get_num_dims()  # pyright: ignore
+        rank = len(shape_of(self.source.type))
         verify_access(self.map, len(self.indices), len(self.symbols), rank, self.domain, self.fill, "a source")
         if (self.domain is None) != (self.fill is None):
             raise VerifyException("a domain and a fill value come together")
@@ -120,7 +121,7 @@ def _parse_indices(parser: Parser) -> tuple[list[Parser.Argument], DenseArrayBas
     return [n.resolve(IndexType()) for n in names], DenseArrayBase.from_list(i64, extents)
 
 
-def _print_indices(printer: Printer, args: Sequence[SSAValue], extents: DenseArrayBase) -> None:
+def _print_indices(printer: Printer, args: Sequence[SSAValue], extents: DenseArrayBase[Any]) -> None:
     with printer.in_parens():
         printer.print_list(args, printer.print_ssa_value)
     printer.print_string(f" in [{', '.join(str(e) for e in extents.get_values())}]")
@@ -324,8 +325,8 @@ class StagedReduceOp(IRDLOperation):
 
     The first region holds the stages: `loop.reduce` operations of equal extents, and payload between them that does not
     depend on the reduced index. Computed at once, the operation means its stages. Computed in chunks, a later stage was
-    evaluated in a *frame* (the earlier results so far) that has moved since; the second region, the transport, takes all
-    results in their old frame and all results that form the new frame, and gives the former moved into the latter.
+    evaluated in a *frame* (the earlier results so far) that has moved since; the second region, the transport, takes
+    all results in their old frame and all results that form the new frame, and gives the former moved into the latter.
     Then a stage's kind combines them. Online softmax, flash attention and split reductions are this operation.
 
     ```

@@ -81,8 +81,8 @@ def is_low_precision(t: Attribute) -> bool:
 
 
 class Predicate(StrEnum):
-    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, on `i1`
-    false < true."""
+    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, on
+    `i1` false < true."""
 
     EQ = "eq"
     NE = "ne"

@@ -69,7 +69,7 @@ def identity(kind: Kind, element: Attribute) -> float | int:
         return float("-inf") if kind == Kind.MAX else float("inf")
     if not isinstance(element, IntegerType):
         raise VerifyException(f"no identity of {kind.value} on {element}")
-    width = element.width.data
+    width = element.bitwidth
     if kind == Kind.AND:
         return 1 if width == 1 else -1
     if width == 1:

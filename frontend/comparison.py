@@ -1,8 +1,8 @@
 """How far a result may be from PyTorch's, and how far it is.
 
 The tolerance is not a constant: it follows from the rounding of the data types that the program computes and stores
-in, and from the lengths of its reductions. With unit roundoff u, a sum of n terms in any order is off by about u * sqrt(n)
-relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8), each
+in, and from the lengths of its reductions. With unit roundoff u, a sum of n terms in any order is off by about
+u * sqrt(n) relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8), each
 narrowing cast by the narrower type's u.
 """
 
@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects import tensor as tensor_dialect
-from ..dialects.payload import CastOp, element_type, is_low_precision, shape_of
+from ..dialects.payload import CastOp, element_type, shape_of
 
 _HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
@@ -54,7 +54,7 @@ def _own_error(op: Operation, result: SSAValue) -> float:
         terms = math.prod(n for i, n in enumerate(shape_of(op.source.type)) if i in op.dims.get_values())
         return roundoff * math.sqrt(max(terms, 1))
     if isinstance(op, CastOp):
-        return roundoff if is_low_precision(result.type) else 0.0
+        return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
     moves = op.name in ("payload.constant", "payload.select") or op.name.startswith("tensor.")
     return 0.0 if moves else roundoff
 

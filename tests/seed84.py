@@ -1,4 +1,4 @@
-"""The 84 kernel shapes that the project is measured by: as programs of their full size, and shrunk to small odd sizes."""
+"""The 84 kernel shapes that the project is measured by: at full size, and shrunk to small odd sizes."""
 
 from __future__ import annotations
 

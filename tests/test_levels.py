@@ -1,4 +1,4 @@
-"""Three programs at all levels: read back to the same text, replayed by dl-opt to the same CUDA, under any hash seed."""
+"""Three programs at all levels: read back, replayed by dl-opt to the same CUDA, under any hash seed."""
 
 from __future__ import annotations
 

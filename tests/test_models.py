@@ -1,4 +1,4 @@
-"""Decoder layers of TinyLlama and Qwen2.5-7B: small ones equal transformers' output, full-size ones become few kernels."""
+"""Decoder layers of TinyLlama and Qwen2.5-7B: small ones equal transformers, full-size ones become few kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 84 shapes, in f32 and bf16: they compile for every target without spills, and shrunk they are right at every level."""
+"""The 84 shapes, in f32 and bf16: they compile for every target, and shrunk they are right at every level."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compiled(case: Case, target: str = "sm_90a") -> CompiledFunction:
 
 
 def every(*, small: bool) -> list[object]:
-    """All cases in both types as parameters; a family's small ones go to one test process, which builds them at once."""
+    """All cases in both types as parameters; a family's small ones go to one process, which builds them at once."""
     return [
         pytest.param(
             name, dtype, id=f"{name}-{dtype}", marks=pytest.mark.xdist_group(f"{BY_NAME[name]['family']}-{dtype}")
