@@ -50,7 +50,7 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWr
 from xdsl.utils.exceptions import VerifyException
 
 from .layouts import Bases, BasesAttr, bases_attr, bases_of, format_bases, parse_bases
-from .payload import element_type, shape_of
+from .payload import element_type, is_vector, shape_of
 
 
 class _ReadsSharedMemory(MemoryEffect):
@@ -63,7 +63,7 @@ class _ReadsSharedMemory(MemoryEffect):
         return {EffectInstance(MemoryEffectKind.READ)} if shared else set()
 
 
-class _Access(IRDLOperation):
+class MemoryAccess(IRDLOperation):
     """What loads and stores share: see the module's docstring."""
 
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
@@ -99,9 +99,12 @@ class _Access(IRDLOperation):
 
     def verify_access(self, moved: Attribute) -> None:
         """Check the access against the type it moves. Raises `VerifyException`."""
-        moved_element = element_type(moved)
-        if not isinstance(moved, VectorType):
+        if not is_vector(moved):
             raise VerifyException(f"an access moves a vector of registers, not {moved}")
+        self.verify_places(element_type(moved))
+
+    def verify_places(self, moved_element: Attribute) -> None:
+        """Check where the access goes, and that `moved_element` is what lies there. Raises `VerifyException`."""
         bits, rank = self.registers.bit_length() - 1, len(shape_of_memory(self.memory.type))
         if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
             raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
@@ -141,7 +144,7 @@ def shape_of_memory(t: Attribute) -> tuple[int, ...]:
     return tuple(t.get_shape())
 
 
-def _properties(
+def access_properties(
     regs: Sequence[Sequence[int]],
     vec: int,
     checks: Sequence[SSAValue],
@@ -149,6 +152,7 @@ def _properties(
     bounds: Sequence[tuple[int, int]],
     xor: bool,
 ) -> dict[str, Attribute | None]:
+    """The properties that all accesses have."""
     steps = [[0] * len(checks)] * len(regs) if steps is None else steps
     return {
         "regs": bases_attr(regs),
@@ -161,7 +165,7 @@ def _properties(
 
 
 @irdl_op_definition
-class LoadOp(_Access):
+class LoadOp(MemoryAccess):
     """Registers from memory.
 
     ```
@@ -191,7 +195,7 @@ class LoadOp(_Access):
     ):
         super().__init__(
             operands=[fill, memory, list(coordinates), list(checks)],
-            properties=_properties(regs, vec, checks, steps, bounds, xor),
+            properties=access_properties(regs, vec, checks, steps, bounds, xor),
             result_types=[VectorType(memory.type.element_type, [1 << len(regs)])],  # pyright: ignore
         )
 
@@ -208,7 +212,7 @@ class LoadOp(_Access):
 
     @classmethod
     def parse(cls, parser: Parser) -> LoadOp:
-        p = _Parsed(parser)
+        p = AccessText(parser)
         fill = parser.parse_unresolved_operand() if parser.parse_optional_keyword("else") else None
         memory, coordinates, checks = p.types(parser)
         parser.parse_punctuation("->")
@@ -231,17 +235,17 @@ class LoadOp(_Access):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        _print_access(self, printer)
+        print_access(self, printer)
         if self.fill is not None:
             printer.print_string(" else ")
             printer.print_ssa_value(self.fill)
-        _print_types(self, printer)
+        print_access_types(self, printer)
         printer.print_string(" -> ")
         printer.print_attribute(self.result.type)
 
 
 @irdl_op_definition
-class StoreOp(_Access):
+class StoreOp(MemoryAccess):
     """Registers to memory, in the threads where the predicate, if any, holds.
 
     ```
@@ -270,7 +274,7 @@ class StoreOp(_Access):
     ):
         super().__init__(
             operands=[value, predicate, memory, list(coordinates), list(checks)],
-            properties=_properties(regs, vec, checks, steps, bounds, xor),
+            properties=access_properties(regs, vec, checks, steps, bounds, xor),
         )
 
     @property
@@ -284,7 +288,7 @@ class StoreOp(_Access):
     def parse(cls, parser: Parser) -> StoreOp:
         value = parser.parse_unresolved_operand()
         parser.parse_punctuation(",")
-        p = _Parsed(parser)
+        p = AccessText(parser)
         predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
         memory, coordinates, checks = p.types(parser)
         parser.parse_punctuation(",")
@@ -305,16 +309,16 @@ class StoreOp(_Access):
         printer.print_string(" ")
         printer.print_ssa_value(self.value)
         printer.print_string(", ")
-        _print_access(self, printer)
+        print_access(self, printer)
         if self.predicate is not None:
             printer.print_string(" if ")
             printer.print_ssa_value(self.predicate)
-        _print_types(self, printer)
+        print_access_types(self, printer)
         printer.print_string(", ")
         printer.print_attribute(self.value.type)
 
 
-class _Parsed:
+class AccessText:
     """The common middle of the two operations' text, from the memory to the checks."""
 
     def __init__(self, parser: Parser):
@@ -322,14 +326,14 @@ class _Parsed:
         square, paren = parser.Delimiter.SQUARE, parser.Delimiter.PAREN
         self.coordinates = parser.parse_comma_separated_list(square, parser.parse_unresolved_operand)
         self.xor = parser.parse_optional_keyword("xor") is not None
-        self.regs: Bases = bases_of(_bases(parser, "regs"))
+        self.regs: Bases = bases_of(read_bases(parser, "regs"))
         self.vec = parser.parse_integer() if parser.parse_optional_keyword("vec") else 1
         self.checks = []
         self.steps: Bases = ((),) * len(self.regs)
         self.bounds: list[tuple[int, int]] = []
         if parser.parse_optional_keyword("where"):
             self.checks = parser.parse_comma_separated_list(paren, parser.parse_unresolved_operand)
-            self.steps = bases_of(_bases(parser, "steps")) or self.steps
+            self.steps = bases_of(read_bases(parser, "steps")) or self.steps
             parser.parse_keyword("in")
             self.bounds = parser.parse_comma_separated_list(square, lambda: _bound(parser))
 
@@ -345,7 +349,8 @@ class _Parsed:
         return memory, values[: len(self.coordinates)], values[len(self.coordinates) :]
 
 
-def _bases(parser: Parser, keyword: str) -> BasesAttr:
+def read_bases(parser: Parser, keyword: str) -> BasesAttr:
+    """The bases behind `keyword`; none where it is missing."""
     return parse_bases(parser) if parser.parse_optional_keyword(keyword) else bases_attr(())
 
 
@@ -355,7 +360,8 @@ def _bound(parser: Parser) -> tuple[int, int]:
     return lo, parser.parse_integer()
 
 
-def _print_access(op: _Access, printer: Printer) -> None:
+def print_access(op: MemoryAccess, printer: Printer) -> None:
+    """Print what `AccessText` reads."""
     printer.print_ssa_value(op.memory)
     with printer.in_square_brackets():
         printer.print_list(op.coordinates, printer.print_ssa_value)
@@ -375,7 +381,8 @@ def _print_access(op: _Access, printer: Printer) -> None:
     printer.print_string(f" in [{', '.join(f'{lo}:{hi}' for lo, hi in op.bounds)}]")
 
 
-def _print_types(op: _Access, printer: Printer) -> None:
+def print_access_types(op: MemoryAccess, printer: Printer) -> None:
+    """Print what `AccessText.types` reads."""
     printer.print_string(" : ")
     printer.print_attribute(op.memory.type)
     printer.print_string(" ")

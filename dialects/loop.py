@@ -44,7 +44,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
 from .domain import DomainAttr
-from .payload import element_type, shape_of
+from .payload import element_type, is_tensor, shape_of
 from .tensor import Kind, KindAttr, verify_kind
 
 
@@ -224,7 +224,7 @@ class NestOp(IRDLOperation):
         return tuple(int(e) for e in self.extents.get_values())
 
     def verify_(self) -> None:
-        shapes = {shape_of(r.type) if isinstance(r.type, TensorType) else None for r in self.res}
+        shapes = {shape_of(r.type) if is_tensor(r.type) else None for r in self.res}
         if self.result_map is not None:
             if len(shapes) != 1 or None in shapes:
                 raise VerifyException("a nest with a result map has results of one shape")

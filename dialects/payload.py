@@ -69,6 +69,16 @@ def shape_of(t: Attribute) -> tuple[int, ...]:
     return tuple(t.get_shape()) if isinstance(t, TensorType | VectorType) else ()
 
 
+def is_tensor(t: Attribute) -> bool:
+    """Whether `t` is a tensor type: a tensor, or a tile."""
+    return isinstance(t, TensorType)
+
+
+def is_vector(t: Attribute) -> bool:
+    """Whether `t` is a vector type: registers of a thread."""
+    return isinstance(t, VectorType)
+
+
 def is_float(t: Attribute) -> bool:
     """Whether the scalar inside `t` is a float of any width."""
     return isinstance(element_type(t), AnyFloat)
@@ -172,7 +182,7 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
     if element == i1:
         return BoolAttr.from_bool(bool(value))
     if isinstance(element, IntegerType | IndexType):
-        return IntegerAttr(int(value), element)
+        return IntegerAttr(int(value), element)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     raise VerifyException(f"no constant of type {element}")
 
 
