@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects import loop, tensor, tile
+from ..dialects.calls import without_calls
 from ..dialects.payload import is_float, is_payload, shape_of
 from .interpreter.domains import numpy_dtype
 from .interpreter.running import main_function
@@ -65,5 +66,5 @@ def count(module: ModuleOp) -> Counts:
 
     Data-dependent values count as if everything were executed; tile kernels count their bytes only.
     """
-    ops = list(main_function(module).body.block.ops)
+    ops = list(main_function(without_calls(module)).body.block.ops)
     return Counts(sum(_flops(op) for op in ops), sum(_bytes(op) for op in ops))
