@@ -17,6 +17,7 @@ from ..dialects.locations import location_text
 from ..dialects.schedule import ScheduleAttr
 from ..errors import ScheduleError
 from .planning.facts import Facts
+from .planning.matrices import plan_matrix_products
 from .planning.parts import choose_parts, with_parts
 from .planning.products import find_products, plan_products
 from .planning.rows import plan_elementwise, plan_rows
@@ -33,8 +34,8 @@ class PlanSchedulesPass(ModulePass):
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
     reduction index, warps, and the register tile of matrix products. There are three families: matrix products (tiles
-    of the result, operands in chunks), rows (reductions, as many elements of a row in registers as fit) and elementwise
-    work (vectors of 16 bytes). A schedule that is already there is checked and kept: it is the user's.
+    of the result, operands in chunks; on tensor cores where both factors were bf16 or f16), rows (reductions, as many
+    elements of a row in registers as fit) and elementwise work (vectors of 16 bytes). A schedule that is already there is checked and kept: it is the user's.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -68,7 +69,7 @@ def plan(nest: loop.NestOp, target: Target) -> ScheduleAttr:
     facts = Facts(nest)
     products = find_products(facts)
     if products:
-        schedule = plan_products(facts, target, products)
+        schedule = plan_matrix_products(facts, target, products) or plan_products(facts, target, products)
     elif facts.reductions:
         schedule = plan_rows(facts, target)
     else:

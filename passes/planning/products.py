@@ -63,8 +63,8 @@ def plan_products(facts: Facts, target: Target, products: list[Product]) -> Sche
     A product inside another reduction (queries with keys, inside attention) keeps its own index whole; then the result
     is a row of tiles wide, and what is carried around stays in registers.
     """
-    nested = any(not p.reduction.outermost for p in products)
-    main = next((p for p in products if p.row in facts.free and p.column in facts.free), products[0])
+    nested = is_nested(products)
+    main = main_product(facts, products)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     chosen: tuple[Sizes, int, tuple[int, int]] | None = None
     for rows, columns, thread in SHAPES:
@@ -81,11 +81,26 @@ def plan_products(facts: Facts, target: Target, products: list[Product]) -> Sche
     assert chosen is not None
     sizes, warps, patch = chosen
     warps = max(1, min(8, warps))
-    _chunk(facts, sizes, products, main, nested, warps)
-    for p in products:  # operands of all products are in shared memory at the same time
+    chunk_products(facts, sizes, products, 16 if sizes.elements((main.row, main.column)) > 64 * 64 else 32, warps)
+    shrink_to_shared(facts, sizes, products, target)
+    return sizes.schedule(warps, patch)
+
+
+def is_nested(products: list[Product]) -> bool:
+    """Whether a product is inside another reduction."""
+    return any(not p.reduction.outermost for p in products)
+
+
+def main_product(facts: Facts, products: list[Product]) -> Product:
+    """The product that the result's tiles are those of."""
+    return next((p for p in products if p.row in facts.free and p.column in facts.free), products[0])
+
+
+def shrink_to_shared(facts: Facts, sizes: Sizes, products: list[Product], target: Target) -> None:
+    """Make chunks shorter until the operands of all products, which are in shared memory together, fit well."""
+    for p in products:
         while _shared_bytes(sizes, products) > target.shared_per_block * 3 // 4 and _halve(facts, sizes, p):
             pass
-    return sizes.schedule(warps, patch)
 
 
 def _patch(tile: tuple[int, int], thread: tuple[int, int]) -> tuple[int, int]:
@@ -117,8 +132,10 @@ def _halve(facts: Facts, sizes: Sizes, product: Product) -> bool:
     return True
 
 
-def _chunk(facts: Facts, sizes: Sizes, products: list[Product], main: Product, nested: bool, warps: int) -> None:
-    """Decide on the reduction indices: those of the products first, then what else is reduced in the same tiles."""
+def chunk_products(facts: Facts, sizes: Sizes, products: list[Product], depth: int, warps: int) -> None:
+    """Decide on the reduction indices: those of the products first, `depth` at a time where they are not kept whole,
+    then what else is reduced in the same tiles."""
+    nested = is_nested(products)
     for p in products:
         for index in (p.row, p.column):
             if index not in sizes.decided and index not in facts.free:
@@ -129,7 +146,7 @@ def _chunk(facts: Facts, sizes: Sizes, products: list[Product], main: Product, n
             if index in sizes.decided:
                 continue
             whole = nested and not p.reduction.outermost and pow2_at_least(facts.extents[index]) <= WIDEST_HEAD
-            wide = WIDEST_HEAD if whole else (16 if sizes.elements((main.row, main.column)) > 64 * 64 else 32)
+            wide = WIDEST_HEAD if whole else depth
             _set_group(facts, sizes, index, wide if index is longest else 1)
     sizes.chunk_reductions(32 * 32 * max(1, min(8, warps)))
 

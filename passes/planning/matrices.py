@@ -1,0 +1,94 @@
+"""Plans for matrix products on tensor cores, whose factors were bf16 or f16 before they were widened."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ...backend.targets import Target
+from ...dialects.matrix_layouts import ATOM
+from ...dialects.payload import CastOp, element_type
+from ...dialects.schedule import ScheduleAttr
+from ...dialects.tile import NARROW
+from .facts import Facts
+from .products import Product, chunk_products, is_nested, main_product, plan_products, shrink_to_shared
+from .sizes import Sizes
+
+SHAPES = (
+    (128, 128, 8),
+    (128, 64, 4),
+    (64, 64, 4),
+    (32, 64, 4),
+    (32, 32, 4),
+    (16, 64, 4),
+    (16, 32, 2),
+    (16, 16, 1),
+)
+"""Tiles of the result with their warps, from the best use of operands to the most blocks."""
+
+LARGE = 64 * 64
+"""Elements of the result from which chunks of 32 are long enough to be worth their two barriers; else 64."""
+
+
+def plan_matrix_products(facts: Facts, target: Target, products: list[Product]) -> ScheduleAttr | None:
+    """A schedule with `atom = mma`; None if the target or the main product is not for tensor cores.
+
+    Further products that are not stay with scalar multiply-adds; inside another reduction (attention) tiles are those
+    that these would have.
+    """
+    able = [p for p in products if narrow_type(p) is not None]
+    if not able or not target.has("mma"):
+        return None
+    if is_nested(products):
+        schedule = plan_products(facts, target, products)
+        sizes = _sizes_of(facts, schedule)
+        return schedule.changed(atom="mma") if any(_fits(sizes, p) for p in able) else None
+    main = main_product(facts, products)
+    if main not in able:
+        return None
+    several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
+    chosen: tuple[Sizes, int] | None = None
+    for rows, columns, warps in SHAPES:
+        if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:
+            continue
+        sizes = Sizes(facts)
+        sizes.set(main.row, rows)
+        sizes.set(main.column, columns)
+        atoms = sizes.tile[main.row] * sizes.tile[main.column] // (ATOM[0] * ATOM[0])
+        chosen = sizes, max(1, min(warps, atoms))
+        if sizes.blocks() >= target.sms:
+            break
+    assert chosen is not None
+    sizes, warps = chosen
+    depth = 32 if sizes.elements((main.row, main.column)) > LARGE else 64
+    chunk_products(facts, sizes, products, depth, warps)
+    shrink_to_shared(facts, sizes, products, target)
+    return sizes.schedule(warps).changed(atom="mma") if _fits(sizes, main) else None
+
+
+def narrow_type(product: Product) -> object | None:
+    """The type that both factors of a product were widened from, if it is one for tensor cores."""
+    found = product.reduction.contraction
+    assert found is not None
+    types = {_widened_from(found.lhs), _widened_from(found.rhs)}
+    return types.pop() if len(types) == 1 else None
+
+
+def _widened_from(value: SSAValue) -> object | None:
+    op = value.owner
+    source = element_type(op.operand.type) if isinstance(op, CastOp) else None
+    return source if source in NARROW else None
+
+
+def _fits(sizes: Sizes, product: Product) -> bool:
+    """Whether the tiles of a product hold an atom, whichever factor is on the left."""
+    depth = max(sizes.tile[i] for i in product.reduction.indices)
+    return min(sizes.tile[product.row], sizes.tile[product.column], depth) >= ATOM[0]
+
+
+def _sizes_of(facts: Facts, schedule: ScheduleAttr) -> Sizes:
+    """The tile extents of a schedule."""
+    sizes = Sizes(facts)
+    sizes.tile.update(zip(facts.free, (b.data for b in schedule.block), strict=True))
+    indices = [i for r in facts.reductions for i in r.indices]
+    sizes.tile.update(zip(indices, (c.data for c in schedule.chunk), strict=True))
+    return sizes
