@@ -1,6 +1,8 @@
-"""Random graphs: right at every level, or refused."""
+"""Random graphs: right at every level, or refused. `python -m fuzz --count 5000 --level kernel` runs more of them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,11 @@ from conformance.opdb import judge_call
 from conformance.tracing import Tracer, tracer
 from fuzz.graphs import Generator
 
+from deplodock.passes.decomposition import get_decompositions
+
+FOUND = [(200, 12, "kernel"), (275, 12, "kernel"), (316, 8, "loop"), (1036, 10, "kernel")]
+"""Programs that once were wrong or crashed: seed, how many operators it draws, and where."""
+
 
 @pytest.fixture(scope="module")
 def traced():
@@ -18,16 +25,51 @@ def traced():
         yield t
 
 
-def _failures(t: Tracer, seeds: range, level: str) -> list[str]:
+def _failures(t: Tracer, seeds: range | list[int], level: str, steps: int = 8) -> list[str]:
     found: list[str] = []
+    rights = 0
     for seed in seeds:
-        program = Generator(seed).draw(8)
+        program = Generator(seed).draw(steps)
         kind, reason = judge_call(t, program, program.inputs, execute=down_to(level))
+        rights += kind == "right"
         if kind in ("wrong", "crash"):
             found.append(f"seed {seed}: {kind}: {reason}\n{program}")
+    assert found or rights >= 0.9 * len(seeds)  # most programs are ones that can be compiled
     return found
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_at_the_tensor_level(traced: Tracer, first: int) -> None:
     assert not _failures(traced, range(first, first + 50), "tensor")
+
+
+@pytest.mark.parametrize("level", ["loop", "tile"])
+def test_at_the_levels_between(traced: Tracer, level: str) -> None:
+    assert not _failures(traced, range(300, 330), level)
+
+
+@pytest.mark.parametrize("first", range(400, 480, 40))
+def test_in_the_simulator(traced: Tracer, first: int) -> None:
+    assert not _failures(traced, range(first, first + 40), "kernel", 10)
+
+
+def test_as_printed_cuda(traced: Tracer) -> None:
+    assert not _failures(traced, range(500, 510), "cuda")
+
+
+@pytest.mark.parametrize(("seed", "steps", "level"), FOUND)
+def test_what_was_found(traced: Tracer, seed: int, steps: int, level: str) -> None:
+    assert not _failures(traced, [seed], level, steps)
+
+
+def test_programs_follow_from_their_seed() -> None:
+    assert str(Generator(7).draw(10)) == str(Generator(7).draw(10))
+    assert len({str(Generator(seed).draw(10)) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize(("name", "planted"), [("amax", "amin"), ("sin", "cos"), ("maximum", "minimum")])
+def test_a_planted_bug_is_found(traced: Tracer, monkeypatch: pytest.MonkeyPatch, name: str, planted: str) -> None:
+    table: Any = get_decompositions()
+    monkeypatch.setitem(table, name, table[planted])
+    programs = (Generator(seed).draw(8) for seed in range(200))
+    assert any(judge_call(traced, program, program.inputs)[0] == "wrong" for program in programs)

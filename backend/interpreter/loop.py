@@ -54,6 +54,9 @@ class LoopFunctions(InterpreterFunctions):
 
     @impl(loop.NestOp)
     def nest(self, interpreter: Interpreter, op: loop.NestOp, args: PythonValues) -> PythonValues:
+        if 0 in op.shape:  # nothing in it happens, not even a load of what is not there
+            types = [r.type for r in op.results]
+            return tuple(np.zeros(shape_of(t), self.domain.dtype(element_type(t))) for t in types)
         self.shape = op.shape
         self.sizes = reduction_sizes(op)
         values = self._enter(op.body.block.args, [(0, n) for n in op.shape], 0)
@@ -82,9 +85,11 @@ class LoopFunctions(InterpreterFunctions):
     def reduce(self, interpreter: Interpreter, op: loop.ReduceOp, args: PythonValues) -> PythonValues:
         """All iterations at once, or in pieces where that would need too large an array."""
         ranges = [(0, n) for n in op.shape]
+        element = op.result.type
+        if 0 in op.shape:
+            return (self.domain.constant(identity(op.kind.data, element), element),)
         if self.range is not None and isinstance(op.parent_op(), loop.StagedReduceOp):
             ranges[0] = self.range
-        element = op.result.type
         pieces = min(math.ceil(self.sizes.get(op, 1) / MAX_ELEMENTS), ranges[0][1] - ranges[0][0]) if ranges else 1
         if pieces <= 1:
             return (self._reduce_range(interpreter, op, ranges),)
