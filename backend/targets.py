@@ -70,6 +70,6 @@ def get_target(name: str) -> Target:
     """The target called `name`; raises TargetError, which lists those that are known."""
     if name in TARGETS:
         return TARGETS[name]
-    close = get_close_matches(name, TARGETS, 1)
+    close = get_close_matches(str(name), TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""
     raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)})", argument="target")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..errors import CaptureError
 from .capture import CapturedProgram, capture
 from .compilation import Compilation
 from .executors import Executor, make_executor
@@ -57,6 +58,9 @@ def compile(
     `simulator`, `reference`). The result takes and gives torch tensors. Raises CompileError, or a subclass of it, for
     whatever is not understood.
     """
+    if not isinstance(example_args, tuple | list):
+        kind = type(example_args).__name__
+        raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
     captured = capture(module_or_function, tuple(example_args), dict(example_kwargs or {}))
     compiled = CompiledFunction(captured, target, executor)
     compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call

@@ -6,6 +6,7 @@ dynamic shapes or a data type that we do not know, is refused by name.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import operator
@@ -13,10 +14,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
@@ -76,7 +79,19 @@ class CapturedProgram:
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if (problem := _unlike(leaf, example)) is not None:
                 raise ShapeError(problem, argument=f"input {i}")
-        return [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        for _, changed in self.updates:
+            self._check_alone(tensors, changed)
+        return tensors
+
+    def _check_alone(self, tensors: Sequence[torch.Tensor], changed: int) -> None:
+        """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
+        compiled for arguments that do not."""
+        first, last = _extent(tensors[changed])
+        if torch._debug_has_internal_overlap(tensors[changed]) == 1 or any(
+            i != changed and max(first, _extent(t)[0]) < min(last, _extent(t)[1]) for i, t in enumerate(tensors)
+        ):
+            raise ShapeError("changed in place, and shares memory", argument=self.bindings[changed].name)
 
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
         """The Python result from the results of `@main`, after carrying out updates.
@@ -104,12 +119,23 @@ class CapturedProgram:
         return [found[i] for i in sorted(found)]
 
 
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses that a tensor's elements lie between; the same twice if there are none."""
+    first = tensor.data_ptr()
+    if not tensor.numel():
+        return first, first
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (last + 1) * tensor.element_size()
+
+
 def _unlike(value: Any, example: Any) -> str | None:
     if not isinstance(example, torch.Tensor):
         same = type(value) is type(example) and (value == example or value != value and example != example)
         return None if same else f"{value!r} where the program was compiled for {example!r}"
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} where a tensor is needed"
+    if value.is_meta:
+        return "a tensor without contents, on the meta device"
     if value.shape != example.shape or value.dtype != example.dtype:
         return (
             f"a tensor {str(value.dtype)[6:]}{list(value.shape)} where the program was compiled for "
@@ -145,11 +171,18 @@ def capture(
     )
 
 
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+
+
 class _Function(torch.nn.Module):
-    """A function as a module, with the function's own signature."""
+    """A function, or another object that can be called, as a module with the function's own signature."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        if not callable(function):
+            raise CaptureError(f"neither a module nor a function: {type(function).__name__}")
+        if not isinstance(function, _FUNCTIONS):
+            function = function.__call__  # whose code PyTorch can find
         try:
             self.__signature__ = inspect.signature(function)
             self.forward = function
@@ -169,7 +202,7 @@ def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             for target in [t for t in table if _is_ours(t)]:
                 del table[target]
             return exported.run_decompositions(table)
-    except Exception as error:  # whatever PyTorch raises, of hundreds of kinds
+    except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
 
 
@@ -191,18 +224,22 @@ def _is_ours(target: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's warnings about itself, and its logs of errors that are raised anyway."""
+    """Without PyTorch's warnings about itself, and the logs and graphs it prints of errors that are raised anyway."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), patch.object(_trace, "print", _print_nothing, create=True):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
 
 
-def _reason(error: Exception) -> str:
+def _print_nothing(*values: object, **options: object) -> None:
+    """What `print` is to PyTorch's exporter, which shows the graph of a failed export on stderr."""
+
+
+def _reason(error: BaseException) -> str:
     """The first line of an error, without the graph that PyTorch prints after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
@@ -221,6 +258,10 @@ def _bind_inputs(
         leaf = user
         user += spec.kind == InputKind.USER_INPUT
         if not isinstance(spec.arg, TensorArgument):
+            if spec.kind == InputKind.TOKEN:
+                raise UnsupportedError(
+                    "an operator with effects is not supported", operator=_effect(nodes[spec.arg.name])
+                )
             if spec.kind != InputKind.USER_INPUT:
                 raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
             continue
@@ -234,6 +275,12 @@ def _bind_inputs(
             bindings.append(_bind_state(exported, spec))
         values.append(nodes[spec.arg.name])
     return bindings, values
+
+
+def _effect(token: torch.fx.Node) -> str:
+    """The operator that PyTorch orders by `token`."""
+    targets = [a for user in token.users for a in user.args if isinstance(a, torch._ops.OpOverload)]
+    return str(targets[0]) if targets else token.name
 
 
 def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:

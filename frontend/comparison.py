@@ -2,8 +2,8 @@
 
 The tolerance is not a constant: it follows from the rounding of the data types that the program computes and stores
 in, and from the lengths of its reductions. With unit roundoff u, a sum of n terms in any order is off by about
-u * sqrt(n) relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8), each
-narrowing cast by the narrower type's u.
+u * sqrt(n) relative to the size of its terms (Higham, "Accuracy and Stability of Numerical Algorithms", section 2.8),
+each narrowing cast by the narrower type's u.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class _Splitter(ast.NodeTransformer):
         last = tree.body[-1]
         assert isinstance(last, ast.Expr)
         value: ast.expr = self.visit(last.value)
-        if not body and not self._depends(value) or isinstance(value, ast.Name) and value.id in self.inputs:
+        if not body and (not self._depends(value) or isinstance(value, ast.Name) and value.id in self.inputs):
             self._refuse(value)
         direct = None if body else self._direct_call(value)
         if direct is not None:
@@ -228,7 +228,7 @@ class _Splitter(ast.NodeTransformer):
         return not any(n.id in local for n in loaded)
 
     def _fresh(self, stem: str) -> str:
-        taken = [*self.namespace, *self.computed]
+        taken = [*self.namespace, *self.computed, *dir(builtins)]  # the value of `float("nan")` is not `float`
         if stem not in taken:
             return stem
         return next(f"{stem}{i}" for i in range(1, len(taken) + 2) if f"{stem}{i}" not in taken)

@@ -41,6 +41,7 @@ class GraphImporter:
                 value = self._block.insert_arg(tensor_type(node.meta["val"]), len(self._block.args))
             except CompileError as error:
                 error.argument = name
+                error.location = error.location or _text(self._place)
                 raise
             value.name_hint = _unique(name_hint(name), taken)
             self._values[node.name] = value
@@ -52,13 +53,20 @@ class GraphImporter:
             if node.op != "call_function":
                 if node.op in ("placeholder", "output"):
                     continue
-                raise UnsupportedError(f"a graph node of kind {node.op} is not supported")
+                place = next(
+                    (p for n in (node, *node.users) if (p := innermost(n.meta.get("stack_trace")))), self._place
+                )
+                raise UnsupportedError(
+                    "control flow, or another operator that takes a graph, is not supported",
+                    operator=next((_target_name(n.target) for n in node.users), node.op),
+                    location=_text(place),
+                )
             place = innermost(node.meta.get("stack_trace")) or self._place
             try:
                 self._import_call(node, place)
             except CompileError as error:
                 error.operator = error.operator or str(node.target)
-                error.location = error.location or (f"{place[0]}:{place[1]}" if place else None)
+                error.location = error.location or _text(place)
                 raise
 
     def argument_index(self, name: str) -> int | None:
@@ -150,6 +158,10 @@ def _with_numbers(name: str, arguments: dict[str, Any]) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float)
+
+
+def _text(place: tuple[str, int] | None) -> str | None:
+    return f"{place[0]}:{place[1]}" if place else None
 
 
 def _named(node: Node, target: torch._ops.OpOverload) -> dict[str, Any]:

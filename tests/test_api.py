@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -87,3 +89,64 @@ def test_torch_compile_backend() -> None:
     compiled = torch.compile(block, backend="deplodock")
     with torch.no_grad():
         torch.testing.assert_close(compiled(x)["sum"], block(x)["sum"], rtol=1e-5, atol=1e-5)
+
+
+class Shifted:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by
+
+    by = 2.0
+
+
+def test_any_callable_object() -> None:
+    x = torch.randn(3)
+    torch.testing.assert_close(deplodock.compile(Shifted(), (x,))(x), x + 2)
+
+
+def branch(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(p, lambda a: a + 1, lambda a: a - 1, (x,))
+
+
+X = torch.randn(3, 3)
+REFUSED = {
+    "not callable": (3, (X,), "int"),
+    "a tensor for the arguments": (torch.relu, X, "example_args.*Tensor"),
+    "no arguments": (torch.relu, None, "example_args.*NoneType"),
+    "exits": (lambda x: sys.exit(3), (X,), r"test_api\.py:\d+.*SystemExit"),
+    "control flow": (branch, (torch.tensor(True), X), r"test_api\.py:\d+: cond: control flow"),
+    "effects": (torch.linalg.inv, (X,), "linalg"),
+    "complex": (torch.relu, (torch.randn(3, dtype=torch.complex64),), "complex64"),
+    "branch on data": (lambda x: x if x.sum() > 0 else -x, (X,), r"test_api\.py:\d+"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_one_line(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    function, args, message = REFUSED[name]
+    with pytest.raises(deplodock.CompileError, match=message) as caught:
+        deplodock.compile(function, args)  # pyright: ignore[reportArgumentType]
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_changed_in_place_may_not_share_memory() -> None:
+    def add_one(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return b * 2
+
+    store = torch.arange(6.0)
+    compiled = deplodock.compile(add_one, (torch.zeros(3), torch.zeros(3)))
+    torch.testing.assert_close(compiled(store[:3], store[3:]), store[3:] * 2)  # parts that do not meet
+    torch.testing.assert_close(store[:3], torch.arange(3.0) + 1)
+    for a, b in ((store[:3], store[2:5]), (store[:1].expand(3), torch.zeros(3))):
+        with pytest.raises(deplodock.CompileError, match="a: changed in place, and shares memory"):
+            compiled(a, b)
+
+
+def test_arguments_without_plain_memory() -> None:
+    x = torch.randn(3)
+    compiled = deplodock.compile(torch.relu, (x,), executor="simulator")
+    negative = torch._neg_view(x)
+    torch.testing.assert_close(compiled(negative), torch.relu(-x))
+    with pytest.raises(deplodock.CompileError, match="meta"):
+        compiled(x.to("meta"))
