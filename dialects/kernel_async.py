@@ -1,7 +1,8 @@
 """Asynchronous copies of the kernel dialect: from global to shared memory, without registers and without waiting.
 
-A thread issues copies, closes a group of them with `kernel.async_commit`, and waits until all but its newest groups have
-arrived. Then it sees what it copied itself; what other threads copied it sees behind a barrier after their waits.
+A thread issues copies, closes a group of them with `kernel.async_commit`, and waits until all but its newest groups
+have arrived.
+Then it sees what it copied itself; what other threads copied it sees behind a barrier after their waits.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class CopyAsyncOp(MemoryAccess):
 
     ```
     kernel.cp_async %x[%i, %k] regs [[0, 1], [0, 2], [8, 0]] vec 4 where (%i) steps [[0], [0], [8]] in [0:100]
-         to %s[%o] xor regs [[1], [2], [64]] if %p : memref<100x64xf32> (index, index, index), memref<1024xf32, "shared">
+         to %s[%o] xor regs [[1], [2], [64]] if %p
+         : memref<100x64xf32> (index, index, index), memref<1024xf32, "shared">
     ```
     """
 

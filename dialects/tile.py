@@ -56,7 +56,7 @@ from .layouts import LayoutAttr, SharedAttr
 from .payload import element_type, shape_of, with_element
 from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
-from .tile_async import AwaitOp, StageAsyncOp
+from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 
 
 NARROW = (bf16, f16)
@@ -490,6 +490,7 @@ Tile = Dialect(
         ConvertLayoutOp,
         StageOp,
         StageAsyncOp,
+        CommitOp,
         AwaitOp,
     ],
     [ScheduleAttr, LayoutAttr, SharedAttr],

@@ -29,7 +29,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
+from xdsl.traits import MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
@@ -42,9 +42,8 @@ from .payload import element_type, shape_of
 class StageAsyncOp(IRDLOperation):
     """A tile of a buffer, on its way to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
 
-    `by` says who copies what, in units that each thread copies at once. Copies that stand one behind another in a
-    block, with nothing but index arithmetic between them, are one group; `tile.await` counts groups. Where the
-    predicate is false nothing is copied, and the tile must never be awaited.
+    `by` says who copies what. `tile.commit` closes a group of copies, `tile.await` counts groups. Where the predicate
+    is false nothing is copied, and the tile must never be read.
 
     ```
     %x = tile.stage_async %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 32)>](%k)
@@ -94,6 +93,23 @@ class StageAsyncOp(IRDLOperation):
             raise VerifyException(f"stages into shared memory, not as {self.result.type}")
         if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
             raise VerifyException("buffer and tile have one element type")
+
+
+@irdl_op_definition
+class CommitOp(IRDLOperation):
+    """Close a group: all copies since the last group.
+
+    ```
+    tile.commit
+    ```
+    """
+
+    name = "tile.commit"
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 def is_in_shared(t: Attribute) -> bool:

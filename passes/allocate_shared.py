@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -10,7 +11,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from ..backend.targets import get_target
-from ..dialects.kernel import BarrierOp, FuncOp, SharedOp
+from ..dialects.kernel import BarrierOp, FuncOp, SharedOp, SlotOp
 from ..dialects.kernel_access import memory_bytes
 from ..dialects.locations import location_text
 from ..errors import ScheduleError
@@ -70,11 +71,20 @@ def lifetimes(func: FuncOp) -> list[Lifetime]:
     found: list[Lifetime] = []
     for op in numbering.start:
         if isinstance(op, SharedOp):
-            users = [_in_block_of(op, use.operation) for use in op.result.uses]
+            users = [_in_block_of(op, user) for user in _users(op)]
             first = min((numbering.start[u] for u in users), default=numbering.start[op])
             last = max((numbering.end[u] for u in users), default=numbering.start[op])
             found.append(Lifetime(op, memory_bytes(op.result.type), first, last))
     return found
+
+
+def _users(op: SharedOp) -> Iterator[Operation]:
+    """Who uses a buffer, itself or a slot of it."""
+    for use in op.result.uses:
+        yield use.operation
+        if isinstance(use.operation, SlotOp):
+            for inner in use.operation.result.uses:
+                yield inner.operation
 
 
 def _in_block_of(op: SharedOp, user: Operation) -> Operation:

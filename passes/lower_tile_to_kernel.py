@@ -17,7 +17,7 @@ from ..dialects.linear_layout import LANE_BITS, Linear, log2
 from ..dialects.locations import location_text
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, shared_of
-from .tile_to_kernel import accesses, shared
+from .tile_to_kernel import accesses, rings, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_host
@@ -81,6 +81,7 @@ class _Kernel:
         for old, new in zip(op.buffers, block.args, strict=True):
             new.name_hint = old.name_hint
             self.values[old] = new
+        self.rings = rings.Rings(op)
         self._layouts: dict[Attribute, Linear] = {}
 
     def lower(self) -> kernel.FuncOp:
@@ -234,12 +235,32 @@ class _Kernel:
         at = layout_in_shared(op.result)
         self.values[op.result] = shared.stage(self.out, self.of(op.source), self.layout(op.source), at, hint)
 
+    def lower_stage_async(self, op: tile.StageAsyncOp) -> None:
+        ring, offset = self.rings.destination(op)
+        target = ring.slot(self.out, offset, f"{op.result.name_hint or 'tile'}_next")
+        layout = rings.copier(op).compact()[0]
+        places = Places(self.out, layout, op.symbols, [self.values[s] for s in op.symbols], rings.below(op))
+        predicate = None if op.predicate is None else self.of(op.predicate)
+        rings.copy_async(self.out, op, self.of(op.source), places, target, predicate)
+        self.values[op.result] = offset
+
+    def lower_commit(self, op: tile.CommitOp) -> None:
+        self.out.add_op(kernel.AsyncCommitOp())
+
+    def lower_await(self, op: tile.AwaitOp) -> None:
+        self.out.add_op(kernel.AsyncWaitOp(op.pending.data))
+        for old, new in zip(op.tiles, op.res, strict=True):
+            hint = new.name_hint or "tile"
+            self.values[new] = self.rings.of_tile[old].slot(self.out, self.values[old], hint)
+
     def lower_for(self, op: scf.ForOp) -> None:
-        starts = [self.of(v) for v in op.iter_args]
+        pipelines = self.rings.pipelines.get(op, [])
+        starts = [self.of(v) for v in op.iter_args] + rings.entry_values(self.out, pipelines)
         lb, ub, step = self.of(op.lb), self.of(op.ub), self.of(op.step)
         body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
-        for old, new in zip(op.body.block.args, body.args, strict=True):
+        for old, new in zip(op.body.block.args, body.args, strict=False):
             self.define(old, new)
+        rings.enter(pipelines, body)
         loop = scf.ForOp(lb, ub, step, starts, body)
         loop.attributes.update(op.attributes)
         with self.out.inside(body):
@@ -247,11 +268,13 @@ class _Kernel:
             last = op.body.block.last_op
             assert isinstance(last, scf.YieldOp)
             self.out.location = last.location
-            self.out.add_op(scf.YieldOp(*(self.of(v) for v in last.operands)))
+            self.out.add_op(scf.YieldOp(*(self.of(v) for v in last.operands), *rings.freed(pipelines, body)))
         self.out.location = op.location
         self.out.add_op(loop)
-        for old, new in zip(op.results, loop.results, strict=True):
+        for old, new in zip(op.results, loop.results, strict=False):
             self.define(old, new)
+        if pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
+            self.out.add_op(kernel.AsyncWaitOp(0))
 
 
 _LOWERINGS: dict[type[Operation], Lowering] = {
@@ -263,5 +286,8 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.DotOp: _Kernel.lower_dot,
     tile.ConvertLayoutOp: _Kernel.lower_convert,
     tile.StageOp: _Kernel.lower_stage,
+    tile.StageAsyncOp: _Kernel.lower_stage_async,
+    tile.CommitOp: _Kernel.lower_commit,
+    tile.AwaitOp: _Kernel.lower_await,
     scf.ForOp: _Kernel.lower_for,
 }

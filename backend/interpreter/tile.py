@@ -131,6 +131,28 @@ class TileFunctions(InterpreterFunctions):
         values = _ranked(source[places] if places else source, 1 + len(dims))
         return (values if mask.all() else np.where(mask, values, fill),)
 
+    @impl(tile.StageAsyncOp)
+    def stage_async(self, interpreter: Interpreter, op: tile.StageAsyncOp, args: PythonValues) -> PythonValues:
+        """The tile as it arrives; where nothing is copied it holds what nobody may read."""
+        element, count = element_type(op.result.type), len(op.symbols)
+        dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + count])
+        copied = active if op.predicate is None else active & _ranked(args[-1], 1).reshape((-1,) + (1,) * len(dims))
+        mask = inside(op.domain, dims, symbols) & copied
+        zero, nothing = self.domain.constant(0, element), self.domain.constant(float("nan"), element)
+        if 0 in args[0].shape:
+            return (np.where(copied, zero, nothing),)
+        places = coordinates(op.map.data, args[0].shape, dims, symbols, mask)
+        values = _ranked(args[0][places] if places else args[0], 1 + len(dims))
+        return (np.where(mask, values, np.where(copied, zero, nothing)),)
+
+    @impl(tile.CommitOp)
+    def commit(self, interpreter: Interpreter, op: tile.CommitOp, args: PythonValues) -> PythonValues:
+        return ()
+
+    @impl(tile.AwaitOp)
+    def await_(self, interpreter: Interpreter, op: tile.AwaitOp, args: PythonValues) -> PythonValues:
+        return args
+
     @impl(tile.StoreOp)
     def store(self, interpreter: Interpreter, op: tile.StoreOp, args: PythonValues) -> PythonValues:
         value, buffer = args[0], args[1]

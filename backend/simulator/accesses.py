@@ -7,11 +7,13 @@ import numpy as np
 from ...dialects import kernel
 from ..interpreter.domains import Array
 from .machine import Access, Machine
-from .memory import GlobalBuffer, SharedBuffer
+from .memory import GlobalBuffer, SharedBuffer, cells_of
 from .report import Kind
 
 
-def load_global(machine: Machine, op: kernel.LoadOp, buffer: GlobalBuffer, access: Access, fill: Array) -> Array:
+def load_global(
+    machine: Machine, op: kernel.LoadOp | kernel.CopyAsyncOp, buffer: GlobalBuffer, access: Access, fill: Array
+) -> Array:
     """Registers from global memory."""
     machine.aligned(op, access, buffer.itemsize)
     machine.measure_global(op, access, buffer)
@@ -62,12 +64,6 @@ def _spread(access: Access, flags: Array) -> Array:
     return where
 
 
-def _cells(buffer: SharedBuffer, block: Array, thread: Array, place: Array) -> tuple[tuple[Array, Array], Array]:
-    """Every shadow cell of the accesses, as ((block, cell), thread); an element's cells lie next to each other."""
-    cells = buffer.start + place[:, None] * buffer.cells + np.arange(buffer.cells)
-    return (np.repeat(block, buffer.cells), cells.reshape(-1)), np.repeat(thread, buffer.cells)
-
-
 def _elements(flags: Array, buffer: SharedBuffer) -> Array:
     """Where any cell of an element is flagged."""
     return np.asarray(flags.reshape(-1, buffer.cells).any(axis=1))
@@ -87,12 +83,13 @@ def load_shared(
 
 def _check_reads(machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer: SharedBuffer, access: Access) -> None:
     block, thread, place = access.selected()
-    at, threads = _cells(buffer, block, thread, place)
+    at, threads = cells_of(buffer, block, thread, place)
     found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)
     mistakes: tuple[tuple[Kind, Array, str], ...] = (
         ("uninitialised", found.uninitialised, "{who} reads shared memory that was never written"),
         ("overlap", found.foreign, "{who} reads shared memory that was last written through another buffer"),
-        ("race", found.race, "{who} reads what another thread writes, with no barrier in between"),
+        ("race", found.race & ~found.flying, "{who} reads what another thread writes, with no barrier in between"),
+        ("in flight", found.flying, "{who} reads what an asynchronous copy may still be writing"),
     )
     for kind, flags, text in mistakes:
         if flags.any():
@@ -108,10 +105,11 @@ def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, acc
     if not machine.shadowed:
         buffer.data[block, place] = value
         return
-    at, threads = _cells(buffer, block, thread, place)
+    at, threads = cells_of(buffer, block, thread, place)
     owned = machine.shadow.owner[at].reshape(-1, buffer.cells) == buffer.number
     unchanged = owned.all(axis=1) & machine.domain.same(buffer.data[block, place], value)
     race = machine.shadow.write(at, threads, machine.epoch[at[0]], buffer.number, np.repeat(unchanged, buffer.cells))
+    race |= machine.shadow.flying[at]
     buffer.data[block, place] = value
     differs = ~machine.domain.same(buffer.data[block, place], value)
     race = _elements(race, buffer)

@@ -12,6 +12,7 @@ from ...dialects import kernel
 from ...dialects.payload import shape_of
 from ...errors import ExecutionError
 from ..interpreter.domains import TypedDomain, numpy_dtype
+from .copies import Copies
 from .machine import Machine
 from .memory import GlobalBuffer, Shadow, SharedBuffer, poison
 from .report import KernelCounts, Report
@@ -64,7 +65,7 @@ class HostFunctions(InterpreterFunctions):
             )
             place_shared(machine, func)
             outer = getattr(self.threads, "machine", None)
-            self.threads.machine = machine
+            self.threads.machine, self.threads.copies = machine, Copies()
             interpreter.run_ssacfg_region(func.body, tuple(buffers), func.sym_name.data)
             if outer is not None:
                 self.threads.machine = outer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,10 @@ from .traffic import moved, sectors, wavefronts
 
 MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
+
+
+Mover = kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp | kernel.CopyAsyncOp
+"""What accesses memory."""
 
 
 def ranked(x: Array, rank: int) -> Array:
@@ -78,7 +83,7 @@ class Machine:
 
     def locate(
         self,
-        op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp,
+        op: Mover,
         shape: tuple[int, ...],
         coordinates: tuple[Array, ...],
         checks: tuple[Array, ...],
@@ -88,12 +93,12 @@ class Machine:
         full = (*self.active.shape, registers)
         mask = np.broadcast_to(self.active[:, :, None], full)
         for c, (lo, hi) in enumerate(op.bounds):
-            value = self._index(checks[c], [s[c] for s in op.check_steps], xor)
+            value = self.register_places(checks[c], [s[c] for s in op.check_steps], xor)
             mask = mask & (lo <= value) & (value < hi)
         place = np.zeros(full, np.int64)
         legal = mask
         for d, extent in enumerate(shape):
-            value = np.broadcast_to(self._index(coordinates[d], [b[d] for b in op.reg_bases], xor), full)
+            value = np.broadcast_to(self.register_places(coordinates[d], [b[d] for b in op.reg_bases], xor), full)
             outside = mask & ((value < 0) | (value >= extent))
             if outside.any():
                 at = int(value[tuple(np.argwhere(outside)[0])])
@@ -103,14 +108,15 @@ class Machine:
             place = place * extent + value
         return Access(np.where(legal, place, 0), legal)
 
-    def _index(self, value: Array, bases: list[int], xor: bool) -> Array:
+    def register_places(self, value: Array, bases: Sequence[int], xor: bool) -> Array:
+        """`value`, one for each thread, in every register: with the bases of the set bits of the register's number."""
         offsets = register_offsets(tuple(bases), xor)
         value = np.asarray(value)
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
     def aligned(
-        self, op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp, access: Access, itemsize: int, offset: int = 0
+        self, op: Mover, access: Access, itemsize: int, offset: int = 0
     ) -> None:
         """Report accesses of several elements that are not aligned to their size."""
         vec = op.vec.data
@@ -120,9 +126,9 @@ class Machine:
         first = (access.place[:, :, ::vec] * itemsize + offset) % width != 0
         self.find("misaligned", op, first & access.mask[:, :, ::vec], f"{{who}}: an access of {width} bytes")
 
-    def measure_global(self, op: kernel.LoadOp | kernel.StoreOp, access: Access, buffer: GlobalBuffer) -> None:
+    def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
         """Count bytes for all blocks, sectors for the first."""
-        table = self.counts.loaded if isinstance(op, kernel.LoadOp) else self.counts.stored
+        table = self.counts.stored if isinstance(op, kernel.StoreOp) else self.counts.loaded
         position = self.buffers.get(id(buffer), -1)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
         table[position] = table.get(position, 0) + size
@@ -132,7 +138,7 @@ class Machine:
             self.counts.ideal_sectors += least
 
     def measure_shared(
-        self, op: kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp, access: Access, buffer: SharedBuffer
+        self, op: Mover, access: Access, buffer: SharedBuffer
     ) -> None:
         """Count wavefronts of the first block."""
         if self.measured:

@@ -68,6 +68,12 @@ class SharedBuffer:
         return numpy_dtype(self.element).itemsize
 
 
+def cells_of(buffer: SharedBuffer, block: Array, thread: Array, place: Array) -> tuple[tuple[Array, Array], Array]:
+    """Every shadow cell of the accesses, as ((block, cell), thread); an element's cells lie next to each other."""
+    cells = buffer.start + place[:, None] * buffer.cells + np.arange(buffer.cells)
+    return (np.repeat(block, buffer.cells), cells.reshape(-1)), np.repeat(thread, buffer.cells)
+
+
 @dataclass
 class Races:
     """Per access, whether it broke a rule: one bool each."""
@@ -75,6 +81,7 @@ class Races:
     uninitialised: Array
     foreign: Array
     race: Array
+    flying: Array
 
 
 @dataclass
@@ -88,12 +95,15 @@ class Shadow:
     reader: Array = field(init=False)
     read_epoch: Array = field(init=False)
     owner: Array = field(init=False)
+    flying: Array = field(init=False)
+    """Whether an asynchronous copy may still write the cell."""
 
     def __post_init__(self) -> None:
         shape = (self.blocks, self.cells)
         self.writer, self.reader = np.full(shape, NOBODY, np.int32), np.full(shape, NOBODY, np.int32)
         self.write_epoch, self.read_epoch = np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
         self.owner = np.full(shape, -1, np.int16)
+        self.flying = np.zeros(shape, np.bool_)
 
     def read(self, at: tuple[Array, Array], thread: Array, epoch: Array, owner: int) -> Races:
         """`thread` reads the cells `at` (block, cell), `epoch` barriers into the kernel, through buffer `owner`."""
@@ -107,7 +117,7 @@ class Shadow:
         self._mark(self.reader, at, lost)
         # A cell that two threads read keeps MANY even if the last of them stored its own number above.
         self._mark(self.reader, at, others)
-        return Races(nothing, foreign, race)
+        return Races(nothing, foreign, race, self.flying[at])
 
     def write(self, at: tuple[Array, Array], thread: Array, epoch: Array, owner: int, unchanged: Array) -> Array:
         """`thread` writes the cells; returns where that races with an earlier access. Writing what is there already

@@ -22,6 +22,7 @@ from ...dialects.tensor import Kind
 from ...errors import ExecutionError
 from ..interpreter.domains import Array, TypedDomain, reduce_value
 from ..interpreter.tile import trips
+from . import copies
 from .accesses import load_global, load_shared, store_global, store_shared
 from .machine import Access, Machine, ranked
 from .matrices import load_matrices, multiply
@@ -45,6 +46,7 @@ class KernelFunctions(InterpreterFunctions):
     """One thread's program for all threads; `machine` is the launch in progress."""
 
     machine: Machine
+    copies: copies.Copies
 
     def __init__(self, domain: TypedDomain) -> None:
         self.domain = domain
@@ -105,11 +107,39 @@ class KernelFunctions(InterpreterFunctions):
         return ()
 
     def _access(
-        self, op: kernel.LoadOp | kernel.StoreOp, buffer: GlobalBuffer | SharedBuffer, places: dict[int, Array]
+        self, op: kernel.LoadOp | kernel.StoreOp | kernel.CopyAsyncOp, buffer: GlobalBuffer | SharedBuffer, places: dict[int, Array]
     ) -> Access:
         shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
         coordinates = tuple(places[id(c)] for c in op.coordinates)
         return self.machine.locate(op, shape, coordinates, tuple(places[id(c)] for c in op.checks))
+
+    @impl(kernel.SlotOp)
+    def slot(self, interpreter: Interpreter, op: kernel.SlotOp, args: PythonValues) -> PythonValues:
+        return (copies.slot(args[0], op, args[1]),)
+
+    @impl(kernel.CopyAsyncOp)
+    def copy_async(self, interpreter: Interpreter, op: kernel.CopyAsyncOp, args: PythonValues) -> PythonValues:
+        values = {id(o): v for o, v in zip(op.operands, args, strict=True)}
+        machine, outer = self.machine, self.machine.active
+        if op.predicate is not None:
+            machine.active = outer & ranked(values[id(op.predicate)], 2)
+        source, target = values[id(op.memory)], values[id(op.target)]
+        access = self._access(op, source, values)
+        happens = np.broadcast_to(machine.active[:, :, None], access.mask.shape)
+        place = copies.places(machine, op, values[id(op.place)])
+        copies.start_copy(machine, self.copies, op, source, target, access, place, happens)
+        machine.active = outer
+        return ()
+
+    @impl(kernel.AsyncCommitOp)
+    def async_commit(self, interpreter: Interpreter, op: kernel.AsyncCommitOp, args: PythonValues) -> PythonValues:
+        copies.commit(self.machine, self.copies, op)
+        return ()
+
+    @impl(kernel.AsyncWaitOp)
+    def async_wait(self, interpreter: Interpreter, op: kernel.AsyncWaitOp, args: PythonValues) -> PythonValues:
+        copies.wait(self.machine, self.copies, op)
+        return ()
 
     @impl(kernel.ShuffleXorOp)
     def shuffle_xor(self, interpreter: Interpreter, op: kernel.ShuffleXorOp, args: PythonValues) -> PythonValues:

@@ -55,7 +55,9 @@ class Access:
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
-def plan_access(op: tile.LoadOp | tile.StoreOp, places: Places, memory: MemRefType[Attribute]) -> Access:
+def plan_access(
+    op: tile.LoadOp | tile.StoreOp | tile.StageAsyncOp, places: Places, memory: MemRefType[Attribute]
+) -> Access:
     """Compute where `op` goes: coordinates, the checks that are not always true, and the widest legal access."""
     coordinates = [places.place(places.form(e)) for e in op.map.data.results]
     checks: list[Place] = []

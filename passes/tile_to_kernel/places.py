@@ -6,7 +6,7 @@ adds to it. Expressions that are not linear in the tile's indices, and gathers, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import cast
@@ -44,12 +44,20 @@ class Place:
 class Places:
     """Computes places for one tile of `layout` under given symbols (values of the tile level and what they became)."""
 
-    def __init__(self, out: Emitter, layout: Linear, symbols: Sequence[SSAValue], lowered: Sequence[Index]) -> None:
+    def __init__(
+        self,
+        out: Emitter,
+        layout: Linear,
+        symbols: Sequence[SSAValue],
+        lowered: Sequence[Index],
+        below: Mapping[SSAValue, int] | None = None,
+    ) -> None:
+        """`below` are upper bounds of symbols that hold wherever the places are used."""
         self.out = out
         self.layout = layout
         self.lowered: list[Index] = [uniform_index(out, v) for v in lowered]
         self.divisors = [divisor_of(s) for s in symbols]
-        ranges = [range_of_value(s) for s in symbols]
+        ranges = [_limited(range_of_value(s), (below or {}).get(s)) for s in symbols]
         self.simplifier = Simplifier(layout.shape, ranges)
         self._dims = [dim(i) if n != 1 else Form((), 0) for i, n in enumerate(layout.shape)]
         self._symbols = [
@@ -203,6 +211,13 @@ def _loop_of(value: SSAValue) -> scf.ForOp | None:
     return None
 
 
+def _limited(found: Range, bound: int | None) -> Range:
+    """A range below `bound` as well."""
+    if bound is None or not isinstance(found, tuple):
+        return found
+    return found[0], max(found[0] + 1, min(found[1], bound))
+
+
 def range_of_value(value: SSAValue) -> Range:
     """What is known of a scalar index of the tile level: `(lo, hi)` with lo <= value < hi, or None."""
     if (number := _constant_of(value)) is not None:
@@ -215,6 +230,10 @@ def range_of_value(value: SSAValue) -> Range:
         return lb, lb + (trips - 1) * step + 1
     if isinstance(value, BlockArgument) and isinstance(parent := value.owner.parent_op(), tile.KernelOp):
         return 0, parent.grid_shape[value.index - len(parent.buffers)]
+    if isinstance(value.owner, arith.AddiOp) and value.type == IndexType():
+        lhs, rhs = range_of_value(value.owner.lhs), range_of_value(value.owner.rhs)
+        if isinstance(lhs, tuple) and isinstance(rhs, tuple):
+            return lhs[0] + rhs[0], lhs[1] + rhs[1] - 1
     return None
 
 

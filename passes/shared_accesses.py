@@ -1,0 +1,144 @@
+"""Which accesses to a block's shared memory can touch each other: buffers, their slots, and how loops rotate slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects import scf
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from ..dialects.kernel import LoadOp, SharedOp, SlotOp, StoreOp, is_shared
+from ..dialects.kernel_access import memory_bytes, shape_of_memory
+from ..dialects.kernel_async import CopyAsyncOp
+from ..dialects.kernel_matrix import LdMatrixOp
+from ..dialects.kernel_ranges import constant_index
+from ..dialects.locations import location_text
+from ..errors import CompileError
+
+Slot = SSAValue | int | None
+"""Where in its buffer an access goes, in elements: a value, a constant, or anywhere."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bytes [start, end) of a block's shared memory are read or written; without offsets, buffers are apart.
+
+    In a ring it is only the `slot` of `size` elements that is.
+    """
+
+    buffer: SSAValue
+    start: int | None
+    end: int
+    writes: bool
+    slot: Slot = None
+    size: int = 0
+
+    def conflicts(self, other: Access) -> bool:
+        """Whether the order of the two accesses matters, if different threads make them."""
+        return (self.writes or other.writes) and self.touches(other)
+
+    def touches(self, other: Access) -> bool:
+        """Whether the two may meet in a byte."""
+        if self.buffer is other.buffer:
+            return not _are_apart(self, other)
+        if self.start is None or other.start is None:
+            return False
+        return self.start < other.end and other.start < self.end
+
+    def renamed(self, slots: dict[tuple[SSAValue, Slot], SSAValue]) -> Access:
+        """The access, with its slot called what it is called elsewhere."""
+        new = slots.get((self.buffer, self.slot))
+        return self if new is None else replace(self, slot=new)
+
+
+def _are_apart(a: Access, b: Access) -> bool:
+    """Whether two slots of one buffer are surely different."""
+    if isinstance(a.slot, int) and isinstance(b.slot, int):
+        return abs(a.slot - b.slot) >= max(a.size, b.size)
+    if not isinstance(a.slot, BlockArgument) or not isinstance(b.slot, BlockArgument) or a.slot is b.slot:
+        return False
+    found = rotation_of(a.slot)
+    return found is not None and b.slot in found and _distance(found) >= max(a.size, b.size)
+
+
+def rotation_of(slot: BlockArgument) -> tuple[BlockArgument, ...] | None:
+    """The carried values of a loop that `slot` is one of and that only change places; None if there is more to them."""
+    loop = slot.owner.parent_op()
+    if not isinstance(loop, scf.ForOp) or slot.index == 0:
+        return None
+    yielded = _yielded(loop)
+    found = [slot]
+    while len(found) <= len(yielded):
+        before = yielded[found[-1].index - 1]
+        if before is slot:
+            return tuple(found)
+        if not isinstance(before, BlockArgument) or before.owner is not slot.owner or before.index == 0:
+            return None
+        found.append(before)
+    return None
+
+
+def _distance(rotation: Sequence[BlockArgument]) -> int:
+    """The least distance between the slots with which a rotation starts; 0 if they are not known."""
+    loop = rotation[0].owner.parent_op()
+    assert isinstance(loop, scf.ForOp)
+    starts = [constant_index(loop.iter_args[a.index - 1]) for a in rotation]
+    known = sorted(s for s in starts if s is not None)
+    if len(known) < len(starts):
+        return 0
+    return min((b - a for a, b in zip(known, known[1:], strict=False)), default=0)
+
+
+def _yielded(loop: scf.ForOp) -> Sequence[SSAValue]:
+    last = loop.body.block.last_op
+    return last.operands if isinstance(last, scf.YieldOp) else ()
+
+
+Renaming = dict[tuple[SSAValue, Slot], SSAValue]
+"""(ring, slot) -> what the slot is called elsewhere."""
+
+
+def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming]:
+    """How slots are called as a loop is entered, from the end of an iteration to the next, and behind the loop."""
+    entry: Renaming = {}
+    again: Renaming = {}
+    leaving: Renaming = {}
+    rings: dict[SSAValue, dict[SSAValue, None]] = {}
+    for op in loop.walk():
+        if isinstance(op, SlotOp) and isinstance(op.offset, BlockArgument) and op.offset.owner is loop.body.block:
+            for slot in rotation_of(op.offset) or ():
+                rings.setdefault(slot, {})[op.ring] = None
+    yielded = _yielded(loop)
+    for argument, init, value, result in zip(
+        loop.body.block.args[1:], loop.iter_args, yielded, loop.results, strict=True
+    ):
+        for ring in rings.get(argument, ()):
+            entry[ring, slot_key(init)] = argument
+            again[ring, value] = argument
+            leaving[ring, value] = result
+    return entry, again, leaving
+
+
+def slot_key(value: SSAValue) -> Slot:
+    """A slot by its number, if that is known."""
+    number = constant_index(value)
+    return value if number is None else number
+
+
+def access_of(op: Operation) -> Access | None:
+    """The access to shared memory that `op` makes, if it does. Raises CompileError for memory of unknown origin."""
+    memory = op.target if isinstance(op, CopyAsyncOp) else None
+    if isinstance(op, LoadOp | StoreOp | LdMatrixOp):
+        memory = op.memory
+    if memory is None or not is_shared(memory.type):
+        return None
+    slot, size, buffer = None, 0, memory.owner
+    if isinstance(buffer, SlotOp):
+        slot, size = slot_key(buffer.offset), shape_of_memory(memory.type)[0]
+        memory, buffer = buffer.ring, buffer.ring.owner
+    if not isinstance(buffer, SharedOp):
+        raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
+    start = None if buffer.offset is None else buffer.offset.data
+    end = (start or 0) + memory_bytes(memory.type)
+    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp), slot, size)

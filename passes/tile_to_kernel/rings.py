@@ -1,0 +1,198 @@
+"""Rings: where tiles on their way to shared memory are, and the copies that bring them.
+
+A loop that carries tiles in flight, the oldest first, needs one slot more than it carries: the one that the newest copy
+goes to while the others are full or filling. Here the carried tiles become the offsets of their slots, with the free
+slot carried as well; what an iteration yields is a rotation of them. No slot number is ever computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects import kernel, payload, tile
+from ...dialects.kernel_async import COPY_BYTES
+from ...dialects.layouts import LayoutAttr, bases_of
+from ...dialects.linear_layout import Linear, Shared
+from ...dialects.locations import location_text
+from ...dialects.payload import Predicate, element_type, shape_of
+from ...dialects.tile_async import is_in_shared
+from ...errors import ScheduleError
+from ..tile_layouts import layout_in_shared
+from .accesses import element_bytes, holder_predicate, memory_type, plan_access
+from .emitter import Emitter, Index
+from .places import Places, range_of_value
+from .shared import shared_place
+
+
+@dataclass
+class Ring:
+    """A shared buffer of `slots` slots, each for one tile of type `tile`. `free` is the slot that a copy inside of the
+    loop goes to, while that is being lowered; `buffer` what was allocated."""
+
+    tile: SSAValue
+    slots: int
+    free: Index = 0
+    buffer: SSAValue | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements of a slot."""
+        return layout_in_shared(self.tile).size
+
+    def allocated(self, out: Emitter) -> SSAValue:
+        """The buffer; allocated once."""
+        if self.buffer is None:
+            element = element_type(self.tile.type)
+            hint = f"{self.tile.name_hint or 'tile'}_ring"
+            self.buffer = out.allocate(kernel.SharedOp(element, self.slots * self.size), hint)
+        return self.buffer
+
+    def slot(self, out: Emitter, offset: Index, hint: str) -> SSAValue:
+        """The slot that starts at element `offset`."""
+        return out.emit(kernel.SlotOp(self.allocated(out), out.value(offset), self.size), hint)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Positions of carried values of a loop, from the oldest tile to the newest, that are one ring."""
+
+    ring: Ring
+    positions: tuple[int, ...]
+
+
+@dataclass
+class Rings:
+    """The rings of one kernel, found before it is lowered."""
+
+    op: tile.KernelOp
+    of_tile: dict[SSAValue, Ring] = field(default_factory=dict[SSAValue, Ring])
+    pipelines: dict[Operation, list[Pipeline]] = field(default_factory=dict[Operation, list[Pipeline]])
+    _first_slots: dict[Operation, int] = field(default_factory=dict[Operation, int])
+    _inside: set[Operation] = field(default_factory=set[Operation])
+
+    def __post_init__(self) -> None:
+        for op in self.op.body.walk():
+            if isinstance(op, scf.ForOp):
+                self._read_loop(op)
+        for op in self.op.body.walk():
+            if isinstance(op, tile.StageAsyncOp) and op.result not in self.of_tile:
+                self.of_tile[op.result] = Ring(op.result, 1)
+
+    def _read_loop(self, op: scf.ForOp) -> None:
+        args, yielded = op.body.block.args[1:], yields(op)
+        carried = [i for i, a in enumerate(args) if is_in_shared(a.type)]
+        found: list[Pipeline] = []
+        for i in carried:
+            new = yielded[i].owner
+            if not isinstance(new, tile.StageAsyncOp) or new.parent is not op.body.block:
+                continue
+            chain = [i]
+            while (older := next((p for p in carried if yielded[p] is args[chain[0]]), None)) is not None:
+                chain.insert(0, older)
+            found.append(self._make(op, new, chain))
+        if sorted(p for f in found for p in f.positions) != carried:
+            raise _refused(op, "carries a tile in shared memory that no pipeline of copies brings")
+        if found:
+            self.pipelines[op] = found
+
+    def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
+        ring = Ring(new.result, len(chain) + 1)
+        if new in self._inside:
+            raise _refused(op, "carries one copy in two pipelines")
+        self._inside.add(new)
+        self.of_tile[new.result] = ring
+        for slot, i in enumerate(chain):
+            first, arg = op.iter_args[i].owner, op.body.block.args[1 + i]
+            if not isinstance(first, tile.StageAsyncOp) or first in self._first_slots or arg.type != new.result.type:
+                raise _refused(op, "starts a pipeline with something other than copies of its own")
+            self._first_slots[first] = slot
+            self.of_tile[first.result] = self.of_tile[arg] = ring
+        return Pipeline(ring, tuple(chain))
+
+    def destination(self, op: tile.StageAsyncOp) -> tuple[Ring, Index]:
+        """The ring of a copy and the offset of the slot that it goes to."""
+        ring = self.of_tile[op.result]
+        return ring, ring.free if op in self._inside else self._first_slots.get(op, 0) * ring.size
+
+
+def yields(op: scf.ForOp) -> list[SSAValue]:
+    """What a loop yields."""
+    last = op.body.block.last_op
+    return list(last.operands) if last is not None else []
+
+
+def _refused(op: Operation, why: str) -> ScheduleError:
+    return ScheduleError(why, operator=op.name, location=location_text(op))
+
+
+def below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
+    """Upper bounds of symbols that the predicate of a copy promises."""
+    test = op.predicate.owner if op.predicate is not None else None
+    if isinstance(test, payload.CmpOp) and test.predicate.data == Predicate.LT and test.lhs.type == IndexType():
+        bound = range_of_value(test.rhs)
+        if isinstance(bound, tuple):
+            return {test.lhs: bound[1] - 1}
+    return {}
+
+
+def copier(op: tile.StageAsyncOp) -> Linear:
+    """Who copies what; each element is copied once."""
+    assert isinstance(op.layout, LayoutAttr)
+    layout = op.layout
+    return Linear(shape_of(op.result.type), bases_of(layout.reg), bases_of(layout.lane), bases_of(layout.warp))
+
+
+def copy_async(
+    out: Emitter, op: tile.StageAsyncOp, source: SSAValue, places: Places, target: SSAValue, predicate: SSAValue | None
+) -> None:
+    """Emit the copy of the elements of `places.layout`, which holds nothing twice, into the slot `target`."""
+    memory, bits = memory_type(source), len(places.layout.reg)
+    access = plan_access(op, places, memory)
+    shared: Shared = layout_in_shared(op.result)
+    size = element_bytes(memory.element_type)
+    place = shared_place(out, shared, places.layout, size)
+    access.vec = min(access.vec, place.vec)
+    per_register = any(p.per_register for p in (*access.coordinates, *access.checks))
+    if access.vec * size not in COPY_BYTES or per_register:
+        raise _refused(op, f"copies {access.vec * size} bytes at once; only 4, 8 or 16 are possible")
+    coordinates, checks = access.origins(out)
+    holds = holder_predicate(out, places.layout)
+    if holds is not None:
+        predicate = holds if predicate is None else out.emit(arith.AndIOp(holds, predicate))
+    out.add_op(
+        kernel.CopyAsyncOp(
+            source,
+            coordinates,
+            access.regs(bits),
+            target,
+            out.value(place.origin),
+            [[r] for r in place.regs],
+            vec=access.vec,
+            checks=checks,
+            steps=access.steps(bits),
+            bounds=access.bounds,
+            predicate=predicate,
+            target_xor=place.xor,
+        )
+    )
+
+
+def entry_values(out: Emitter, pipelines: list[Pipeline]) -> list[SSAValue]:
+    """The free slots with which a loop starts: those behind the ones that are filling."""
+    return [out.value(len(p.positions) * p.ring.size) for p in pipelines]
+
+
+def enter(pipelines: list[Pipeline], block: Block) -> None:
+    """Inside of a loop the free slots are its last arguments."""
+    for p, free in zip(pipelines, block.args[len(block.args) - len(pipelines) :], strict=True):
+        free.name_hint = "free"
+        p.ring.free = free
+
+
+def freed(pipelines: list[Pipeline], block: Block) -> list[SSAValue]:
+    """What the next iteration finds free: the slots whose tiles this one has read."""
+    return [block.args[1 + p.positions[0]] for p in pipelines]
