@@ -13,7 +13,7 @@ from .locations import location_text
 def inline_calls(module: ModuleOp) -> ModuleOp:
     """Replace every call in `module` by what the function does, remove private functions, and return the module.
 
-    Raises CompileError for a function that is not there or that calls itself.
+    Raises CompileError for a function that has no body or that calls itself.
     """
     functions = {f.sym_name.data: f for f in module.ops if isinstance(f, func.FuncOp)}
     done: set[str] = set()
@@ -39,7 +39,7 @@ def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], w
     for call in [op for op in functions[name].walk() if isinstance(op, func.CallOp)]:
         callee = call.callee.string_value()
         if callee not in functions or functions[callee].is_declaration:
-            raise CompileError(f"calls @{callee}, which is not there", location=location_text(call))
+            raise CompileError(f"calls @{callee}, which has no body", location=location_text(call))
         if callee in (*within, name):
             raise CompileError(f"@{callee} calls itself", operator=call.name, location=location_text(call))
         _inline_into(callee, functions, done, (*within, name))

@@ -52,7 +52,8 @@ func.func @main() {
 
 // -----
 
-// CHECK: calls @elsewhere, which is not there
+// CHECK: calls @elsewhere, which has no body
+func.func private @elsewhere() -> ()
 func.func @main() {
   func.call @elsewhere() : () -> ()
   func.return
