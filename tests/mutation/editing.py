@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -190,17 +190,10 @@ def _changed(s: Subject, text: str) -> Planted:
     return Planted(text=text)
 
 
-def all_of(module: ModuleOp, kind: type[OpT] | str) -> list[OpT]:
-    """The operations of a class, or of a name, in order."""
-    if isinstance(kind, str):
-        return [op for op in module.walk() if op.name == kind]  # pyright: ignore[reportReturnType]
-    return [op for op in module.walk() if isinstance(op, kind)]
-
-
-def nth(module: ModuleOp, kind: type[OpT] | str, number: int) -> OpT:
-    """Operation `number` of a class, or of a name; StaleMutantError if there are fewer."""
-    found: Sequence[OpT] = all_of(module, kind)
+def nth(module: ModuleOp, kind: type[OpT], number: int) -> OpT:
+    """Operation `number` of a class; StaleMutantError if there are fewer."""
+    found = [op for op in module.walk() if isinstance(op, kind)]
     try:
         return found[number]
     except IndexError:
-        raise StaleMutantError(f"there are only {len(found)} of {kind}") from None
+        raise StaleMutantError(f"there are only {len(found)} of {kind.__name__}") from None

@@ -194,7 +194,7 @@ def filled_with(value: float) -> Callable[[LoadOp], object]:
     return fill
 
 
-def operands(kind: type[Operation] | str, number: int, order: list[int]) -> Change:
+def operands(kind: type[Operation], number: int, order: list[int]) -> Change:
     """Operands in another order."""
 
     def change(m: ModuleOp) -> None:
@@ -361,7 +361,7 @@ BARRIERS = [
             "chunked softmax": 2,
             "column sums": 1,
             "relu matmul": 1,
-            "bf16 matmul": 2,
+            "chunked matmul": 2,
             "attention": 3,
             "chunked attention": 2,
             "transpose": 1,
@@ -462,7 +462,7 @@ PAYLOAD = [
     _here("rescaled the wrong way", "chunked attention", operands(arith.SubfOp, 1, [1, 0])),
     _here("chunk's maximum instead of the running one", "chunked softmax", yields(0, 0, 0)),
     _here("running sum forgotten", "chunked softmax", yields(0, 1, 1)),
-    _here("contraction without its accumulator", "bf16 matmul", yields(1, 0, 0)),
+    _here("contraction without its accumulator", "chunked matmul", yields(1, 0, 0)),
     _here("rounded before it is multiplied", "bf16 rms_norm", drop(math.RsqrtOp, 0)),
     _here("relu dropped", "relu matmul", drop(arith.MaximumfOp, 0)),
 ]
@@ -471,7 +471,7 @@ CONTROL = [
     _here("loop stops one early", "chunked softmax", trips(0, end=-1)),
     _here("loop stops one early, without a tail", "column sums", trips(0, end=-1)),
     _here("loop starts one late", "relu matmul", trips(0, first=1)),
-    _here("inner loop stops one early", "bf16 matmul", trips(1, end=-1)),
+    _here("inner loop stops one early", "chunked matmul", trips(1, end=-1)),
     _here("loop with double step", "chunked attention", trips(0, step=2)),
     _here("start of a maximum is 0", "chunked attention", operands(scf.ForOp, 0, [0, 1, 2, 5, 4, 5])),
     _here("carried values swapped", "chunked softmax", operands(scf.ForOp, 0, [0, 1, 2, 4, 3])),
@@ -485,7 +485,7 @@ CONTROL = [
     _here("shared buffers on the same bytes", "relu matmul", offset(1, 0)),
     _here("shared buffers that overlap", "attention", offset(2, 256 + 1024)),
     _here("shared buffers of two reductions on the same bytes", "chunked softmax", offset(1, 0)),
-    _here("misaligned shared buffer", "bf16 matmul", offset(1, 2052)),
+    _here("misaligned shared buffer", "chunked matmul", offset(1, 2052)),
     _here("too little shared memory", "relu matmul", shared_size(0, 1536)),
     _here("arguments of a launch swapped", "layer_norm", operands(kernel.LaunchOp, 0, [0, 2, 1, 3])),
     _here("launch dropped", "two kernels", drop(kernel.LaunchOp, 0)),

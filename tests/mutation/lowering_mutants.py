@@ -41,7 +41,7 @@ TO_TILES = [
     in_pass("chunks not combined", "column sums", Reducer.reduce, "new = e.combine(kind, old, value)", "new = value"),
     in_pass(
         "products of chunks not combined",
-        "bf16 matmul",
+        "chunked matmul",
         Reducer.reduce,
         "new = e.combine(kind, old, value)",
         "new = value",
@@ -244,7 +244,7 @@ TO_THREADS = [
     ),
     in_pass(
         "slices moved by sums",
-        "bf16 matmul",
+        "chunked matmul",
         shared.shared_place,
         "out.add(origin, moved) if apart else out.xor(origin, moved)",
         "out.add(origin, moved)",
@@ -328,7 +328,7 @@ TO_THREADS = [
     ),
     in_pass(
         "loop carried values forgotten",
-        "bf16 matmul",
+        "column sums",
         lower_tile_to_kernel._Kernel.lower_for,
         "self.of(v) for v in last.operands",
         "a for a in body.args[1 : 1 + len(last.operands)]",
@@ -349,17 +349,17 @@ TO_THREADS = [
     ),
     in_pass(
         "barriers for reads after writes only",
-        "bf16 matmul",
+        "chunked matmul",
         place_barriers.Access.conflicts,
         "(self.writes or other.writes)",
         "(other.writes and not self.writes)",
     ),
     in_pass(
         "barriers within an iteration only",
-        "bf16 matmul",
+        "chunked matmul",
         place_barriers._Placement._loop,
-        "while not leaving.keys() <= entry.keys():",
-        "while False:",
+        "if entry.covers(again):",
+        "if True:",
     ),
     in_pass(
         "buffers on the same bytes",

@@ -90,7 +90,11 @@ PRINTER_CODE = [
     ),
     in_printer("loops to <=", "relu matmul", control.print_for, "{counter} < {ub}", "{counter} <= {ub}"),
     in_printer(
-        "loops from the second iteration", "bf16 matmul", control.print_for, "{counter} = {lb}", "{counter} = {lb} + 1"
+        "loops from the second iteration",
+        "chunked matmul",
+        control.print_for,
+        "{counter} = {lb}",
+        "{counter} = {lb} + 1",
     ),
     in_printer(
         "steps doubled",
@@ -184,7 +188,7 @@ PRINTER_CODE = [
     ),
     in_printer(
         "truncated conversions",
-        "bf16 matmul",
+        "bf16 rms_norm",
         expressions.cast,
         'return call(f"to_{c_target}", [a if',
         'return Expr(f"bf16{{(unsigned short)(__float_as_uint({a.text}) >> 16)}}") if True else call("", [a if',
@@ -253,13 +257,13 @@ PRINTED_TEXT = [
     in_text("fill4 fills three", "layer_norm", r"i < 4; \+\+i\) r\[i\] = v;", "i < 3; ++i) r[i] = v;"),
     in_text("maximum without NaN", "argmax", r"max_nan\(top, x_in", "fmaxf(top, x_in"),
     in_text("the assembly of the maximum", "softmax", r"max\.NaN\.f32", "max.f32"),
-    in_text("the assembly of the rounding", "bf16 matmul", r"cvt\.rn\.bf16\.f32", "cvt.rz.bf16.f32"),
-    in_text("bf16 widened by 15 bits", "bf16 matmul", r"x\.bits << 16", "x.bits << 15"),
+    in_text("the assembly of the rounding", "bf16 rms_norm", r"cvt\.rn\.bf16\.f32", "cvt.rz.bf16.f32"),
+    in_text("bf16 widened by 15 bits", "bf16 rms_norm", r"x\.bits << 16", "x.bits << 15"),
     in_text("infinity as the largest number", "argmax", r"0x7f800000u", "0x7f7fffffu"),
     in_text("floor_div truncates", "integers", r" - \(a % b != 0 && \(a < 0\) != \(b < 0\)\)", ""),
     *(
         in_text(f"__syncthreads {n} dropped", subject, r"__syncthreads\(\);", "", n)
-        for subject, count in {"rms_norm": 1, "chunked softmax": 2, "bf16 matmul": 2, "matmul softmax": 3}.items()
+        for subject, count in {"rms_norm": 1, "chunked softmax": 2, "chunked matmul": 2, "matmul softmax": 3}.items()
         for n in range(count)
     ),
     in_text(
@@ -278,6 +282,17 @@ PRINTED_TEXT = [
     in_text("a store that is dropped", "transpose", r"tile_shared\[[^;]*\] = [^;]*;", ";"),
     in_text("a store of another register", "bf16 rms_norm", r"&r1\[i\]\);", "&r1[0]);"),
     in_text("a minimum that starts at 0", "argmax", r"9223372036854775807ll", "0ll"),
+    in_text("a matrix that is not transposed", "bf16 matmul", r"ldmatrix_x4_trans\(b", "ldmatrix_x4(b"),
+    in_text(
+        "rows of a matrix product swapped",
+        "bf16 matmul",
+        r"&acc\[j \* 4\], &acc\[j \* 4 \+ 2\]",
+        "&acc[j * 4 + 2], &acc[j * 4]",
+    ),
+    in_text("the first columns twice", "bf16 matmul", r"&b\[j \* 4\]", "&b[0]"),
+    in_text("__syncthreads before matrices dropped", "bf16 matmul", r"__syncthreads\(\);", ""),
+    in_text("steps of 8 through the depth of 16", "bf16 matmul", r"kk \+= 16", "kk += 8"),
+    in_text("the shape of a matrix product", "bf16 matmul", r"m16n8k16\.row\.col", "m16n8k16.col.row"),
     in_text("a literal's sign", "integers", r"7ll", "-7ll"),
 ]
 

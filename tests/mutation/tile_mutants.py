@@ -57,7 +57,7 @@ TILES = [
     in_ir_text("a loop that is one short", "chunked softmax", "tile", r"to %c2 step", "to %c1 step"),
     in_ir_text(
         "an accumulator that starts anew",
-        "bf16 matmul",
+        "chunked matmul",
         "tile",
         r"tile\.dot (%\d+), (%\d+), (%\d+)",
         r"tile.dot \1, \2, %0",
