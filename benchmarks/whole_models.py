@@ -1,0 +1,127 @@
+"""Compile language models at full size, without weights, and write what it took.
+
+    python benchmarks/whole_models.py                                     # TinyLlama and Qwen2.5-7B, both phases
+    python benchmarks/whole_models.py tests/data/models/tinyllama-1.1b.json --prefill 128 --layers 2
+
+A model is a name on the hub, a folder, or a configuration file. Of each phase (prefill and decode with a cache) it
+says how long capture, passes and NVRTC took, how many kernels and launches there are, and how long the passes take for
+one layer beside all. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.func import FuncOp
+
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin, nvrtc_version
+from deplodock.dialects.tile import LaunchOp
+from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.models import build_model, cache_shape, capture_step, config_dtype, load_config
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-7b")]
+
+
+def compile_phase(config: Any, length: int, context: int, target: str, *, cubin: bool) -> dict[str, Any]:
+    """Capture and compile one phase, and what that took."""
+    start = time.perf_counter()
+    model = build_model(config)
+    built = time.perf_counter()
+    captured = capture_step(model, cache_shape(config, config_dtype(config), context), length)
+    seen, begun = time.perf_counter(), time.process_time()
+    compilation = Compilation(captured.module, target)
+    cuda = compilation.cuda
+    printed, cpu = time.perf_counter(), time.process_time() - begun
+    plan = make_plan(compilation.at("kernel"))
+    result: dict[str, Any] = {
+        "tokens": length,
+        "build_seconds": built - start,
+        "capture_seconds": seen - built,
+        "lowering_seconds": printed - seen,
+        "lowering_cpu_seconds": cpu,
+        "kernels": len({x.kernel for x in plan.launches}),
+        "launches": len(plan.launches),
+        "layers": config.num_hidden_layers,
+        "launches_per_layer": launches_of_layers(compilation),
+        "scratch_bytes": plan.scratch_bytes,
+        "cuda_lines": cuda.count("\n"),
+    }
+    if cubin:
+        begun = time.perf_counter()
+        compiled = compile_cubin(cuda, target, cached=False)
+        result["nvrtc_seconds"] = time.perf_counter() - begun
+        result["nvrtc_kernels"] = len(compiled.kernels)
+        result["spilling_kernels"] = sorted(k for k, use in compiled.kernels.items() if use.spills)
+        result["warnings"] = list(compiled.warnings)
+    return result
+
+
+def launches_of_layers(compilation: Compilation) -> list[int]:
+    """The launches of every kind of layer."""
+    functions = [f for f in compilation.at("tile").ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
+    return [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in functions]
+
+
+def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:
+    """Both phases of one model, with one layer and with all."""
+    config = load_config(name)
+    if layers is not None:
+        config.num_hidden_layers = layers
+    one = load_config(name)
+    one.num_hidden_layers = 1
+    phases: dict[str, Any] = {}
+    for phase, length in lengths.items():
+        alone = compile_phase(one, length, context, target, cubin=False)
+        found = compile_phase(config, length, context, target, cubin=True)
+        found["lowering_cpu_seconds_one_layer"] = alone["lowering_cpu_seconds"]
+        phases[phase] = found
+        parts = ("build", "capture", "lowering", "nvrtc")
+        took = ", ".join(f"{part} {found[f'{part}_seconds']:.1f} s" for part in parts)
+        print(
+            f"{Path(name).stem} {phase} {length}: {found['kernels']} kernels, {found['launches']} launches"
+            f" ({found['launches_per_layer']} a layer), {took}; lowering {found['lowering_cpu_seconds']:.2f} s of CPU"
+            f" (one layer {alone['lowering_cpu_seconds']:.2f} s)",
+            flush=True,
+        )
+    return phases
+
+
+def main() -> None:
+    """Measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--layers", type=int, help="fewer layers than the model has")
+    parser.add_argument("--prefill", type=int, default=512, help="tokens of a prefill step")
+    parser.add_argument("--context", type=int, default=2048, help="tokens that the cache holds")
+    parser.add_argument("--target", default="sm_90a")
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "whole_models.json"))
+    args = parser.parse_args()
+    start = time.perf_counter()
+    lengths = {"prefill": args.prefill, "decode": 1}
+    models = {Path(n).stem: measure(n, args.layers, lengths, args.context, args.target) for n in args.models}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    report = {
+        "target": args.target,
+        "context": args.context,
+        "python": platform.python_version(),
+        "nvrtc": nvrtc_version(),
+        "commit": commit.stdout.strip(),
+        "seconds": time.perf_counter() - start,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "models": models,
+    }
+    Path(args.out).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"{report['seconds']:.0f} s, {report['peak_bytes'] / 1e9:.2f} GB at most, written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()
