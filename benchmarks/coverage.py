@@ -5,13 +5,13 @@
     python benchmarks/coverage.py --operators sort cumsum --dtypes float32 -v
 
 Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong or crashes. `--update`
-writes the page and the list of expected refusals that the tests hold against.
+writes the results (of the operators and data types that ran) to `tests/conformance/results.json`, which the tests hold
+against, and the page.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -69,22 +69,29 @@ def _cell(found: summary.Summary | None) -> str:
     return f"{found.right} of {found.right + found.refused}: {found.reason}" if found.right else found.reason
 
 
-def page(results: dict[str, dict[str, summary.Summary]], limit: int | None) -> str:
+def page(results: dict[str, dict[str, summary.Summary]]) -> str:
     """The coverage page."""
     lines = [
         "# Coverage of PyTorch's operators",
         "",
-        f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database, "
-        f"{'every sample' if limit is None else f'at most {limit} samples'} of each: captured, lowered to the tensor "
-        "level, executed by the reference interpreter and compared with eager PyTorch. Written by "
-        "`python benchmarks/coverage.py --update`.",
+        f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database with their samples: "
+        "captured, lowered to the tensor level, executed by the reference interpreter and compared with eager PyTorch. "
+        "Written by `python benchmarks/coverage.py --update`.",
         "",
         "| | " + " | ".join(results) + " |",
         "|---|" + "---|" * len(results),
     ]
-    rows: dict[str, list[int]] = {"operators": [], "fully right": [], "right in part": [], "refused": [], "wrong": []}
+    rows: dict[str, list[int]] = {
+        "samples": [],
+        "operators": [],
+        "fully right": [],
+        "right in part": [],
+        "refused": [],
+        "wrong": [],
+    }
     for by_operator in results.values():
         values = list(by_operator.values())
+        rows["samples"].append(sum(s.right + s.refused + s.failed for s in values))
         rows["operators"].append(len(values))
         rows["fully right"].append(sum(bool(s.right) and not s.refused and not s.failed for s in values))
         rows["right in part"].append(sum(bool(s.right) and bool(s.refused) for s in values))
@@ -108,7 +115,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--operators", nargs="*", default=[], help="only these")
     parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--update", action="store_true", help="write docs/coverage.md and the expected refusals")
+    parser.add_argument("--update", action="store_true", help="record the results and write the page")
     parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
     return parser.parse_args()
 
@@ -133,10 +140,12 @@ def main() -> int:
             results[dtype] = summary.summarize(verdicts)
             full = sum(bool(s.right) and not s.refused and not s.failed for s in results[dtype].values())
             print(f"{dtype}: {full} of {len(results[dtype])} operators fully right", flush=True)
-    if options.update and results:
-        (ROOT / "docs" / "coverage.md").write_text(page(results, options.samples), encoding="utf-8")
-        listed = {t: {n: s.entry for n, s in sorted(r.items()) if s.entry} for t, r in results.items()}
-        summary.EXPECTED.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+            if options.update:
+                summary.record({dtype: results[dtype]})
+    if options.update:
+        recorded = summary.recorded()
+        ordered = {dtype: recorded[dtype] for dtype in DTYPES if dtype in recorded}
+        (ROOT / "docs" / "coverage.md").write_text(page(ordered), encoding="utf-8")
     return 1 if failed else 0
 
 

@@ -49,6 +49,12 @@ index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, b
 kthvalue(Tensor self, int k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
 ldexp.Tensor(Tensor self, Tensor other) -> Tensor
 lgamma(Tensor self) -> Tensor
+linspace.Scalar_Tensor(Scalar start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device?
+    device=None, bool? pin_memory=None) -> Tensor
+linspace.Tensor_Scalar(Tensor start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device?
+    device=None, bool? pin_memory=None) -> Tensor
+linspace.Tensor_Tensor(Tensor start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device?
+    device=None, bool? pin_memory=None) -> Tensor
 logcumsumexp(Tensor self, int dim) -> Tensor
 masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
 max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool

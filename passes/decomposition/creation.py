@@ -102,15 +102,25 @@ def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
     return b.plus(x, start) if start != 0 else x
 
 
-@decomposes("linspace")
-def linspace(b: Builder, start: Number, end: Number, steps: int, dtype: Attribute | None) -> SSAValue:
-    if not is_float(b.result_element):
-        raise b.unsupported("dtype", "only floats")
+@decomposes("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+def linspace(
+    b: Builder, start: SSAValue | Number, end: SSAValue | Number, steps: int, dtype: Attribute | None
+) -> SSAValue:
+    """Both halves are counted from their own end. Integer ends are rounded first, then each element, toward zero."""
+    first, last = (_end(b, v, steps) for v in (start, end))
+    if steps == 1:
+        return first
     index = b.cast(b.iota(0, b.result_shape, i64), f64)
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    rising = b.plus(b.scaled(index, step), start)
-    falling = b.sub(b.like(index, end), b.scaled(b.sub(b.like(index, steps - 1), index), step))
-    return b.select(b.cmp("lt", index, steps // 2 if steps > 1 else 1), rising, falling)
+    step = b.div(b.sub(last, first), b.like(first, steps - 1))
+    rising = b.add(first, b.mul(step, index))
+    falling = b.sub(last, b.mul(step, b.sub(b.like(index, steps - 1), index)))
+    return b.select(b.cmp("lt", index, steps // 2), rising, falling)
+
+
+def _end(b: Builder, value: SSAValue | Number, steps: int) -> SSAValue:
+    if not isinstance(value, SSAValue):
+        value = b.constant(value, [], f64)
+    return b.broadcast(b.cast(b.cast(value, b.result_element), f64), [steps])
 
 
 @decomposes("eye", "eye.m")

@@ -169,7 +169,7 @@ def erfinv(b: Builder, self: SSAValue) -> SSAValue:
         slope = b.scaled(b.exp(b.neg(b.mul(x, x))), 2 / sqrt(pi))
         step = b.div(error, slope)
         x = b.select(b.cmp("lt", b.abs(y), 1), b.sub(x, step), x)
-    edge = b.select(b.cmp("gt", b.abs(y), 1), b.like(y, _NAN), b.math(math.CopySignOp, b.like(y, _INF), y))
+    edge = b.select(b.cmp("eq", b.abs(y), 1), b.math(math.CopySignOp, b.like(y, _INF), y), b.like(y, _NAN))
     return b.select(b.cmp("lt", b.abs(y), 1), x, edge)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts, summed up by operator, and the list of refusals that are expected."""
+"""Verdicts, summed up by operator, and the results of the last full run, which later ones are held against."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from .opdb import Verdict, named_reason
 
-EXPECTED = Path(__file__).with_name("expected_refusals.json")
-"""Data type -> operator -> the named reason; with " (some)" behind it where other samples are right."""
+RESULTS = Path(__file__).with_name("results.json")
+"""Data type -> operator -> [right, refused, wrong, reason], of the last full run."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,35 @@ def summarize(verdicts: Iterable[Verdict]) -> dict[str, Summary]:
     return found
 
 
+def recorded() -> dict[str, dict[str, Summary]]:
+    """The results of the last full run, by data type and operator."""
+    if not RESULTS.exists():
+        return {}
+    data = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return {t: {name: Summary(name, *row) for name, row in rows.items()} for t, rows in data.items()}
+
+
+def record(results: Mapping[str, Mapping[str, Summary]]) -> None:
+    """Replace the recorded results of the operators in `results`, and only of them."""
+    merged: dict[str, dict[str, Summary]] = recorded()
+    for dtype, by_operator in results.items():
+        merged.setdefault(dtype, {}).update(by_operator)
+    lines = [
+        f' "{t}": {{\n'
+        + ",\n".join(f"  {json.dumps(n)}: {json.dumps(_row(s))}" for n, s in sorted(rows.items()))
+        + "\n }"
+        for t, rows in merged.items()
+    ]
+    RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _row(s: Summary) -> list[int | str]:
+    return [s.right, s.refused, s.failed, s.reason]
+
+
 def expected(dtype: str) -> Mapping[str, str]:
-    """The expected refusals for a data type (`"float32"`)."""
-    return json.loads(EXPECTED.read_text(encoding="utf-8"))[dtype]
+    """The refusals that are expected of a data type (`"float32"`): operator -> entry."""
+    return {name: s.entry for name, s in recorded()[dtype].items() if s.entry}
 
 
 def unexpected(verdicts: Iterable[Verdict], dtype: str, *, every_sample: bool = False) -> list[str]:
