@@ -146,7 +146,7 @@ def offset(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> Ex
     low = op.vec.data.bit_length() - 1
     if op.xor is None:
         return add(base, terms(r, steps, low))
-    return _exclusive(base, r, steps, low)
+    return exclusive(base, r, steps, low)
 
 
 def _base(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register = 0) -> Expr:
@@ -156,7 +156,7 @@ def _base(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register = 0) ->
     return result
 
 
-def _exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
+def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
     """base ^ the exclusive or of the steps of the set bits of r."""
     if isinstance(r, int):
         number = 0

@@ -168,6 +168,41 @@ def _bit_casts() -> None:
 _bit_casts()
 
 
+def _copy_helpers() -> None:
+    """Asynchronous copies from global to shared memory; `_or_zero` brings zeros where `inside` is false."""
+    address = '"r"((unsigned)__cvta_generic_to_shared(target)), "l"(source)'
+    for size in (4, 8, 16):
+        mode, name = "cg" if size == 16 else "ca", f"copy_async{size}"
+        parameters = "void* target, const void* source"
+        copy = f"cp.async.{mode}.shared.global [%0], [%1], {size}"
+        HELPERS[name] = Helper(
+            name,
+            f'static __device__ void {name}({parameters}) {{\n  asm volatile("{copy};" :: {address} : "memory");\n}}',
+            f"static inline void {name}({parameters}) {{ emu_copy_async(target, source, {size}, true); }}",
+        )
+        HELPERS[f"{name}_or_zero"] = Helper(
+            f"{name}_or_zero",
+            f"static __device__ void {name}_or_zero({parameters}, bool inside) {{\n"
+            f'  asm volatile("{copy}, %2;" :: {address}, "r"(inside ? {size} : 0) : "memory");\n}}',
+            f"static inline void {name}_or_zero({parameters}, bool inside) "
+            f"{{ emu_copy_async(target, source, {size}, inside); }}",
+        )
+    HELPERS["copy_async_commit"] = Helper(
+        "copy_async_commit",
+        'static __device__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }',
+        "static inline void copy_async_commit() { emu_copy_commit(); }",
+    )
+    HELPERS["copy_async_wait"] = Helper(
+        "copy_async_wait",
+        "template <int n> static __device__ void copy_async_wait() "
+        '{ asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory"); }',
+        "template <int n> static inline void copy_async_wait() { emu_copy_wait(n); }",
+    )
+
+
+_copy_helpers()
+
+
 def _matrix_helpers() -> None:
     """Tensor cores: a warp's loads of 8 x 8 matrices, and the product of one pair of blocks."""
     for element in ("bf16", "f16"):

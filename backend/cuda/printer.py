@@ -13,9 +13,9 @@ from ...dialects.kernel import FuncOp, SharedOp
 from ...dialects.kernel_access import StoreOp
 from ...dialects.locations import location_text
 from ...errors import CompileError
+from . import copies, matrices  # noqa: F401  they add their statements
 from .access import memory_shape
 from .control import print_block
-from . import matrices  # noqa: F401  adds its statements
 from .helpers import helper_section
 from .names import sanitise
 from .writer import Place, Writer

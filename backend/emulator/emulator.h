@@ -27,6 +27,12 @@ unsigned long long emu_exchange(int line, const char* name, unsigned mask, unsig
 // Bit i of the result: whether lane i of `mask` called with a predicate that holds.
 unsigned emu_ballot(int line, const char* name, unsigned mask, int predicate);
 
+// Asynchronous copies into shared memory: `size` bytes, zeros unless `inside`. A group is closed by commit; wait lets
+// all groups of this thread arrive but the `pending` newest.
+void emu_copy_async(void* target, const void* source, unsigned size, bool inside);
+void emu_copy_commit();
+void emu_copy_wait(int pending);
+
 // Checks that the compiler's instrumentation does not make.
 void emu_vector_access(const void* address, unsigned size);
 // One access that no other thread can interrupt, and that never races with another such access.

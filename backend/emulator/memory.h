@@ -30,6 +30,7 @@ enum class Others : unsigned char { none, threads, blocks };
 struct Cell {
   Stamp write, read;
   Others others = Others::none;
+  bool flying = false;  // an asynchronous copy may still write it (shared memory only)
   u32 more = 0;  // 1 + index of the table of further readers (shared memory only)
 };
 

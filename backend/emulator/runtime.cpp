@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "copies.h"
 #include "memory.h"
 #include "scheduler.h"
 
@@ -44,6 +45,7 @@ std::vector<std::unique_ptr<Buffer>> all_buffers;
 std::vector<Report> reports;
 Scheduler scheduler;
 Detector detector;
+Copies copies;
 Launch launch;
 bool running = false;
 std::unique_ptr<Cells> shared_cells;
@@ -92,8 +94,11 @@ void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64
     Cell& c = (*shared_cells)[cell + i];
     const bool missing = (!write || atomic) && c.write.serial != detector.serial;
     const Stamp* race = write ? detector.write(c, me, true) : detector.read(c, me, true);
-    if (!missing && !race) continue;
     const std::size_t byte = (cell + i) % EMU_MOST_SHARED;
+    if (c.flying)
+      return report("race", std::string(verb(write)) + " byte " + std::to_string(byte) +
+                                " of shared memory, which an asynchronous copy may still be writing", pc);
+    if (!missing && !race) continue;
     return report_cell(missing, race, write, "byte " + std::to_string(byte) + " of shared memory", pc);
   }
 }
@@ -249,6 +254,7 @@ void thread_body() {
 bool run_block(u64& seed) {
   const unsigned threads = launch.extent.x * launch.extent.y * launch.extent.z;
   detector.start_block(threads);
+  copies.start_block(threads, seed, *shared_cells, emu_shared_area);
   std::memset(emu_shared_area, 0xff, launch.shared_bytes);
   std::memset(__start_emu_shared, 0xff, variables_size());
   if (!scheduler.start(threads, thread_body)) {
@@ -436,6 +442,19 @@ unsigned emu_ballot(int line, const char* name, unsigned mask, int predicate) {
   meet_warp(line, name, mask, predicate != 0, -2);
   return unsigned(scheduler.self().result);
 }
+void emu_copy_async(void* target, const void* source, unsigned size, bool inside) {
+  const void* from = __builtin_return_address(0);
+  const u64 pc = reinterpret_cast<u64>(from) - 1;
+  if (inside) access(source, size, false, true, from);
+  access(target, size, true, true, from);
+  if (address_of(target) - address_of(emu_shared_area) >= EMU_MOST_SHARED) {
+    report("out-of-bounds", "copies asynchronously to what is no shared memory", pc);
+    abort_launch();
+  }
+  copies.start(scheduler.current, target, inside ? source : nullptr, size, pc);
+}
+void emu_copy_commit() { copies.commit(scheduler.current); }
+void emu_copy_wait(int pending) { copies.wait(scheduler.current, std::size_t(pending), detector); }
 void emu_vector_access(const void* address, unsigned size) {
   const std::uintptr_t place = address_of(address);
   if (!running || place % size == 0) return;

@@ -11,7 +11,9 @@ from xdsl.ir import Operation
 from ...dialects.locations import location_text
 from ...errors import ExecutionError
 
-Kind = Literal["race", "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "overlap", "in flight"]
+Kind = Literal[
+    "race", "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "overlap", "in flight"
+]
 MAX_TEXT = 120
 
 

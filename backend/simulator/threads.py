@@ -107,7 +107,10 @@ class KernelFunctions(InterpreterFunctions):
         return ()
 
     def _access(
-        self, op: kernel.LoadOp | kernel.StoreOp | kernel.CopyAsyncOp, buffer: GlobalBuffer | SharedBuffer, places: dict[int, Array]
+        self,
+        op: kernel.LoadOp | kernel.StoreOp | kernel.CopyAsyncOp,
+        buffer: GlobalBuffer | SharedBuffer,
+        places: dict[int, Array],
     ) -> Access:
         shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
         coordinates = tuple(places[id(c)] for c in op.coordinates)
