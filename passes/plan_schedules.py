@@ -16,6 +16,7 @@ from ..dialects import loop
 from ..dialects.locations import location_text
 from ..dialects.schedule import ScheduleAttr
 from ..errors import ScheduleError
+from .planning.copies import plan_copies
 from .planning.facts import Facts
 from .planning.matrices import plan_matrix_products
 from .planning.parts import choose_parts, with_parts
@@ -28,14 +29,19 @@ LARGEST_TILE = 1 << 18
 """Elements of a tile; more than the registers of a multiprocessor could hold several times over."""
 
 
+MOST_STAGES = 8
+"""Stages of a pipeline of copies; memory is no slower than that."""
+
+
 @dataclass(frozen=True)
 class PlanSchedulesPass(ModulePass):
     """Give every nest that has none a schedule.
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
-    reduction index, warps, and the register tile of matrix products. There are three families: matrix products (tiles
+    reduction index, warps, the register tile of matrix products and how far ahead their factors are copied. There are three families: matrix products (tiles
     of the result, operands in chunks; on tensor cores where both factors were bf16 or f16), rows (reductions, as many
-    elements of a row in registers as fit) and elementwise work (vectors of 16 bytes). A schedule that is already there is checked and kept: it is the user's.
+    elements of a row in registers as fit) and elementwise work (vectors of 16 bytes). A schedule that is already there
+    is checked and kept: it is the user's.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -75,7 +81,8 @@ def plan(nest: loop.NestOp, target: Target) -> ScheduleAttr:
     else:
         schedule = plan_elementwise(facts, target)
     parts = choose_parts(facts, schedule, target)
-    return with_parts(schedule, parts) if parts > 1 else schedule
+    schedule = with_parts(schedule, parts) if parts > 1 else schedule
+    return plan_copies(facts, schedule, target, products)
 
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
@@ -113,8 +120,19 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     for atom in {"mma", "wgmma"} & {schedule.atom.data}:
         if not target.has(atom):
             raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
-    if schedule.copy.data != "plain" and not target.has(schedule.copy.data):
-        raise ScheduleError(f"{target.name} has no {schedule.copy.data}", argument="copy")
+    _check_copies(schedule, target)
+
+
+def _check_copies(schedule: ScheduleAttr, target: Target) -> None:
+    copy, stages = schedule.copy.data, schedule.stages.data
+    if copy != "plain" and not target.has(copy):
+        raise ScheduleError(f"{target.name} has no {copy}", argument="copy")
+    if copy == "tma":
+        raise ScheduleError("no pass carries out copies by TMA", argument="copy")
+    if copy == "plain" and stages > 1:
+        raise ScheduleError("plain copies do not run ahead: several stages need cp_async", argument="stages")
+    if stages > MOST_STAGES:
+        raise ScheduleError(f"{stages} stages; at most {MOST_STAGES} groups of copies are told apart", argument="stages")
 
 
 def _elements(tile: dict[SSAValue, int], indices: Iterable[SSAValue]) -> int:

@@ -16,7 +16,15 @@ from ..dialects.linear_layout import Linear
 from ..dialects.locations import copy_location
 from ..dialects.payload import element_type, shape_of
 from ..dialects.schedule import ScheduleAttr
-from .layout_assignment.anchors import Preference, coalesced, memory_layout, preference, product_layout, thread_rows
+from .layout_assignment.anchors import (
+    Preference,
+    coalesced,
+    memory_layout,
+    preference,
+    product_layout,
+    thread_rows,
+    widened,
+)
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
 from .tile_layouts import attr_of, layout_in_registers, linear_of
 
@@ -27,9 +35,10 @@ class TileAssignLayoutsPass(ModulePass):
 
     What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
     registers a thread (as the schedule says) or what its atom on tensor cores prescribes, other tiles what makes their
-    loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced from or broadcast into. Where the two ends
-    of a reduction or broadcast still disagree, or an access is contiguous along another dimension than its tile's
-    threads are (a transpose), a `tile.convert_layout` moves the elements. A layout that is there already is kept.
+    loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced
+    from or broadcast into. Where the two ends of a reduction or broadcast still disagree, an access is contiguous along
+    another dimension than its tile's threads are (a transpose), or tensor cores leave a thread too few neighbours for
+    it, a `tile.convert_layout` moves the elements. A layout that is there already is kept.
     Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
     Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
 
@@ -62,8 +71,11 @@ def assign(kernel: tile.KernelOp) -> None:
     for c in classes:
         for value in c.members:
             _retype(value, layouts[id(c)])
-        for access in c.accesses if not c.dots else ():
-            if (layout := coalesced(access, layouts[id(c)])) is not None:
+        if any(dot.atom is None for dot in c.dots):
+            continue
+        for access in c.accesses:
+            layout = (widened if c.dots else coalesced)(access, layouts[id(c)])
+            if layout is not None:
                 _detour(access, layout, layouts[id(c)])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import dce
 
@@ -16,6 +16,7 @@ from ..dialects.matrix_layouts import ATOM
 from ..dialects.payload import element_type, shape_of, with_element
 from ..dialects.schedule import ScheduleAttr
 from .layout_assignment.classes import Classes
+from .narrow_factors import is_exact, widened_from
 from .remarks import emit_remark
 
 NAME = "tile-choose-atoms"
@@ -25,10 +26,10 @@ NAME = "tile-choose-atoms"
 class TileChooseAtomsPass(ModulePass):
     """Give matrix products to the tensor cores where the schedule says so.
 
-    What: with `atom = mma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16) takes the narrow tiles
-    themselves and is marked. A factor that was computed in f32 is declined, unless the schedule has the permission
-    `narrow = operands`; then it is rounded to the type of the other factor. Products that share an accumulator stay
-    alike.
+    What: with `atom = mma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask then put
+    constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is declined, unless
+    the schedule has the permission `narrow = operands`; then it is rounded to the type of the other factor. Products
+    that share an accumulator stay alike.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
     Why here: after contractions are found, and before layouts, which the atom decides.
@@ -54,69 +55,64 @@ class TileChooseAtomsPass(ModulePass):
         dce(op)
 
 
-@dataclass(frozen=True)
-class Operands:
-    """The factors of a product in `narrow`; those that have another type are to be rounded."""
-
-    lhs: SSAValue
-    rhs: SSAValue
-    narrow: Attribute
-
-
 def choose(kernel: tile.KernelOp, may_narrow: bool) -> None:
     """Put the products of `kernel` that can be onto tensor cores."""
     classes = Classes(kernel)
     for c in classes:
         if not c.dots:
             continue
-        found = [(dot, narrow_operands(dot, may_narrow)) for dot in c.dots]
+        found = [(dot, operand_type(dot, may_narrow)) for dot in c.dots]
         refused = next((why for _, why in found if isinstance(why, str)), None)
-        for dot, operands in found:
-            if isinstance(operands, Operands) and refused is None:
-                _rewrite(dot, operands)
+        for dot, narrow in found:
+            if refused is None and not isinstance(narrow, str):
+                _rewrite(dot, narrow)
             else:
-                why = operands if isinstance(operands, str) else f"its accumulator is shared: {refused}"
-                emit_remark(dot, NAME, why)
+                emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
 
 
-def narrow_operands(dot: tile.DotOp, may_narrow: bool) -> Operands | str:
-    """The factors of `dot` for tensor cores, or why it is none for them."""
+def operand_type(dot: tile.DotOp, may_narrow: bool) -> Attribute | str:
+    """The type of the factors of `dot` on tensor cores, or why it is none for them."""
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
     if any(extent < least for extent, least in zip((m, n, k), ATOM, strict=True)):
         return f"a product of {m}x{k} and {k}x{n} is smaller than {ATOM[0]}x{ATOM[2]} and {ATOM[2]}x{ATOM[1]}"
     if not isinstance(element_type(dot.acc.type), Float32Type):
         return f"sums in {element_type(dot.acc.type)}"
-    sources = [_uncast(dot.lhs), _uncast(dot.rhs)]
-    types = {element_type(s.type) for s in sources if is_narrow(element_type(s.type))}
+    factors = (dot.lhs, dot.rhs)
+    exact = [widened_from(f) for f in factors]
+    types = {t for t in exact if t is not None}
     if not types:
-        return "both factors are f32"
+        return "both factors are computed in f32"
     if len(types) > 1:
         return "one factor is bf16, the other f16"
     (narrow,) = types
-    if not may_narrow and any(element_type(s.type) != narrow for s in sources):
+    if not may_narrow and None in exact:
         return f"a factor is computed in f32; narrow = operands in the schedule would allow rounding it to {narrow}"
-    return Operands(sources[0], sources[1], narrow)
+    return narrow
 
 
-def is_narrow(t: Attribute) -> bool:
-    """Whether `t` is a type that tensor cores multiply exactly."""
-    return t in tile.NARROW
-
-
-def _uncast(value: SSAValue) -> SSAValue:
-    """What `value` was before it was widened to f32, if it was."""
-    op = value.owner
-    return op.operand if isinstance(op, payload.CastOp) and is_narrow(element_type(op.operand.type)) else value
-
-
-def _rewrite(dot: tile.DotOp, operands: Operands) -> None:
-    for i, value in enumerate((operands.lhs, operands.rhs)):
-        if element_type(value.type) != operands.narrow:
-            cast = payload.CastOp(value, with_element(value.type, operands.narrow))
-            cast.result.name_hint = value.name_hint
-            assert dot.parent is not None
-            dot.parent.insert_op_before(cast, dot)
-            copy_location(dot, (cast,))
-            value = cast.result
-        dot.operands[i] = value
+def _rewrite(dot: tile.DotOp, narrow: Attribute) -> None:
+    assert dot.parent is not None
+    for i, value in enumerate((dot.lhs, dot.rhs)):
+        made: list[Operation] = []
+        dot.operands[i] = _narrowed(value, narrow, made)
+        dot.parent.insert_ops_before(made, dot)
+        copy_location(dot, made)
     dot.properties["atom"] = StringAttr("mma")
+
+
+def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAValue:
+    """`value` in the type `narrow`, exactly where it came from there, else rounded; new operations go to `made`."""
+    op = value.owner
+    new: Operation
+    if isinstance(op, payload.CastOp) and element_type(op.operand.type) == narrow:
+        return op.operand
+    if isinstance(op, payload.SelectOp) and widened_from(value) == narrow:
+        sides = (_narrowed(side, narrow, made) for side in (op.lhs, op.rhs))
+        new = payload.SelectOp(op.cond, *sides)
+    elif isinstance(op, payload.ConstantOp) and is_exact(op, narrow):
+        new = payload.ConstantOp(op.scalar, with_element(value.type, narrow))
+    else:
+        new = payload.CastOp(value, with_element(value.type, narrow))
+    new.results[0].name_hint = value.name_hint
+    made.append(new)
+    return new.results[0]

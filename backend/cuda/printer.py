@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...dialects.kernel import FuncOp, SharedOp
 from ...dialects.kernel_access import StoreOp
+from ...dialects.kernel_matrix import MmaOp
 from ...dialects.locations import location_text
 from ...errors import CompileError
 from . import copies, matrices  # noqa: F401  they add their statements
@@ -64,8 +65,9 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    # Large blocks get the second bound, or ptxas spills in order to fit two of them onto one multiprocessor.
-    bounds = f"{func.threads}, 1" if func.threads > 512 else str(func.threads)
+    # Large blocks and tensor cores get the second bound, or ptxas spills in order to fit more onto one multiprocessor.
+    crowded = func.threads > 512 or any(isinstance(op, MmaOp) for op in func.walk())
+    bounds = f"{func.threads}, 1" if crowded else str(func.threads)
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
 

@@ -23,6 +23,10 @@ SECTOR_ELEMENTS = 8
 """Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
 
 
+SHORTEST = 8
+"""Bytes: accesses of a thread that are shorter are worth a way through shared memory where 16 are possible."""
+
+
 @dataclass(frozen=True)
 class Preference:
     """What an access would like: the tile's dimensions by their distance in memory, nearest first, how many elements
@@ -114,6 +118,21 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
     while tuple(together if d == fast else 0 for d in range(len(shape))) in own:
         together *= 2
     if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
+        return None
+    return memory_layout(shape, [wish], set(), layout.warps)
+
+
+def widened(op: Access, layout: Linear) -> Linear | None:
+    """A better layout for an access of a matrix product's accumulator, which leaves a thread few neighbours: one that
+    moves 16 bytes at once, if the memory allows at least twice as many as now and less than 8 bytes move now."""
+    wish, shape = preference(op), layout.shape
+    if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+        return None
+    size = element_bytes(accessed_tile(op).type)
+    own = 1
+    while layout.reg[log2(own)] == tuple(own if d == wish.order[0] else 0 for d in range(len(shape))):
+        own *= 2
+    if own * size >= SHORTEST or wish.vec < 2 * own:
         return None
     return memory_layout(shape, [wish], set(), layout.warps)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute
 
 from ...backend.targets import Target
 from ...dialects.matrix_layouts import ATOM
-from ...dialects.payload import CastOp, element_type
 from ...dialects.schedule import ScheduleAttr
-from ...dialects.tile import NARROW
+from ..narrow_factors import widened_from
 from .facts import Facts
 from .products import Product, chunk_products, is_nested, main_product, plan_products, shrink_to_shared
 from .sizes import Sizes
@@ -65,18 +64,12 @@ def plan_matrix_products(facts: Facts, target: Target, products: list[Product]) 
     return sizes.schedule(warps).changed(atom="mma") if _fits(sizes, main) else None
 
 
-def narrow_type(product: Product) -> object | None:
+def narrow_type(product: Product) -> Attribute | None:
     """The type that both factors of a product were widened from, if it is one for tensor cores."""
     found = product.reduction.contraction
     assert found is not None
-    types = {_widened_from(found.lhs), _widened_from(found.rhs)}
+    types = {widened_from(found.lhs), widened_from(found.rhs)}
     return types.pop() if len(types) == 1 else None
-
-
-def _widened_from(value: SSAValue) -> object | None:
-    op = value.owner
-    source = element_type(op.operand.type) if isinstance(op, CastOp) else None
-    return source if source in NARROW else None
 
 
 def _fits(sizes: Sizes, product: Product) -> bool:
