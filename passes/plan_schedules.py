@@ -30,7 +30,7 @@ LARGEST_TILE = 1 << 18
 
 
 MOST_STAGES = 8
-"""Stages of a pipeline of copies; memory is no slower than that."""
+"""Stages of a pipeline of copies: more groups than these are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class PlanSchedulesPass(ModulePass):
     """Give every nest that has none a schedule.
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
-    reduction index, warps, the register tile of matrix products and how far ahead their factors are copied. There are three families: matrix products (tiles
-    of the result, operands in chunks; on tensor cores where both factors were bf16 or f16), rows (reductions, as many
-    elements of a row in registers as fit) and elementwise work (vectors of 16 bytes). A schedule that is already there
-    is checked and kept: it is the user's.
+    reduction index, warps, the register tile of matrix products and how far ahead their factors are copied. There are
+    three families: matrix products (tiles of the result, operands in chunks; on tensor cores where both factors were
+    bf16 or f16), rows (reductions, as many elements of a row in registers as fit) and elementwise work (vectors of 16
+    bytes). A schedule that is already there is checked and kept: it is the user's.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -132,7 +132,7 @@ def _check_copies(schedule: ScheduleAttr, target: Target) -> None:
     if copy == "plain" and stages > 1:
         raise ScheduleError("plain copies do not run ahead: several stages need cp_async", argument="stages")
     if stages > MOST_STAGES:
-        raise ScheduleError(f"{stages} stages; at most {MOST_STAGES} groups of copies are told apart", argument="stages")
+        raise ScheduleError(f"{stages} stages; at most {MOST_STAGES} are possible", argument="stages")
 
 
 def _elements(tile: dict[SSAValue, int], indices: Iterable[SSAValue]) -> int:
