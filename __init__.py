@@ -18,8 +18,9 @@ from .errors import CompileError, DeplodockError
 
 if TYPE_CHECKING:
     from .frontend.api import CompiledFunction, compile
+    from .frontend.saved import Artefact, load
 
-__all__ = ["CompileError", "CompiledFunction", "DeplodockError", "compile"]
+__all__ = ["Artefact", "CompileError", "CompiledFunction", "DeplodockError", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from .frontend import api
 
         return getattr(api, name)
+    if name in ("load", "Artefact"):
+        from .frontend import saved
+
+        return getattr(saved, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

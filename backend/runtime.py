@@ -37,19 +37,24 @@ def arch_of(capability: tuple[int, int]) -> str:
 class CudaProgram:
     """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
 
-    Making one compiles and loads the kernels. Raises ExecutionError where there is no CUDA device or no CuPy,
-    TargetError for a device that no target fits.
+    Making one compiles and loads the kernels; `saved` is (arch, cubin) of an earlier compilation to load instead.
+    Raises ExecutionError where there is no CUDA device or no CuPy, TargetError for a device that no target, or not the
+    saved one, fits.
     """
 
-    def __init__(self, module: ModuleOp, cuda: str) -> None:
+    def __init__(self, module: ModuleOp, cuda: str, saved: tuple[str, bytes] | None = None) -> None:
         self.torch, self.cupy = _torch_with_cuda(), _cupy()
         self.plan = make_plan(module)
         self.device = self.torch.device("cuda", self.torch.cuda.current_device())
-        compiled = compile_cubin(cuda, arch_of(self.torch.cuda.get_device_capability(self.device)))
-        self.use = compiled.kernels
+        arch = arch_of(self.torch.cuda.get_device_capability(self.device))
+        if saved is not None and saved[0] != arch:
+            raise TargetError(f"was compiled for {saved[0]}, the device is {arch}", operator="cuda")
+        compiled = None if saved is not None else compile_cubin(cuda, arch)
+        self.use = compiled.kernels if compiled is not None else {}
+        cubin = compiled.cubin if compiled is not None else (saved or ("", b""))[1]
         with self.cupy.cuda.Device(self.device.index):
             self.loaded = self.cupy.cuda.function.Module()
-            self.loaded.load(compiled.cubin)
+            self.loaded.load(cubin)
             self.launches = [self._prepare(x.kernel, x.shared) for x in self.plan.launches]
         self.offsets, self.scratch_bytes = _scratch_offsets(self.plan)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +39,12 @@ class CompiledFunction:
     def ir(self, level: str) -> str:
         """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
         return self.compilation.text(level)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the program with its parameters to the folder `path`, for `deplodock.load`. Raises ArtefactError."""
+        from .saved import ToSave, save
+
+        save(Path(path), {"main": ToSave(self.captured, self.compilation, {})})
 
     @property
     def pipeline(self) -> str:

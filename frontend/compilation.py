@@ -42,13 +42,15 @@ class Compilation:
     """A program on its way down, for one target.
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
-    pass that runs. `seconds` has the time every pass took, in the order they ran.
+    pass that runs. `cubin` is the machine code, where it was compiled before. `seconds` has the time every pass took,
+    in the order they ran.
     """
 
     module: ModuleOp
     target: str = "sm_90a"
     observers: Sequence[Observer] = ()
     verify: bool = False
+    cubin: bytes | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])

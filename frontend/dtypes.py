@@ -44,3 +44,16 @@ def tensor_type(tensor: torch.Tensor) -> TensorType[Attribute]:
     if not all(type(n) is int for n in tensor.shape):
         raise UnsupportedError(f"dynamic shapes are not supported: a tensor of shape {list(tensor.shape)}")
     return TensorType(element_of(tensor.dtype), tensor.shape)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a data type as PyTorch has it, without the prefix: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The data type called `name`; raises UnsupportedError for any other text."""
+    found = {dtype_name(d): d for d in _ELEMENTS}.get(name)
+    if found is None:
+        raise UnsupportedError(f"{name[:40]!r} is no data type")
+    return found

@@ -97,7 +97,8 @@ def _emulator(compilation: Compilation) -> Run:
 def _cuda(compilation: Compilation) -> Run:
     from ..backend.runtime import CudaProgram
 
-    return CudaProgram(compilation.at("kernel"), compilation.cuda).run
+    saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
+    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved).run
 
 
 _RUNS: dict[str, Callable[[Compilation], Run]] = {

@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ..errors import ExecutionError
-from .capture import CapturedProgram
-from .compilation import Compilation
-from .executors import Executor, make_executor
-from .models import CacheShape, cache_shape, capture_step, config_dtype
+from .api import CompiledFunction
+from .artefact import ArtefactError
+from .models import DEFAULT_PREFILL, CacheShape, ModelPlan, capture_step, plan_model
+from .saved import Artefact
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,12 @@ class Sampler:
         return int(tokens[torch.multinomial(probabilities, 1, generator=self.random)])
 
 
-class StepProgram:
-    """One captured step with everything that is needed to run it again and again."""
+class Program(Protocol):
+    """A compiled step: called like `models.Step`."""
 
-    def __init__(self, captured: CapturedProgram, target: str, executor: str) -> None:
-        self.captured = captured
-        self.compilation = Compilation(captured.module, target)
-        self._wanted = executor
-        self._executor: Executor | None = None
-
-    @property
-    def executor(self) -> Executor:
-        """Who runs it; made at the first step."""
-        if self._executor is None:
-            self._executor = make_executor(self._wanted, self.compilation)
-        return self._executor
-
-    def __call__(self, tokens: Sequence[int], start: int, last: int, caches: Caches) -> tuple[torch.Tensor, Caches]:
-        """The logits (V,) of one step, and the caches after it."""
-        args = torch.tensor([list(tokens)]), torch.tensor([start]), torch.tensor([last]), *caches
-        arguments = self.captured.bind(args)
-        logits, keys, values = self.captured.restore(self.executor.run(arguments), arguments)
-        return logits[0], (keys, values)
+    def __call__(self, *args: Any) -> Any:
+        """Logits, keys and values."""
+        ...
 
 
 @dataclass
@@ -98,26 +82,45 @@ class Timing:
 class Generator:
     """A compiled language model that continues prompts.
 
-    `model` has real parameters. `prefill` is how many tokens of a prompt are read in one step, `context` how many
-    tokens a prompt with its continuation may have. Raises CompileError where the model cannot be compiled.
+    `prefill` is a step of `length` tokens, `decode` one of a single token; both work on `caches` and have real
+    parameters. `vocabulary` is how many tokens the model knows.
     """
 
-    def __init__(
-        self,
+    def __init__(self, prefill: Program, decode: Program, caches: CacheShape, length: int, vocabulary: int) -> None:
+        self.prefill, self.decode = prefill, decode
+        self.caches, self.length, self.vocabulary = caches, length, vocabulary
+        self.timing = Timing()
+
+    @staticmethod
+    def from_model(
         model: nn.Module,
         *,
         context: int | None = None,
-        prefill: int = 64,
+        prefill: int = DEFAULT_PREFILL,
         target: str = "sm_90a",
         executor: str = "auto",
-    ) -> None:
-        config: Any = model.config
-        self.caches: CacheShape = cache_shape(config, config_dtype_of(model), context)
-        self.vocabulary = int(config.get_text_config().vocab_size)
-        self.length = min(prefill, self.caches.context)
-        self.prefill = StepProgram(capture_step(model, self.caches, self.length), target, executor)
-        self.decode = StepProgram(capture_step(model, self.caches, 1), target, executor)
-        self.timing = Timing()
+    ) -> Generator:
+        """Compile a model that has its parameters. Raises CompileError where it cannot be compiled."""
+        plan = plan_model(model, context, prefill)
+        steps = [CompiledFunction(capture_step(model, plan.caches, n), target, executor) for n in (plan.length, 1)]
+        return Generator(*steps, plan.caches, plan.length, plan.vocabulary)
+
+    @staticmethod
+    def from_artefact(artefact: Artefact) -> Generator:
+        """The model that was saved. Raises ArtefactError for an artefact of something else."""
+        plan = ModelPlan.read(artefact.extra.get("model"))
+        if plan is None or not {"prefill", "decode"} <= artefact.programs.keys():
+            raise ArtefactError("is no language model with the two steps prefill and decode")
+        steps = artefact.programs["prefill"], artefact.programs["decode"]
+        return Generator(*steps, plan.caches, plan.length, plan.vocabulary)
+
+    def _step(
+        self, program: Program, tokens: Sequence[int], start: int, last: int, caches: Caches
+    ) -> tuple[torch.Tensor, Caches]:
+        """The logits (V,) of one step, and the caches after it."""
+        args = torch.tensor([list(tokens)]), torch.tensor([start]), torch.tensor([last]), *caches
+        logits, keys, values = program(*args)
+        return logits[0], (keys, values)
 
     def __call__(
         self, prompt: Sequence[int], max_new_tokens: int, sampling: Sampling | None = None, stop: Sequence[int] = ()
@@ -138,7 +141,7 @@ class Generator:
             if token in stop or position + 1 == len(prompt) + max_new_tokens:
                 return
             start = time.perf_counter()
-            logits, caches = self.decode([token], position, 0, caches)
+            logits, caches = self._step(self.decode, [token], position, 0, caches)
             token = choose(logits)
             self.timing.seconds.append(time.perf_counter() - start)
 
@@ -169,14 +172,6 @@ class Generator:
             if done + self.length > self.caches.context:
                 piece, step, length = piece[:1], self.decode, 1
             filled = piece + [0] * (length - len(piece))
-            logits, caches = step(filled, done, len(piece) - 1, caches)
+            logits, caches = self._step(step, filled, done, len(piece) - 1, caches)
             done += len(piece)
         return logits, caches
-
-
-def config_dtype_of(model: nn.Module) -> torch.dtype:
-    """The data type of the caches: that of the model's parameters."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            return parameter.dtype
-    return config_dtype(model.config)

@@ -21,9 +21,14 @@ from torch import nn
 from ..errors import CaptureError, CompileError
 from .cache import make_cache
 from .capture import CapturedProgram, capture
+from .dtypes import dtype_name, dtype_named
 
 DEFAULT_CONTEXT = 2048
 """Tokens that a cache holds, if nothing else is said; never more than the model was made for."""
+
+
+DEFAULT_PREFILL = 64
+"""Tokens of a prompt that are read in one step, if nothing else is said."""
 
 
 class ModelError(CompileError):
@@ -75,6 +80,37 @@ def build_model(config: Any, dtype: torch.dtype | None = None) -> nn.Module:
     except (ValueError, ImportError, KeyError) as error:
         raise ModelError(str(error).strip().splitlines()[0][:200], operator=config.model_type) from error
     model.tie_weights()
+    return model.eval()
+
+
+def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """A causal language model with its weights, from the hub or a folder; safetensors only. Raises ModelError."""
+    import transformers
+
+    config = load_config(name)
+    _prepare(config)
+    try:
+        with quiet():
+            return transformers.AutoModelForCausalLM.from_pretrained(
+                name, config=config, dtype=dtype or config_dtype(config), trust_remote_code=False, use_safetensors=True
+            ).eval()
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
+
+
+def random_model(config: Any, dtype: torch.dtype | None = None, seed: int = 0) -> nn.Module:
+    """The causal language model of a configuration with random weights: to try things out. Raises ModelError."""
+    import transformers
+
+    _prepare(config)
+    torch.manual_seed(seed)
+    try:
+        with quiet():
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=dtype or config_dtype(config), trust_remote_code=False
+            )
+    except (ValueError, ImportError, KeyError) as error:
+        raise ModelError(str(error).strip().splitlines()[0][:200], operator=config.model_type) from error
     return model.eval()
 
 
@@ -180,6 +216,39 @@ def cache_shape(config: Any, dtype: torch.dtype, context: int | None = None) -> 
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return CacheShape(((1, heads, context, size),) * text.num_hidden_layers, dtype)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """How a model is compiled: its caches, the tokens of a prefill step, and the size of its vocabulary."""
+
+    caches: CacheShape
+    length: int
+    vocabulary: int
+
+    def written(self) -> dict[str, object]:
+        """The plan as JSON, for `read`."""
+        shapes = [list(s) for s in self.caches.shapes]
+        dtype = dtype_name(self.caches.dtype)
+        return {"shapes": shapes, "dtype": dtype, "length": self.length, "vocabulary": self.vocabulary}
+
+    @staticmethod
+    def read(value: Any) -> ModelPlan | None:
+        """The plan that was written, None for something else."""
+        try:
+            shapes = tuple(tuple(int(n) for n in shape) for shape in value["shapes"])
+            caches = CacheShape(shapes, dtype_named(value["dtype"]))
+            return ModelPlan(caches, int(value["length"]), int(value["vocabulary"]))
+        except (KeyError, TypeError, ValueError, CompileError):
+            return None
+
+
+def plan_model(model: nn.Module, context: int | None = None, prefill: int = DEFAULT_PREFILL) -> ModelPlan:
+    """How to compile `model` for `context` tokens in all, and `prefill` tokens of a prompt at a time."""
+    config: Any = model.config
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), config_dtype(config))
+    caches = cache_shape(config, dtype, context)
+    return ModelPlan(caches, min(prefill, caches.context), int(config.get_text_config().vocab_size))
 
 
 def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedProgram:

@@ -1,0 +1,263 @@
+"""Compiled programs on disk: `save` writes an artefact, `load` gives programs back that are called as before.
+
+For every program there is the kernel level (with the host program), the tensor level (what the reference runs), the
+CUDA text and the cubin of its target. Parameters with values and buffers are stored; parameters without are bound at
+loading, from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..backend.nvrtc import compile_cubin
+from ..dialects.parsing import make_context, parse_module
+from ..dialects.printing import print_module
+from ..errors import CompileError, TargetError
+from .artefact import ArtefactError, Folder, write_folder
+from .capture import Binding, CapturedProgram, Output
+from .compilation import Compilation
+from .dtypes import dtype_name, dtype_named
+from .executors import Executor, make_executor
+from .structures import decode, encode
+from .weights import Checkpoint
+
+WEIGHTS = "weights.safetensors"
+PRODUCER = "producer"
+
+
+class SavedCompilation(Compilation):
+    """The levels of a program that were stored; those in between are made from them, the torch level is gone."""
+
+    def __init__(self, target: str, tensor: str, kernel: str, cuda: str, cubin: bytes) -> None:
+        ctx = make_context()
+        modules = {
+            "tensor": parse_module(ctx, tensor, "tensor.mlir"),
+            "kernel": parse_module(ctx, kernel, "kernel.mlir"),
+        }
+        super().__init__(modules["tensor"], target)
+        self._levels.clear()
+        self._levels.update(modules)
+        self._cuda = cuda
+        self.cubin = cubin
+
+    def at(self, level: str) -> Any:
+        """The module at a level. Raises CompileError for the torch level."""
+        if level == "torch":
+            raise CompileError("an artefact has no torch level")
+        return super().at(level)
+
+
+@dataclass(frozen=True)
+class ToSave:
+    """A program to be saved. `names` are, for each parameter, the names that a checkpoint may have for it."""
+
+    captured: CapturedProgram
+    compilation: Compilation
+    names: Mapping[str, Sequence[str]]
+
+
+def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, object] | None = None) -> None:
+    """Write an artefact with these programs, all for one target; `extra` is JSON that comes back as `extra`.
+
+    Raises ArtefactError, and CompileError where a program takes or gives what cannot be written down.
+    """
+    targets = sorted({p.compilation.target for p in programs.values()})
+    if len(targets) != 1:
+        raise ArtefactError(f"the programs of an artefact have one target, not {len(targets)}", location=str(path))
+    tensors = _Tensors()
+    files: dict[str, bytes] = {}
+    described: dict[str, object] = {}
+    for name, program in programs.items():
+        compilation = program.compilation
+        cuda = compilation.cuda
+        files[f"{name}_tensor.mlir"] = print_module(compilation.at("tensor")).encode()
+        files[f"{name}_kernel.mlir"] = print_module(compilation.at("kernel")).encode()
+        files[f"{name}.cu"] = cuda.encode()
+        files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
+        described[name] = _describe(program, tensors)
+    files[WEIGHTS] = tensors.file()
+    contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: _version()}
+    write_folder(Path(path), contents, files)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("deplodock")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class _Tensors:
+    """The tensors that are stored, each once, under names of ours."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, str] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def key(self, tensor: torch.Tensor) -> str:
+        found = self._keys.get(id(tensor))
+        if found is None:
+            found = self._keys[id(tensor)] = f"tensor_{len(self._keys)}"
+            self._tensors[found] = tensor
+        return found
+
+    def file(self) -> bytes:
+        from safetensors.torch import save as to_bytes
+
+        return to_bytes({k: t.detach().cpu().contiguous().clone() for k, t in self._tensors.items()})
+
+
+def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
+    captured = program.captured
+    bindings: list[object] = []
+    for b in captured.bindings:
+        entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
+        if b.tensor is not None:
+            entry |= {"dtype": dtype_name(b.tensor.dtype), "shape": list(b.tensor.shape)}
+            if b.tensor.device.type == "meta":
+                entry["names"] = list(program.names.get(b.name, (b.name,)))
+            else:
+                entry["tensor"] = tensors.key(b.tensor)
+        bindings.append(entry)
+    leaves = range(captured.in_spec.num_leaves)
+    results = range(captured.out_spec.num_leaves)
+    return {
+        "bindings": bindings,
+        "outputs": [[o.kind, o.index, encode(o.value)] for o in captured.outputs],
+        "updates": [list(u) for u in captured.updates],
+        "examples": [_example(e) for e in captured.examples],
+        "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
+        "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
+    }
+
+
+def _example(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}
+    return {"value": encode(value)}
+
+
+class SavedProgram:
+    """A program from an artefact: called like the module or function it was made from."""
+
+    def __init__(self, captured: CapturedProgram, compilation: SavedCompilation, executor: str) -> None:
+        self.captured = captured
+        self.compilation = compilation
+        self._wanted = executor
+        self._executor: Executor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """Who runs it, and why; made at the first call."""
+        if self._executor is None:
+            self._executor = make_executor(self._wanted, self.compilation)
+        return self._executor
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. Raises ShapeError for arguments unlike the example ones."""
+        tensors = self.captured.bind(args, kwargs)
+        return self.captured.restore(self.executor.run(tensors), tensors)
+
+    def ir(self, level: str) -> str:
+        """The program's text at `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
+        return self.compilation.text(level)
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What `load` gives: the programs by name, and what was saved with them."""
+
+    target: str
+    programs: dict[str, SavedProgram]
+    extra: dict[str, Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program `main`, or the only one. Raises ArtefactError if there are several others."""
+        if "main" not in self.programs and len(self.programs) != 1:
+            raise ArtefactError(f"has several programs: {', '.join(self.programs)}")
+        program = self.programs.get("main") or next(iter(self.programs.values()))
+        return program(*args, **kwargs)
+
+
+def load(
+    path: str | Path, *, target: str | None = None, weights: str | Path | None = None, executor: str = "auto"
+) -> Artefact:
+    """Read an artefact. Every file of it is checked before any of it is used.
+
+    `weights` is a checkpoint for parameters that were saved without values; `target`, if given, has to be the one that
+    it was compiled for. Raises ArtefactError, TargetError, WeightError.
+    """
+    folder = Folder.open(path)
+    made_for = folder.manifest.get("target")
+    if target is not None and made_for != target:
+        raise TargetError(f"was compiled for {made_for}, not for {target}", location=str(path))
+    contents = {name: folder.read(name) for name in folder.manifest["files"]}
+    try:
+        return _assemble(folder, contents, None if weights is None else Checkpoint(weights), executor)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise folder.error(f"the manifest lacks something or has something strange: {error}") from error
+
+
+def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None, executor: str) -> Artefact:
+    from safetensors.torch import load as from_bytes
+
+    target = str(folder.manifest["target"])
+    stored = from_bytes(contents[WEIGHTS])
+    programs: dict[str, SavedProgram] = {}
+    bound: dict[tuple[str, ...], torch.Tensor] = {}
+    for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
+        compilation = SavedCompilation(
+            target,
+            contents[f"{name}_tensor.mlir"].decode(),
+            contents[f"{name}_kernel.mlir"].decode(),
+            contents[f"{name}.cu"].decode(),
+            contents[f"{name}_{target}.cubin"],
+        )
+        bindings = tuple(_binding(b, stored, checkpoint, bound, folder) for b in entry["bindings"])
+        in_spec = pytree.tree_flatten(decode(entry["arguments"]))[1]
+        captured = CapturedProgram(
+            compilation.at("tensor"),
+            bindings,
+            tuple(Output(kind, index, decode(value)) for kind, index, value in entry["outputs"]),
+            tuple((int(r), int(a)) for r, a in entry["updates"]),
+            tuple(_read_example(e) for e in entry["examples"]),
+            in_spec,
+            pytree.tree_flatten(decode(entry["result"]))[1],
+        )
+        programs[name] = SavedProgram(captured, compilation, executor)
+    return Artefact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
+
+
+def _binding(
+    entry: dict[str, Any],
+    stored: dict[str, torch.Tensor],
+    checkpoint: Checkpoint | None,
+    bound: dict[tuple[str, ...], torch.Tensor],
+    folder: Folder,
+) -> Binding:
+    kind = entry["kind"]
+    if kind == "input":
+        return Binding(entry["name"], "input", int(entry["leaf"]))
+    if "tensor" in entry:
+        return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
+    names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
+    if checkpoint is None:
+        raise folder.error(f"was saved without the weights; a checkpoint with {names[0]!r} is needed")
+    key = tuple(sorted(names))
+    if key not in bound:
+        bound[key] = checkpoint.find(names, shape, dtype_named(entry["dtype"]))
+    return Binding(entry["name"], kind, tensor=bound[key])
+
+
+def _read_example(entry: dict[str, Any]) -> object:
+    if "value" in entry:
+        return decode(entry["value"])
+    return torch.empty(entry["shape"], dtype=dtype_named(entry["dtype"]), device="meta")
