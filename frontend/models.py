@@ -47,7 +47,8 @@ def load_config(name: str) -> Any:
     try:
         if path.is_file():
             return _config_from_file(path)
-        return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        with quiet():
+            return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"no model configuration there: {lines[0][:200]}", operator=name) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 import click
 
 from ..errors import DeplodockError
+from . import model_commands
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
@@ -20,7 +23,7 @@ LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which program, for which target, and how much to tell."""
     for option in (
-        click.argument("file", required=False, metavar="[FILE.py]"),
+        click.argument("file", required=False, metavar="[FILE.py|MODEL|ARTEFACT]"),
         click.option(
             "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
         ),
@@ -45,7 +48,10 @@ def cli() -> None:
 @click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write there instead of to stdout.")
+@click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artefact.")
+@click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
+@click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="MODEL: tokens of a prefill.")
+@click.option("--context", type=click.IntRange(min=1), help="MODEL: tokens that the cache holds.")
 def compile(
     file: str | None,
     code: str | None,
@@ -58,8 +64,26 @@ def compile(
     emit: str | None,
     print_pipeline: bool,
     output: str | None,
+    phase: str,
+    length: int,
+    context: int | None,
 ) -> None:
-    """Compile a program and print one of its levels."""
+    """Compile a program and print one of its levels.
+
+    MODEL is a language model: a name on the hub, a folder or a configuration file. Its structure is compiled, without
+    weights, for reading a prompt and for single tokens.
+    """
+    if model_commands.is_model(file):
+        return model_commands.compile_model(
+            str(file),
+            phase=phase,
+            length=length,
+            context=context,
+            target=target,
+            level=ir,
+            output=output,
+            as_json=as_json,
+        )
     from . import reports
 
     program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
@@ -79,6 +103,7 @@ def compile(
 @cli.command()
 @_program_options
 @click.option("--executor", default="auto", show_default=True, help="auto, cuda, emulator, simulator or reference.")
+@click.option("--weights", help="ARTEFACT: a checkpoint, where it was saved without weights.")
 @click.option("--bench", is_flag=True, help="Also time it against PyTorch (a prediction where there is no GPU).")
 def run(
     file: str | None,
@@ -90,8 +115,16 @@ def run(
     debug: bool,
     executor: str,
     bench: bool,
+    weights: str | None,
 ) -> None:
-    """Run a program and compare it with PyTorch; the exit code is 1 where they differ."""
+    """Run a program and compare it with PyTorch; the exit code is 1 where they differ.
+
+    An ARTEFACT is run on random inputs and compared with the reference.
+    """
+    if model_commands.is_artefact(file):
+        return model_commands.run_artefact(
+            str(file), weights=weights, executor=executor, seed=seed, target=None, as_json=as_json
+        )
     from . import reports
 
     program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
@@ -117,6 +150,9 @@ def doctor(as_json: bool) -> None:
     click.echo(json.dumps(found, indent=1) if as_json else text)
 
 
+cli.add_command(model_commands.generate)
+
+
 def _write(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text, nl=False)
@@ -130,6 +166,9 @@ def _write(text: str, output: str | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """The entry point of the `deplodock` command. Exit codes: 0 done, 1 refused or wrong, 2 bad usage."""
     arguments = sys.argv[1:] if argv is None else argv
+    if argv is None:  # in a process of our own, in which torch makes millions of objects that stay
+        gc.set_threshold(50_000, 20, 20)
+        atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
     try:
         code = cli.main(arguments, prog_name="deplodock", standalone_mode=False)
         sys.stdout.flush()

@@ -14,6 +14,7 @@ from ..frontend.comparison import Difference, compare, tolerances
 from ..frontend.compilation import Compilation
 from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
+from ..frontend.saved import SavedProgram
 from ..passes.running import PrintChanges
 
 
@@ -135,6 +136,32 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
         "results": [_result(d) for d in differences],
         "ok": all(d.ok for d in differences),
     }
+
+
+def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
+    """Run a program of an artefact on random inputs, and compare it with the reference."""
+    torch.manual_seed(seed)
+    captured, compilation = program.captured, program.compilation
+    leaves = [_random(e) if isinstance(e, torch.Tensor) else e for e in captured.examples]
+    args, kwargs = torch.utils._pytree.tree_unflatten(leaves, captured.in_spec)
+    arguments = captured.bind(args, kwargs)
+    actual = program.executor.run(arguments)
+    expected = make_executor("reference", compilation).run(arguments)
+    differences = compare(actual, expected, tolerances(compilation.at("tensor")))
+    return {
+        "executor": program.executor.name,
+        "why": program.executor.why,
+        "kernels": sum(op.name == "kernel.func" for op in compilation.at("kernel").ops),
+        "results": [_result(d) for d in differences],
+        "ok": all(d.ok for d in differences),
+    }
+
+
+def _random(example: torch.Tensor) -> torch.Tensor:
+    """Floats normal; integers 0, because they may be positions."""
+    if example.is_floating_point():
+        return torch.randn(example.shape).to(example.dtype)
+    return torch.zeros(example.shape, dtype=example.dtype)
 
 
 def _result(d: Difference) -> dict[str, Any]:

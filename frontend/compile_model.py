@@ -1,0 +1,87 @@
+"""A whole language model: both of its steps captured and compiled, and written down as one artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..passes.running import Observer
+from .capture import CapturedProgram
+from .compilation import Compilation
+from .models import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
+from .saved import ToSave, save
+from .weights import names_of_tensors
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass
+class CompiledModel:
+    """The steps of a model, `prefill` and `decode` or one of them, on their way down."""
+
+    model: nn.Module
+    plan: ModelPlan
+    captured: dict[str, CapturedProgram]
+    compilations: dict[str, Compilation]
+
+    def save(self, path: str | Path) -> None:
+        """Write the artefact. Parameters without values are left to a checkpoint. Raises ArtefactError."""
+        names = {f"model.{n}": same for n, same in names_of_tensors(self.model).items()}
+        programs = {
+            phase: ToSave(self.captured[phase], compilation, names) for phase, compilation in self.compilations.items()
+        }
+        save(path, programs, {"model": self.plan.written()})
+
+
+def compile_model(
+    model: nn.Module,
+    *,
+    context: int | None = None,
+    prefill: int = DEFAULT_PREFILL,
+    phases: Sequence[str] = PHASES,
+    target: str = "sm_90a",
+    observers: Sequence[Observer] = (),
+) -> CompiledModel:
+    """Compile the steps of a causal language model; its parameters may be on the meta device.
+
+    `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
+    at every pass. Raises CompileError.
+    """
+    plan = plan_model(model, context, prefill)
+    captured: dict[str, CapturedProgram] = {}
+    compilations: dict[str, Compilation] = {}
+    for phase in phases:
+        captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
+        compilations[phase] = Compilation(captured[phase].module, target, observers)
+        compilations[phase].at("kernel")
+    return CompiledModel(model, plan, captured, compilations)
+
+
+def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
+    """Of every step its kernels and launches, and the launches of every kind of layer."""
+    from xdsl.dialects.func import FuncOp
+
+    from ..backend.launch_plan import make_plan
+    from ..dialects.tile import LaunchOp
+
+    found: list[dict[str, Any]] = []
+    for phase, compilation in compiled.compilations.items():
+        plan = make_plan(compilation.at("kernel"))
+        layers = [f for f in compilation.at("tile").ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
+        found.append(
+            {
+                "phase": phase,
+                "tokens": compiled.plan.length if phase == "prefill" else 1,
+                "context": compiled.plan.caches.context,
+                "kernels": len({x.kernel for x in plan.launches}),
+                "launches": len(plan.launches),
+                "launches_per_layer": [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in layers],
+                "scratch_bytes": plan.scratch_bytes,
+                "pass_seconds": sum(s for _, s in compilation.seconds),
+            }
+        )
+    return found
