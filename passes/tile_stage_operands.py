@@ -66,7 +66,7 @@ def stage_operands(kernel: tile.KernelOp) -> None:
                 reader = Reader(operand_layout(acc, i, depth), size, depth)
                 shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
             else:
-                along_k, across = readers(acc, i, depth, size)
+                along_k, across = readers(op, acc, i)
                 by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
                 shared = attr_of(choose_shared(writer.layout.shape, [writer], by_order=by_order))
             assert isinstance(shared, SharedAttr)

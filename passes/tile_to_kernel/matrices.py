@@ -9,7 +9,7 @@ from xdsl.ir import Block, SSAValue
 from ...dialects import kernel, tile
 from ...dialects.linear_layout import Linear, Shared, log2
 from ...dialects.locations import location_text
-from ...dialects.matrix_layouts import ATOM, accumulator_bits, matrix_rows
+from ...dialects.matrix_layouts import ATOM, Bits, accumulator_bits, matrix_rows
 from ...dialects.payload import shape_of
 from ...errors import ScheduleError
 from ..shared_layouts import Reader
@@ -21,8 +21,18 @@ ROW = 8
 """Elements of a row of a matrix."""
 
 
-def readers(acc: Linear, operand: int, depth: int, bytes_each: int) -> tuple[Reader, Reader]:
-    """How a warp may read an operand: with rows along k, or transposed."""
+def bits_of_accumulator(op: tile.DotOp, acc: Linear) -> Bits:
+    """The register bits of rows and columns. Raises ScheduleError if the layout is not one of tensor cores."""
+    bits = accumulator_bits(acc)
+    if bits is None:
+        raise _refused(op, "accumulates in registers that are not those of a product on tensor cores")
+    return bits
+
+
+def readers(op: tile.DotOp, acc: Linear, operand: int) -> tuple[Reader, Reader]:
+    """How a warp may read an operand: with rows along k, or transposed. Raises ScheduleError."""
+    bits_of_accumulator(op, acc)
+    depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.operands[operand].type)
     first, second = (
         Reader(matrix_rows(acc, operand, depth, trans).layout, bytes_each, together=ROW) for trans in (False, True)
     )
@@ -34,10 +44,8 @@ def lower_mma(
 ) -> SSAValue:
     """A loop over k, sixteen at a time, with both operands in shared memory."""
     a, b, c = layouts
-    bits = accumulator_bits(c)
+    bits = bits_of_accumulator(op, c)
     depth = shape_of(op.lhs.type)[1]
-    if bits is None:
-        raise _refused(op, "accumulates in registers that are not those of a product on tensor cores")
     body = Block(arg_types=[IndexType(), acc.type])
     loop = scf.ForOp(out.value(0), out.value(depth), out.value(ATOM[2]), [acc], body)
     k, carried = body.args

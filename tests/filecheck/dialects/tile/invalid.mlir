@@ -244,3 +244,19 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   }
   func.return %y : tensor<4xf32>
 }
+
+// -----
+
+// CHECK: error: {{.*}}atom mma multiplies bf16 or f16 into f32
+tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
+  %a = payload.constant 0.0 : tensor<16x16xf32>
+  %c = tile.dot %a, %a, %a atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+}
+
+// -----
+
+// CHECK: error: {{.*}}atom tpu is none of fma, mma, wgmma
+tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
+  %a = payload.constant 0.0 : tensor<16x16xf32>
+  %c = tile.dot %a, %a, %a atom "tpu" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+}

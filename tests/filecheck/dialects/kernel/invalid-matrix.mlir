@@ -1,0 +1,72 @@
+// RUN: %diagnostics
+
+// CHECK: error: kernel.ldmatrix: matrices are read from shared memory
+kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
+  %i = kernel.id lane
+  %a = kernel.ldmatrix x4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.ldmatrix: rows of memref<512xf32, "shared"> into vector<8xf32>: both hold bf16, or both f16
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %s = kernel.shared : memref<512xf32, "shared">
+  %a = kernel.ldmatrix x4 %s[%i] : memref<512xf32, "shared"> -> vector<8xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %s = kernel.shared : memref<512xbf16, "shared">
+  %a = kernel.ldmatrix x4 %s[%i] steps [4] : memref<512xbf16, "shared"> -> vector<16xbf16>
+}
+
+// -----
+
+// CHECK: error: 4 matrices in each of 1 steps are not vector<16xbf16>
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %s = kernel.shared : memref<512xbf16, "shared">
+  %a = kernel.ldmatrix x4 %s[%i] : memref<512xbf16, "shared"> -> vector<16xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.mma: rows [] and cols [1] do not number 4 registers in pairs
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<4xbf16>
+  %b = payload.constant 0.0 : vector<8xbf16>
+  %c = payload.constant 0.0 : vector<4xf32>
+  %d = kernel.mma %a, %b, %c rows [] cols [1] : vector<4xbf16>, vector<8xbf16>, vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.mma: rows [1] and cols [] need 8 and 4 registers
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<4xbf16>
+  %c = payload.constant 0.0 : vector<4xf32>
+  %d = kernel.mma %a, %a, %c rows [1] cols [] : vector<4xbf16>, vector<4xbf16>, vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.mma: the operands are both bf16, or both f16
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<8xbf16>
+  %b = payload.constant 0.0 : vector<4xf16>
+  %c = payload.constant 0.0 : vector<4xf32>
+  %d = kernel.mma %a, %b, %c rows [1] cols [] : vector<8xbf16>, vector<4xf16>, vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.mma: the accumulator and the result are f32
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<8xbf16>
+  %b = payload.constant 0.0 : vector<4xbf16>
+  %d = kernel.mma %a, %b, %b rows [1] cols [] : vector<8xbf16>, vector<4xbf16>, vector<4xbf16>
+}

@@ -1,0 +1,16 @@
+// RUN: %roundtrip
+
+// CHECK-LABEL: kernel.func @k
+// CHECK:         %a = kernel.ldmatrix x4 %s[%lane] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+// CHECK-NEXT:    %b = kernel.ldmatrix x2 trans %s[%lane] steps [64, 128] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+// CHECK-NEXT:    %b1 = kernel.ldmatrix x1 %s[%lane] : memref<4096xbf16, "shared"> -> vector<2xbf16>
+// CHECK-NEXT:    %d = kernel.mma %a, %b, %c rows [1, 3] cols [2, 4] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
+kernel.func @k() grid 1 warps 1 {
+  %lane = kernel.id lane
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %c = payload.constant 0.0 : vector<32xf32>
+  %a = kernel.ldmatrix x4 %s[%lane] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+  %b = kernel.ldmatrix x2 trans %s[%lane] steps [64, 128] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+  %b1 = kernel.ldmatrix x1 %s[%lane] : memref<4096xbf16, "shared"> -> vector<2xbf16>
+  %d = kernel.mma %a, %b, %c rows [1, 3] cols [2, 4] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
+}

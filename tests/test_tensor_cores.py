@@ -1,0 +1,260 @@
+"""Matrix products on tensor cores, from loop nests to the printed text: right, free of conflicts, the expected code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.disassembly import disassemble
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.interpreter.domains import Array
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.reference import run
+from deplodock.backend.simulator import simulate
+from deplodock.backend.targets import TARGETS
+from deplodock.dialects import kernel
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.errors import ScheduleError
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.remarks import collect_remarks
+from deplodock.passes.running import run_passes
+
+TO_KERNEL = (
+    "lower-loop-to-tile,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
+    "tile-stage-operands,cse,lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers"
+)
+
+PROGRAM = """
+func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}x{out}> {{
+  %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}x{out}> attributes {{schedule = #tile.schedule<{schedule}>}} {{
+    %s = loop.reduce add (%k) in [{k}] -> f32 {{
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}x{type}>
+      %1 = payload.cast %0 : {type} -> f32
+      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}x{type}>
+      %3 = payload.cast %2 : {type} -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }}
+    %5 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %6 = arith.addf %s, %5 : f32
+    {last}
+  }}
+  func.return %y : tensor<{m}x{n}x{out}>
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of a by b, each with rows first or transposed, with a bias, under a schedule."""
+
+    m: int
+    n: int
+    k: int
+    block: tuple[int, int]
+    chunk: int
+    warps: int
+    left: str = "mk"
+    right: str = "nk"
+    type: str = "bf16"
+    out: str = "bf16"
+
+    @property
+    def text(self) -> str:
+        """The loop nest."""
+        m, n, k = self.m, self.n, self.k
+        last = "loop.yield %6 : f32"
+        if self.out != "f32":
+            last = f"%7 = payload.cast %6 : f32 -> {self.out}\n    loop.yield %7 : {self.out}"
+        schedule = f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = mma"
+        return PROGRAM.format(
+            x=f"{m}x{k}" if self.left == "mk" else f"{k}x{m}",
+            w=f"{n}x{k}" if self.right == "nk" else f"{k}x{n}",
+            xi="%i, %k" if self.left == "mk" else "%k, %i",
+            wi="%j, %k" if self.right == "nk" else "%k, %j",
+            **{"m": m, "n": n, "k": k, "type": self.type, "out": self.out},
+            schedule=schedule,
+            last=last,
+        )
+
+    def inputs(self) -> list[Array]:
+        """Random normal inputs."""
+        rng = np.random.default_rng(self.m * self.n + self.k)
+        narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
+        left = (self.m, self.k) if self.left == "mk" else (self.k, self.m)
+        right = (self.n, self.k) if self.right == "nk" else (self.k, self.n)
+        return [
+            rng.standard_normal(left).astype(narrow),
+            rng.standard_normal(right).astype(narrow),
+            rng.standard_normal(self.n).astype(np.float32),
+        ]
+
+    def parse(self) -> ModuleOp:
+        """The loop nest as IR."""
+        return parse_module(make_context(), self.text, "product.mlir")
+
+    def lowered(self) -> ModuleOp:
+        """The kernel."""
+        module = self.parse()
+        run_passes(make_context(), module, parse_passes(TO_KERNEL))
+        return module
+
+
+PRODUCTS = {
+    "weights along k": Product(70, 136, 72, (64, 64), 32, 4),
+    "weights along n": Product(70, 136, 72, (64, 64), 32, 4, right="kn"),
+    "left transposed": Product(64, 72, 40, (64, 64), 32, 4, left="km", type="f16", out="f16"),
+    "both transposed": Product(72, 64, 33, (32, 64), 16, 2, left="km", right="kn", type="f16"),
+    "odd sizes": Product(33, 19, 37, (32, 16), 16, 2),
+    "one column of atoms": Product(33, 9, 64, (32, 8), 64, 2, right="kn"),
+    "warps without an atom": Product(17, 8, 16, (16, 8), 16, 4),
+    "one row of atoms": Product(16, 130, 96, (16, 128), 32, 4, right="kn"),
+    "eight warps": Product(128, 128, 64, (128, 128), 32, 8, right="kn"),
+    "wide parts": Product(128, 136, 64, (128, 128), 64, 4, out="f32"),
+}
+
+
+@cache
+def emulated() -> dict[str, EmulatedProgram]:
+    """All products for the host, built at once."""
+    modules = {name: p.lowered() for name, p in PRODUCTS.items()}
+    texts = {name: print_cuda(m) for name, m in modules.items()}
+    built = compile_many(list(texts.values()))
+    return {
+        name: EmulatedProgram(texts[name], make_plan(modules[name]), b) for name, b in zip(PRODUCTS, built, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_simulated(name: str) -> None:
+    """Exactly and in floats, without a report, and without bank conflicts."""
+    p = PRODUCTS[name]
+    module, args = p.lowered(), p.inputs()
+    assert any(isinstance(op, kernel.MmaOp) for op in module.walk())
+    for domain in ("exact", "typed"):
+        (wanted,) = run(p.parse(), args, domain)
+        found = simulate(module, args, domain=domain)
+        assert not found.report.findings, str(found.report)
+        if domain == "exact":
+            np.testing.assert_array_equal(found.outputs[0], wanted)
+        else:
+            _close(found.outputs[0], wanted, p)
+        (counts,) = found.report.launches
+        assert counts.wavefronts == counts.ideal_wavefronts
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_emulated(name: str) -> None:
+    """The printed text: reads of matrices and products by whole warps, each with its own body on the host."""
+    p = PRODUCTS[name]
+    (wanted,) = run(p.parse(), p.inputs(), "typed")
+    outputs, reports = emulated()[name].run(p.inputs())
+    assert not reports, str(reports[0])
+    _close(outputs[0], wanted, p)
+
+
+def _close(found: Array, wanted: Array, p: Product) -> None:
+    """Only the order of the sums in f32 differs, which may turn the last rounding."""
+    unit = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 0.0}[p.out]
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    sums = 2.0**-24 * p.k * np.sqrt(p.k) * 4
+    assert np.all(np.abs(found - wanted) <= sums + 2 * unit * np.abs(wanted))
+
+
+COUNTS = {"weights along k": (16, 8), "weights along n": (16, 8), "eight warps": (32, 12), "wide parts": (128, 32)}
+"""HMMA of a warp in one chunk, and LDSM."""
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("name", COUNTS)
+def test_machine_code(name: str, arch: str) -> None:
+    compiled = compile_cubin(print_cuda(PRODUCTS[name].lowered()), arch)
+    (use,) = compiled.kernels.values()
+    assert use.spills == use.stack == 0
+    assert not compiled.warnings
+    code = disassemble(compiled.cubin)["k0"]
+    assert (code.count("HMMA"), code.count("LDSM")) == COUNTS[name]
+    assert code.local_accesses == 0
+    assert code.count("FFMA") == 0
+    assert set(code.widths("STS")) <= {128, 32}  # operands 16 bytes at a time; results on their way to wide stores
+    narrow = PRODUCTS[name].out == "bf16"
+    assert not narrow or set(code.widths("STG")) == {128}
+
+
+def test_stores_are_wide_without_shared_memory_where_weights_lie_along_k() -> None:
+    """The columns of a product are read in an order that gives each thread eight neighbours of the result."""
+    direct, around = (PRODUCTS[n].lowered() for n in ("weights along k", "weights along n"))
+    buffers = [sum(isinstance(op, kernel.SharedOp) for op in m.walk()) for m in (direct, around)]
+    assert buffers == [2, 3]
+    for module in (direct, around):
+        stores = [o for o in module.walk() if isinstance(o, kernel.StoreOp) and not kernel.is_shared(o.memory.type)]
+        assert [op.vec.data for op in stores] == [8]
+
+
+MISTAKES = {
+    "transposed or not": lambda op: op.properties.pop("trans", None) or op.properties.update(trans=UnitAttr()),
+    "sums for exclusive ors": lambda op: op.properties.pop("xor"),
+    "rows for columns": lambda op: op.properties.update(rows=op.cols, cols=op.rows),
+    "factors swapped": lambda op: setattr(op, "operands", [op.rhs, op.lhs, op.acc]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_show(mistake: str) -> None:
+    """Every part of the new operations matters to the result."""
+    p = Product(32, 32, 64, (32, 32), 64, 1, right="kn")  # two by four atoms: as many registers of either factor
+    module = p.lowered()
+    kind = kernel.LdMatrixOp if mistake in ("transposed or not", "sums for exclusive ors") else kernel.MmaOp
+    changed = 0
+    for op in [o for o in module.walk() if isinstance(o, kind)]:
+        if mistake != "sums for exclusive ors" or op.properties.get("xor") is not None:
+            MISTAKES[mistake](op)
+            changed += 1
+    assert changed
+    (wanted,) = run(p.parse(), p.inputs(), "exact")
+    try:
+        found = simulate(module, p.inputs(), domain="exact")
+    except ValueError:
+        return
+    assert found.report.findings or not np.array_equal(found.outputs[0], wanted)
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    module = PRODUCTS["weights along k"].lowered()
+    barriers = [op for op in module.walk() if isinstance(op, kernel.BarrierOp)]
+    barriers[-1].detach()
+    found = simulate(module, PRODUCTS["weights along k"].inputs())
+    assert any(f.kind == "race" and "kernel.ldmatrix" in str(f) for f in found.report.findings), str(found.report)
+
+
+def test_small_and_wide_products_are_declined() -> None:
+    small = Product(16, 16, 8, (16, 16), 8, 1)
+    with collect_remarks() as remarks:
+        assert not any(isinstance(op, kernel.MmaOp) for op in small.lowered().walk())
+    assert "smaller than 16x16" in remarks[0].why
+
+
+REFUSED = """
+#patch = #tile.layout<reg = [[0, 1], [8, 0]], lane = [[0, 2], [0, 4], [0, 8], [1, 0], [2, 0]], warp = [[4, 0]]>
+#row = #tile.layout<reg = [[0, 1], [0, 2], [0, 4]], lane = [[0, 8], [1, 0], [2, 0], [4, 0], [8, 0]], warp = [[0, 0]]>
+tile.kernel @k(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 2 {
+  %z = payload.constant 0.0 : tensor<16x16xf32, #patch>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16, #row>
+  %c = tile.dot %a, %a, %z atom "mma" : tensor<16x16xbf16, #row>, tensor<16x16xbf16, #row>,
+                                        tensor<16x16xf32, #patch> -> tensor<16x16xf32, #patch>
+  tile.store %c, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32, #patch>, memref<16x16xf32>
+}
+"""
+
+
+def test_an_accumulator_of_another_layout_is_refused() -> None:
+    module = parse_module(make_context(), REFUSED, "refused.mlir")
+    with pytest.raises(ScheduleError, match="not those of a product on tensor cores"):
+        run_passes(make_context(), module, parse_passes("tile-stage-operands"))
