@@ -19,6 +19,10 @@ from .locations import file_location
 _UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
 
 
+_CONSTRUCTION = (VerifyException, ValueError, OverflowError, NotImplementedError)
+"""What the constructors of attributes and ops raise, ours and xDSL's."""
+
+
 class MalformedIRError(CompileError):
     """Text that is not IR, or not of dialects that we know."""
 
@@ -58,8 +62,8 @@ class LocatingParser(Parser):
         start = self._operation_start = self._current_token.span
         try:
             op = super().parse_operation()
-        except VerifyException as error:  # from the construction of an attribute or op, which knows no place
-            raise ParseError(start, str(error)) from error
+        except _CONSTRUCTION as error:  # which knows no place
+            raise ParseError(start, _first_line(str(error))) from error
         if self._current_token.span.start != self._explicit_location_end:
             line = bisect_right(self._line_starts, start.start)
             column = start.start - self._line_starts[line - 1] + 1
@@ -82,9 +86,10 @@ def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, im
             span = Span(use.start(), use.end(), Input(text, name)) if use else span
         place = span.get_location()
         raise MalformedIRError(
-            _first_line(error.msg) or "syntax error", location=f"{name}:{place.line + line_offset}:{place.col}"
+            _first_line(error.msg.replace("{first_char}", "%, @, # or !")) or "syntax error",  # xDSL forgot an f
+            location=f"{name}:{place.line + line_offset}:{place.col}",
         ) from None
-    except (UnregisteredConstructException, VerifyException) as error:
+    except (UnregisteredConstructException, *_CONSTRUCTION) as error:
         raise MalformedIRError(_first_line(str(error)), location=f"{name}:{line_offset + 1}") from None
     except RecursionError:
         raise MalformedIRError("regions are nested too deeply", location=f"{name}:{line_offset + 1}") from None

@@ -148,13 +148,21 @@ class ConstantOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ConstantOp:
+        at = parser.pos
+        bits = parser._current_token.text.startswith("0x")  # pyright: ignore[reportPrivateUsage]
         number = parser.parse_number(allow_boolean=True)
         attrs = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         result_type = parser.parse_type()
         e = element_type(result_type)
         if isinstance(e, AnyFloat) and isinstance(number, int) and not isinstance(number, bool):
-            number = e.unpack(number.to_bytes(e.size, "little"), 1)[0]  # an integer literal is the float's bits
+            if not bits:
+                parser.raise_error(
+                    f"a constant of type {e} is written with a point, as {number}.0, or as bits, 0x...", at
+                )
+            if number >= 1 << 8 * e.size:
+                parser.raise_error(f"{number:#x} has more bits than {e}", at)
+            number = e.unpack(number.to_bytes(e.size, "little"), 1)[0]
         op = cls(scalar_attr(number, e), result_type)
         op.attributes.update(attrs)
         return op

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.utils.exceptions import VerifyException
 
-from ..dialects.payload import element_type, shape_of
+from ..dialects.payload import element_type, is_float, shape_of
 from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
 from .decomposition import argument_names, get_decompositions
@@ -43,8 +43,20 @@ def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:
         found = function(builder, **arguments)
     except VerifyException as error:
         raise ShapeError(str(error)) from None
+    for made in builder.ops:
+        _check_element_type(made)
     results = [found] if isinstance(found, SSAValue) else list(found)
     return builder.ops, _as_declared(builder, results, op.result_types)
+
+
+def _check_element_type(made: Operation) -> None:
+    """Refuse a tensor of an element type that the operator does not work on, which PyTorch would not have captured."""
+    element = element_type(made.results[0].type)
+    if made.name.startswith("math.") and not is_float(element):
+        try:
+            made.verify(verify_nested_ops=False)
+        except VerifyException:
+            raise UnsupportedError(f"does not work on tensors of {element}") from None
 
 
 def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[Attribute]) -> list[SSAValue]:

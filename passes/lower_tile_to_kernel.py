@@ -89,6 +89,12 @@ class _Kernel:
         count = 1
         for n in self.grid:
             count *= n
+        if min(self.grid, default=1) < 1 or count >= 1 << 31:
+            raise ScheduleError(
+                f"a grid has 1 to 2^31 - 1 blocks, not {list(self.grid)}",
+                location=location_text(self.op),
+                operator=self.op.name,
+            )
         used = [b if b.uses else None for b in self.op.blocks]
         for b, index in zip(self.op.blocks, self.out.block_indices([b is not None for b in used]), strict=True):
             self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index

@@ -97,3 +97,26 @@
 
 // CHECK: tensor.iota: an iota of f32: only integers count
 %y = tensor.iota 1 : tensor<4x8xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+// CHECK: tensor.index_map: (d0 mod 0) divides by something else than a positive number
+%y = tensor.index_map %x[affine_map<(d0) -> (d0 mod 0, d0)>] : tensor<4x8xf32> -> tensor<4xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4x8xf32>
+%f = "test.op"() : () -> f32
+// CHECK: error: Multiplication with non-constant
+%y = tensor.index_map %x[affine_map<(d0) -> (d0, d0)>] where <affine_map<(d0) -> (d0 * d0)> in [0:4]> else %f : tensor<4x8xf32> -> tensor<4xf32>
+
+// -----
+
+// CHECK: refused.mlir:[[@LINE+1]]:23: error: a constant of type f32 is written with a point, as 4.0, or as bits, 0x...
+%y = payload.constant 4 : f32
+
+// -----
+
+// CHECK: refused.mlir:[[@LINE+1]]:23: error: 0xff800000 has more bits than f16
+%y = payload.constant 0xff800000 : f16
