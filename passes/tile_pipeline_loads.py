@@ -70,8 +70,8 @@ def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
     trips = trip_count(loop)
     if trips is None or trips < 2:
         for op in staged:
-            why = "a number of iterations that is not constant" if trips is None else f"{trips} iterations, none ahead"
-            emit_remark(op, TilePipelineLoadsPass.name, f"its loop has {why}")
+            why = "does not have a constant number of iterations" if trips is None else "has no iterations ahead"
+            emit_remark(op, TilePipelineLoadsPass.name, f"its loop {why}")
         return
     copies: list[Copy] = []
     for op in staged:
@@ -110,7 +110,7 @@ class _Pipeline:
         carried = [[tiles[c] for tiles in first] for c in range(len(self.copies))]
         loop = self._extended([v for tiles in carried for v in tiles])
         body = loop.body.block
-        args = list(body.args[len(body.args) - ahead * len(self.copies) :])
+        args: list[SSAValue] = list(body.args[len(body.args) - ahead * len(self.copies) :])
         flying = [args[c * ahead : (c + 1) * ahead] for c in range(len(self.copies))]
         start = body.first_op
         assert start is not None

@@ -9,6 +9,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.kernel import SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
+from ...dialects.kernel_async import CopyAsyncOp
 from ...dialects.kernel_matrix import LdMatrixOp
 from ...dialects.kernel_ranges import span
 from ...dialects.locations import location_text
@@ -17,6 +18,10 @@ from .expressions import add, infix, multiply
 from .ordering import registers
 from .types import ADD, AND, BIT_XOR, EQUALITY, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
+
+
+Mover = LoadOp | StoreOp | LdMatrixOp | CopyAsyncOp
+"""What has an address in a buffer for each register."""
 
 
 def memory_shape(t: Attribute) -> tuple[int, ...]:
@@ -85,7 +90,7 @@ def print_store(writer: Writer, op: StoreOp) -> None:
         writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
 
 
-def prepare(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp) -> None:
+def prepare(writer: Writer, op: Mover) -> None:
     """Name the part of the address that does not depend on the register, if it is long and there is a loop."""
     if any(not isinstance(c.type, IndexType) for c in op.coordinates):
         return
@@ -118,12 +123,12 @@ def alignment_of(value: SSAValue) -> int:
     return size * widest if widest > 1 else 0
 
 
-def element_at(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> str:
+def element_at(writer: Writer, op: Mover, r: Register) -> str:
     """`x[offset]`"""
     return f"{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
 
 
-def pointer_to(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> str:
+def pointer_to(writer: Writer, op: Mover, r: Register) -> str:
     """`&x[offset]`"""
     return f"&{element_at(writer, op, r)}"
 
@@ -136,7 +141,7 @@ def memory_name(writer: Writer, memory: SSAValue) -> str:
     return writer.places[memory].name
 
 
-def offset(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> Expr:
+def offset(writer: Writer, op: Mover, r: Register) -> Expr:
     """The number of the element that register `r` moves."""
     shape = memory_shape(op.memory.type)
     pitch = pitches(shape)
@@ -149,7 +154,7 @@ def offset(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register) -> Ex
     return exclusive(base, r, steps, low)
 
 
-def _base(writer: Writer, op: LoadOp | StoreOp | LdMatrixOp, r: Register = 0) -> Expr:
+def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
     result = Expr("0")
     for coordinate, pitch in zip(op.coordinates, pitches(memory_shape(op.memory.type)), strict=True):
         result = add(result, multiply(writer.read(coordinate, r), pitch))
@@ -178,7 +183,7 @@ def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
     return Expr(text, BIT_XOR)
 
 
-def condition(writer: Writer, op: LoadOp | StoreOp, r: Register) -> Expr | None:
+def condition(writer: Writer, op: LoadOp | StoreOp | CopyAsyncOp, r: Register) -> Expr | None:
     """When the access of register `r` happens; None if always. Comparisons that the ranges decide are left out."""
     result: Expr | None = None
     low = op.vec.data.bit_length() - 1

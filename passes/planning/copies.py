@@ -26,7 +26,7 @@ def plan_copies(facts: Facts, schedule: ScheduleAttr, target: Target, products: 
     tile = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
     indices = [i for r in facts.reductions for i in r.indices]
     tile.update(zip(indices, (c.data for c in schedule.chunk), strict=True))
-    early = late = 0
+    early = late = most = 0
     for p in products:
         found = p.reduction.contraction
         assert found is not None
@@ -34,14 +34,15 @@ def plan_copies(facts: Facts, schedule: ScheduleAttr, target: Target, products: 
             narrow = schedule.atom.data == "mma"
             load = _loaded(factor, narrow)
             size = prod(tile[i] for i in facts.dependence.of(factor)) * (element_bytes(load.source) if load else 4)
-            if load is not None and _chunks(facts, tile, factor) // schedule.split_k.data > 1:
-                early += size
+            chunks = _chunks(facts, tile, factor) // schedule.split_k.data
+            if load is not None and chunks > 1:
+                early, most = early + size, max(most, chunks)
             else:
                 late += size
     if early == 0:
         return schedule
     if DEEP * early + late <= target.shared_per_sm // 4:
-        return schedule.changed(copy="cp_async", stages=DEEP)
+        return schedule.changed(copy="cp_async", stages=min(DEEP, most))
     if SHALLOW * early + late <= target.shared_per_block * 3 // 4:
         return schedule.changed(copy="cp_async", stages=SHALLOW)
     return schedule

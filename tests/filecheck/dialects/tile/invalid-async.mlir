@@ -1,0 +1,35 @@
+// RUN: dl-opt %s --split-input-file --verify-diagnostics | filecheck %s
+
+#layout = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
+
+// CHECK: error: {{.*}}stages into shared memory, not as tensor<128xf32
+tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
+  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #layout : memref<128xf32> -> tensor<128xf32, #layout>
+}
+
+// -----
+
+#shared = #tile.shared<offset = [[1], [2], [4], [8], [16], [32], [64]]>
+
+// CHECK: error: {{.*}}who copies what is a tile.layout, not #tile.shared
+tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
+  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #shared : memref<128xf32> -> tensor<128xf32, #shared>
+}
+
+// -----
+
+#layout = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
+#shared = #tile.shared<offset = [[1], [2], [4], [8], [16], [32], [64]]>
+
+// CHECK: error: {{.*}}buffer and tile have one element type
+tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
+  %x = tile.stage_async %a[affine_map<(d0) -> (d0)>]() by #layout : memref<128xf32> -> tensor<128xbf16, #shared>
+}
+
+// -----
+
+// CHECK: error: {{.*}}awaits tiles that are on their way to shared memory
+tile.kernel @k(%a: memref<128xf32>) blocks () in [] warps 1 {
+  %x = payload.constant 0.0 : tensor<128xf32>
+  %y = tile.await %x pending 0 : tensor<128xf32>
+}
