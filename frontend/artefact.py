@@ -60,7 +60,7 @@ def write_folder(path: Path, contents: dict[str, Any], files: dict[str, bytes]) 
         try:
             for name, data in files.items():
                 (temporary / checked_name(name)).write_bytes(data)
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             temporary.chmod(0o755)
             if path.exists():
                 shutil.rmtree(path)

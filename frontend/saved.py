@@ -199,18 +199,24 @@ def load(
     made_for = folder.manifest.get("target")
     if target is not None and made_for != target:
         raise TargetError(f"was compiled for {made_for}, not for {target}", location=str(path))
-    contents = {name: folder.read(name) for name in folder.manifest["files"]}
+    checkpoint = None if weights is None else Checkpoint(weights)
     try:
-        return _assemble(folder, contents, None if weights is None else Checkpoint(weights), executor)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise folder.error(f"the manifest lacks something or has something strange: {error}") from error
+        contents = {name: folder.read(name) for name in folder.manifest["files"]}
+        return _assemble(folder, contents, checkpoint, executor)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise folder.error(f"the manifest lacks something or has something strange: {reason}") from error
 
 
 def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None, executor: str) -> Artefact:
+    from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
     target = str(folder.manifest["target"])
-    stored = from_bytes(contents[WEIGHTS])
+    try:
+        stored = from_bytes(contents[WEIGHTS])
+    except SafetensorError as error:
+        raise folder.error(f"the weights cannot be read: {error}") from None
     programs: dict[str, SavedProgram] = {}
     bound: dict[tuple[str, ...], torch.Tensor] = {}
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
