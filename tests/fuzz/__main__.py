@@ -14,6 +14,7 @@ from conformance.opdb import judge_call
 from conformance.tracing import tracer
 
 from .graphs import Generator
+from .views import draw
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--level", choices=LEVELS, default="tensor")
     parser.add_argument("--simple", action="store_true", help="f32 only")
+    parser.add_argument("--views", action="store_true", help="chains of views of whole numbers")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -31,7 +33,10 @@ def main() -> int:
     started = time.monotonic()
     with tracer() as t:
         for seed in range(options.first, options.first + options.count):
-            program = Generator(seed, simple=options.simple).draw(options.steps)
+            if options.views:
+                program = draw(seed, options.steps)
+            else:
+                program = Generator(seed, simple=options.simple).draw(options.steps)
             kind, reason = judge_call(t, program, program.inputs, execute=down_to(options.level))
             counts[kind] += 1
             if kind not in ("right", "skipped"):
