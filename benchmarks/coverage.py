@@ -76,7 +76,8 @@ def page(results: dict[str, dict[str, summary.Summary]]) -> str:
         "",
         f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database with their samples: "
         "captured, lowered to the tensor level, executed by the reference interpreter and compared with eager PyTorch. "
-        "`samples` counts those that were run (`--samples` takes fewer than there are). Written by `python benchmarks/coverage.py --update`.",
+        "`samples` counts those that were run (`--samples` takes fewer than there are). Written by "
+        "`python benchmarks/coverage.py --update`.",
         "",
         "| | " + " | ".join(results) + " |",
         "|---|" + "---|" * len(results),
