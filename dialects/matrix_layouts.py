@@ -100,10 +100,10 @@ def fragment(acc: Linear, operand: int, depth: int) -> Linear:
 
 class Rows(NamedTuple):
     """How a warp reads an operand matrix by matrix: `layout` has the eight elements of a row in its first three
-    register bits, the lane that names the row, and the steps in the further bits; `count` matrices a step."""
+    register bits, the lane that names the row, and the steps in the further bits; `matrices` of them a step."""
 
     layout: Linear
-    count: int
+    matrices: int
 
 
 def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool) -> Rows:

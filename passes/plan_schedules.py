@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from ..backend.targets import Target, get_target
 from ..dialects import loop
 from ..dialects.locations import location_text
-from ..dialects.schedule import ScheduleAttr
+from ..dialects.schedule import NARROWS, ScheduleAttr
 from ..errors import ScheduleError
 from .planning.copies import plan_copies
 from .planning.facts import Facts
@@ -42,6 +42,7 @@ class PlanSchedulesPass(ModulePass):
     three families: matrix products (tiles of the result, operands in chunks; on tensor cores where both factors were
     bf16 or f16), rows (reductions, as many elements of a row in registers as fit) and elementwise work (vectors of 16
     bytes). A schedule that is already there is checked and kept: it is the user's.
+    `narrow = operands` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -60,22 +61,25 @@ class PlanSchedulesPass(ModulePass):
     name = "plan-schedules"
 
     target: str = "sm_90a"
+    narrow: str = "never"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
+        if self.narrow not in NARROWS:
+            raise ScheduleError(f"{self.narrow} is none of {', '.join(NARROWS)}", argument="narrow")
         for nest in op.walk():
             if isinstance(nest, loop.NestOp):
                 if "schedule" not in nest.attributes:
-                    nest.attributes["schedule"] = plan(nest, target)
+                    nest.attributes["schedule"] = plan(nest, target, self.narrow)
                 check_schedule(nest, target)
 
 
-def plan(nest: loop.NestOp, target: Target) -> ScheduleAttr:
-    """A schedule for `nest` on `target`."""
+def plan(nest: loop.NestOp, target: Target, narrow: str = "never") -> ScheduleAttr:
+    """A schedule for `nest` on `target`; `narrow` is the permission that it records for tensor cores."""
     facts = Facts(nest)
     products = find_products(facts)
     if products:
-        schedule = plan_matrix_products(facts, target, products) or plan_products(facts, target, products)
+        schedule = plan_matrix_products(facts, target, products, narrow) or plan_products(facts, target, products)
     elif facts.reductions:
         schedule = plan_rows(facts, target)
     else:

@@ -103,7 +103,7 @@ def test_depth_is_in_the_last_registers(operand: int) -> None:
     k = 1 - operand
     assert deep.layout.reg[: len(one.layout.reg)] == one.layout.reg
     assert [b[k] for b in deep.layout.reg[len(one.layout.reg) :]] == [16, 32]
-    assert (deep.layout.lane, deep.count) == (one.layout.lane, one.count)
+    assert (deep.layout.lane, deep.matrices) == (one.layout.lane, one.matrices)
 
 
 def test_parts_of_warps() -> None:

@@ -258,3 +258,60 @@ def test_an_accumulator_of_another_layout_is_refused() -> None:
     module = parse_module(make_context(), REFUSED, "refused.mlir")
     with pytest.raises(ScheduleError, match="not those of a product on tensor cores"):
         run_passes(make_context(), module, parse_passes("tile-stage-operands"))
+
+
+ATTENTION = """
+func.func @main(%q: tensor<70x64xbf16>, %kt: tensor<40x64xbf16>, %v: tensor<40x64xbf16>) -> tensor<70x64xbf16> {
+  %y = loop.nest (%i, %n) in [70, 64] -> tensor<70x64xbf16> {
+    %o = loop.reduce add (%j) in [40] -> f32 {
+      %s = loop.reduce add (%k) in [64] -> f32 {
+        %0 = loop.load %q[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<70x64xbf16>
+        %1 = payload.cast %0 : bf16 -> f32
+        %2 = loop.load %kt[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<40x64xbf16>
+        %3 = payload.cast %2 : bf16 -> f32
+        %4 = arith.mulf %1, %3 : f32
+        loop.yield %4 : f32
+      }
+      %scale = payload.constant 0.125 : f32
+      %5 = arith.mulf %s, %scale : f32
+      %6 = math.exp %5 : f32
+      %7 = loop.load %v[affine_map<(d0, d1) -> (d0, d1)>](%j, %n) : tensor<40x64xbf16>
+      %8 = payload.cast %7 : bf16 -> f32
+      %9 = arith.mulf %6, %8 : f32
+      loop.yield %9 : f32
+    }
+    %10 = payload.cast %o : f32 -> bf16
+    loop.yield %10 : bf16
+  }
+  func.return %y : tensor<70x64xbf16>
+}
+"""
+
+
+@pytest.mark.parametrize(("permission", "products"), [("never", 1), ("operands", 2)])
+def test_computed_factors_need_a_permission(permission: str, products: int) -> None:
+    """Weights computed in f32 stay with scalar multiply-adds, beside a product on tensor cores, unless permitted."""
+    module = parse_module(make_context(), ATTENTION, "attention.mlir")
+    passes = f"loop-to-tile{{narrow={permission}}},tile-to-kernel"
+    with collect_remarks() as remarks:
+        run_passes(make_context(), module, parse_passes(passes))
+    assert sum(isinstance(op, kernel.MmaOp) for op in module.walk()) == products
+    assert any(isinstance(op, kernel.OuterFmaOp) for op in module.walk()) == (products == 1)
+    assert any("computed in f32" in r.why for r in remarks) == (products == 1)
+    rng = np.random.default_rng(3)
+    args = [rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((70, 64), (40, 64), (40, 64))]
+    source = parse_module(make_context(), ATTENTION, "attention.mlir")
+    found = simulate(module, args, domain="exact")
+    assert not found.report.findings, str(found.report)
+    np.testing.assert_array_equal(found.outputs[0], run(source, args, "exact")[0])
+    (real,) = run(source, args, "real")
+    (rounded,) = simulate(module, args).outputs
+    weights = np.exp(args[0].astype(np.float64) @ args[1].astype(np.float64).T / 8)
+    terms = weights @ np.abs(args[2].astype(np.float64))
+    allowed = 2.0**-8 * np.abs(real) + (2.0**-8 if products == 2 else 2.0**-18) * terms
+    assert np.all(np.abs(rounded.astype(np.float64) - real) <= allowed)
+
+
+def test_an_unknown_permission_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="narrow"):
+        run_passes(make_context(), PRODUCTS["odd sizes"].parse(), parse_passes("plan-schedules{narrow=always}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
@@ -16,6 +16,9 @@ from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
 from ..frontend.saved import SavedProgram
 from ..passes.running import PrintChanges
+
+if TYPE_CHECKING:
+    from ..dialects.kernel import FuncOp
 
 
 @dataclass
@@ -53,12 +56,18 @@ def standalone(loaded: Loaded) -> str:
     return emit_standalone(compilation.at("kernel"), compilation.at("tensor"), compilation.cuda)
 
 
-def _times(loaded: Loaded, work: Work) -> float:
-    """Predicted seconds of a kernel: the roof of memory or of arithmetic, and a launch."""
+def _times(loaded: Loaded, work: Work, function: FuncOp) -> float:
+    """Predicted seconds of a kernel: the roof of memory or of arithmetic, and a launch.
+
+    A kernel with products on tensor cores, and none beside them, computes at their rate.
+    """
     from ..backend.targets import get_target
+    from ..dialects.kernel import MmaOp, OuterFmaOp
 
     target = get_target(loaded.compilation.target)
-    return max(work.bytes / target.bandwidth, work.flops / target.fp32) + target.launch
+    kinds = {type(op) for op in function.walk()}
+    rate = target.tensor if MmaOp in kinds and OuterFmaOp not in kinds else target.fp32
+    return max(work.bytes / target.bandwidth, work.flops / rate) + target.launch
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
@@ -75,7 +84,7 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
             "shared_bytes": f.shared.data if f.shared is not None else 0,
             "bytes": w.bytes,
             "flops": w.flops,
-            "predicted_seconds": _times(loaded, w),
+            "predicted_seconds": _times(loaded, w, f),
         }
         for f, w in zip(functions, works, strict=False)
     ]

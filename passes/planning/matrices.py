@@ -28,19 +28,22 @@ LARGE = 64 * 64
 """Elements of the result from which chunks of 32 are long enough to be worth their two barriers; else 64."""
 
 
-def plan_matrix_products(facts: Facts, target: Target, products: list[Product]) -> ScheduleAttr | None:
-    """A schedule with `atom = mma`; None if the target or the main product is not for tensor cores.
+def plan_matrix_products(
+    facts: Facts, target: Target, products: list[Product], narrow: str = "never"
+) -> ScheduleAttr | None:
+    """A schedule with `atom = mma` and the permission `narrow`; None if the target or the main product is not
+    for tensor cores.
 
     Further products that are not stay with scalar multiply-adds; inside another reduction (attention) tiles are those
     that these would have.
     """
-    able = [p for p in products if narrow_type(p) is not None]
+    able = [p for p in products if narrow_type(p, narrow == "operands") is not None]
     if not able or not target.has("mma"):
         return None
     if is_nested(products):
         schedule = plan_products(facts, target, products)
         sizes = _sizes_of(facts, schedule)
-        return schedule.changed(atom="mma") if any(_fits(sizes, p) for p in able) else None
+        return schedule.changed(atom="mma", narrow=narrow) if any(_fits(sizes, p) for p in able) else None
     main = main_product(facts, products)
     if main not in able:
         return None
@@ -61,14 +64,17 @@ def plan_matrix_products(facts: Facts, target: Target, products: list[Product]) 
     depth = 32 if sizes.elements((main.row, main.column)) > LARGE else 64
     chunk_products(facts, sizes, products, depth, warps)
     shrink_to_shared(facts, sizes, products, target)
-    return sizes.schedule(warps).changed(atom="mma") if _fits(sizes, main) else None
+    return sizes.schedule(warps).changed(atom="mma", narrow=narrow) if _fits(sizes, main) else None
 
 
-def narrow_type(product: Product) -> Attribute | None:
-    """The type that both factors of a product were widened from, if it is one for tensor cores."""
+def narrow_type(product: Product, may_narrow: bool = False) -> Attribute | None:
+    """The type that both factors of a product were widened from, or with `may_narrow` one of them, if it is one for
+    tensor cores."""
     found = product.reduction.contraction
     assert found is not None
     types = {widened_from(found.lhs), widened_from(found.rhs)}
+    if may_narrow and len(types) == 2:
+        types.discard(None)
     return types.pop() if len(types) == 1 else None
 
 

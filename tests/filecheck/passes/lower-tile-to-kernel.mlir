@@ -129,3 +129,27 @@ tile.kernel @other(%x: memref<32xf32>) blocks () in [] warps 1 {
 tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
   %v = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<32xf32> -> tensor<32xf32>
 }
+
+// -----
+
+// A product on tensor cores: sixteen k at a time, whole warps read matrices, transposed where k is not the fastest.
+
+// CHECK-LABEL: kernel.func @tensor_cores_trans
+// CHECK:         %c = scf.for %kk
+// CHECK:           kernel.ldmatrix x4 %{{.*}}[%{{.*}}] steps [512] : memref<1024xbf16, "shared"> -> vector<16xbf16>
+// CHECK:           kernel.ldmatrix x4 trans %{{.*}}[%{{.*}}] xor steps [16] : memref<1024xbf16, "shared"> -> vector<16xbf16>
+// CHECK-NEXT:      %{{.*}} = kernel.mma %{{.*}}, %{{.*}}, %{{.*}} rows [1, 4] cols [2, 3] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
+#layout = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+#layout1 = #tile.layout<reg = [[0, 1], [0, 2], [0, 4], [8, 0], [16, 0]], lane = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], warp = []>
+#shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>
+tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.000000e+00 : tensor<32x32xf32, #layout>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
+  %a_shared = tile.stage %a : tensor<32x32xbf16, #layout1> -> tensor<32x32xbf16, #shared>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16, #layout1>
+  %b_shared = tile.stage %b : tensor<32x32xbf16, #layout1> -> tensor<32x32xbf16, #shared>
+  %c = tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #shared>, tensor<32x32xbf16, #shared>, tensor<32x32xf32, #layout> -> tensor<32x32xf32, #layout>
+  %d = payload.cast %c : tensor<32x32xf32, #layout> -> tensor<32x32xbf16, #layout>
+  %d_1 = tile.convert_layout %d : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
+  tile.store %d_1, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16, #layout1>, memref<32x32xbf16>
+}

@@ -177,3 +177,47 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
   }
   func.return %y : tensor<f32>
 }
+
+// -----
+
+// A product of bf16: on tensor cores, operands some chunks ahead.
+
+// CHECK-LABEL: func.func @product
+// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], warps = 8, stages = 3, atom = mma, copy = cp_async>
+func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
+  %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
+    %s = loop.reduce add (%k) in [1024] -> f32 {
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<2048x1024xbf16>
+      %1 = payload.cast %0 : bf16 -> f32
+      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<2048x1024xbf16>
+      %3 = payload.cast %2 : bf16 -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<2048x2048xf32>
+}
+
+// -----
+
+// One factor is computed in f32: rounding it is not for the planner to permit.
+
+// CHECK-LABEL: func.func @computed
+// CHECK:         schedule = #tile.schedule<
+// CHECK-NOT:     mma
+// CHECK:         func.return
+func.func @computed(%x: tensor<256x256xf32>, %w: tensor<256x256xbf16>) -> tensor<256x256xf32> {
+  %y = loop.nest (%i, %j) in [256, 256] -> tensor<256x256xf32> {
+    %s = loop.reduce add (%k) in [256] -> f32 {
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<256x256xf32>
+      %1 = math.exp %0 : f32
+      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<256x256xbf16>
+      %3 = payload.cast %2 : bf16 -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<256x256xf32>
+}

@@ -89,3 +89,39 @@ tile.kernel @transpose(%x: memref<32x32xf32>, %t: memref<32x32xf32>, %y: memref<
   %s = arith.addf %v, %w : tensor<32x32xf32>
   tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
 }
+
+// -----
+
+// Tensor cores: weights along k may be read in any order of columns, so a thread gets eight neighbours of the result.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [0, 2], [0, 4], [8, 0], [16, 0]], lane = {{\[\[}}0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], warp = []>
+// CHECK:       tile.kernel @tensor_cores
+// CHECK:         tile.dot {{.*}} atom "mma" : {{.*}} -> tensor<32x32xf32, #layout>
+// CHECK-NEXT:    %d = payload.cast {{.*}} -> tensor<32x32xbf16, #layout>
+// CHECK-NEXT:    tile.store %d
+tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.0 : tensor<32x32xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
+  %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
+}
+
+// -----
+
+// With weights along the columns the atom's own order stays, and the result goes to wide stores by a conversion.
+
+// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+// CHECK:       tile.kernel @tensor_cores_trans
+// CHECK:         %d = payload.cast {{.*}} -> tensor<32x32xbf16, #layout>
+// CHECK-NEXT:    %[[W:.*]] = tile.convert_layout %d : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
+// CHECK-NEXT:    tile.store %[[W]]
+tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.0 : tensor<32x32xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
+  %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
+}

@@ -1,4 +1,4 @@
-// RUN: dl-opt %s -p tile-assign-layouts,tile-stage-operands | filecheck %s
+// RUN: dl-opt %s --split-input-file -p tile-assign-layouts,tile-stage-operands | filecheck %s
 
 // The left operand comes with consecutive k in a thread and is read along m: a swizzle keeps both free of conflicts.
 // It does not change in the loop, and is staged once.
@@ -25,4 +25,21 @@ tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32x
     scf.yield %c : tensor<32x32xf32>
   }
   tile.store %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xf32>, memref<32x32xf32>
+}
+
+// -----
+
+// For tensor cores rows of sixteen bytes stay whole: swizzles move only them.
+
+// CHECK-DAG:   #shared = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>
+// CHECK-DAG:   #shared1 = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [0, 4], [16, 8], [8, 16]]>
+// CHECK:       tile.kernel @tensor_cores
+// CHECK:         tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #shared>, tensor<32x32xbf16, #shared1>
+tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.0 : tensor<32x32xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d1, d0)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
+  %c = tile.dot %a, %b, %zero atom "mma" : tensor<32x32xbf16>, tensor<32x32xbf16>, tensor<32x32xf32> -> tensor<32x32xf32>
+  %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
 }
