@@ -19,7 +19,6 @@ from .ordering import registers
 from .types import ADD, AND, BIT_XOR, EQUALITY, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
 
-
 Mover = LoadOp | StoreOp | LdMatrixOp | CopyAsyncOp
 """What has an address in a buffer for each register."""
 
