@@ -45,7 +45,7 @@ class TileChooseAtomsPass(ModulePass):
     ```
     """
 
-    name = NAME
+    name = "tile-choose-atoms"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
