@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.utils.exceptions import VerifyException
 
+from ..dialects import tensor
 from ..dialects.payload import element_type, is_float, shape_of
 from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
@@ -51,12 +52,13 @@ def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:
 
 def _check_element_type(made: Operation) -> None:
     """Refuse a tensor of an element type that the operator does not work on, which PyTorch would not have captured."""
-    element = element_type(made.results[0].type)
-    if made.name.startswith("math.") and not is_float(element):
+    unlikely = isinstance(made, tensor.GatherOp) or made.name.startswith("math.") and not is_float(made.results[0].type)
+    if unlikely:
         try:
             made.verify(verify_nested_ops=False)
         except VerifyException:
-            raise UnsupportedError(f"does not work on tensors of {element}") from None
+            elements = ", ".join(dict.fromkeys(str(element_type(v.type)) for v in made.operands))
+            raise UnsupportedError(f"does not work on tensors of {elements}") from None
 
 
 def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[Attribute]) -> list[SSAValue]:

@@ -41,6 +41,14 @@ FOUND = {
         "%z = torch.rms_norm(input = %x, normalized_shape = [40]) : (tensor<3x40xi32>) -> tensor<3x40xi32>",
         "aten.rms_norm: does not work on tensors of i32",
     ),
+    "floats for indices": (
+        "torch",
+        "%x = torch.full(size = [3, 40], fill_value = 1, dtype = f32) : () -> tensor<3x40xf32>\n"
+        "%i = torch.full(size = [2], fill_value = 1, dtype = f32) : () -> tensor<2xf32>\n"
+        "%z = torch.index_select(self = %x, dim = 0, index = %i) : (tensor<3x40xf32>, tensor<2xf32>)"
+        " -> tensor<2x40xf32>",
+        "aten.index_select: does not work on tensors of f32",
+    ),
     "a grid that is too large": (
         "tile",
         "tile.kernel @k(%x: memref<4xf32>) blocks (%i) in [4294967296] warps 1 {\n}",
