@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -48,6 +49,33 @@ class Mutant:
     plant: Callable[[Subject], Planted]
 
 
+@dataclass(frozen=True)
+class Code:
+    """The compiler's function or table at a path in a module; looked up when it is needed, so that a renamed one only
+    makes its mutants stale."""
+
+    module: str
+    path: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> Code:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Code(self.module, (*self.path, name))
+
+    def find(self) -> Any:
+        """The object itself. Raises StaleMutantError if there is none."""
+        try:
+            found: Any = import_module(f"deplodock.{self.module}")
+            for name in self.path:
+                found = getattr(found, name)
+        except (ImportError, AttributeError) as error:
+            raise StaleMutantError(str(error)) from None
+        return found
+
+    def __str__(self) -> str:
+        return ".".join(self.path)
+
+
 @contextmanager
 def edited(function: Any, old: str, new: str) -> Generator[None]:
     """Inside, `function` runs with `old`, which its source contains once, replaced by `new`."""
@@ -73,12 +101,12 @@ def edited(function: Any, old: str, new: str) -> Generator[None]:
         function.__code__ = before
 
 
-def in_pass(name: str, subject: str, function: Any, old: str, new: str, start: Level = "tensor") -> Mutant:
+def in_pass(name: str, subject: str, function: Code, old: str, new: str, start: Level = "tensor") -> Mutant:
     """A bug in a lowering: the program is compiled from the level `start` with an edited function."""
 
     def plant(s: Subject) -> Planted:
         fresh = s.compile_from(start)
-        with edited(function, old, new):
+        with edited(function.find(), old, new):
             try:
                 fresh.at("kernel")
             except DeplodockError as error:
@@ -92,34 +120,35 @@ def in_pass(name: str, subject: str, function: Any, old: str, new: str, start: L
                 return Planted(Verdict(f"{verdict.by} ({level})", verdict.why))
         return Planted(text=fresh.cuda)
 
-    return Mutant("lowering", f"{function.__qualname__}: {name}", subject, plant)
+    return Mutant("lowering", f"{function}: {name}", subject, plant)
 
 
-def in_printer(name: str, subject: str, function: Any, old: str, new: str) -> Mutant:
+def in_printer(name: str, subject: str, function: Code, old: str, new: str) -> Mutant:
     """A bug in the printer: an edited function prints the right kernels."""
 
     def plant(s: Subject) -> Planted:
         fresh = s.compile_from("kernel")
-        with edited(function, old, new):
+        with edited(function.find(), old, new):
             try:
                 text = fresh.cuda
             except DeplodockError as error:
                 return Planted(Verdict("printer refuses", str(error)))
         return _changed(s, text)
 
-    return Mutant("printer", f"{function.__qualname__}: {name}", subject, plant)
+    return Mutant("printer", f"{function}: {name}", subject, plant)
 
 
-def in_table(name: str, subject: str, table: dict[Any, Any], key: Any, value: Any) -> Mutant:
-    """A bug in a table of the printer: another entry."""
+def in_table(name: str, subject: str, table: Code, key: Any, of: Any) -> Mutant:
+    """A bug in a table of the printer: for one key the entry of another."""
 
     def plant(s: Subject) -> Planted:
-        right = table[key]
-        table[key] = value
+        entries = table.find()
+        right = entries[key]
+        entries[key] = entries.get(of, of)
         try:
             return _changed(s, s.compile_from("kernel").cuda)
         finally:
-            table[key] = right
+            entries[key] = right
 
     return Mutant("printer", name, subject, plant)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from deplodock.passes import (
-    allocate_shared,
-    hoist_invariant_factors,
-    lower_tile_to_kernel,
-    place_barriers,
-    transport,
+from .editing import Code, in_pass
+
+allocate_shared, lower_tile_to_kernel, place_barriers, transport = (
+    Code(f"passes.{name}") for name in ("allocate_shared", "lower_tile_to_kernel", "place_barriers", "transport")
 )
-from deplodock.passes.decomposition import attention, normalization, reductions
-from deplodock.passes.fusion.pull import Pull
-from deplodock.passes.index_simplify import Simplifier
-from deplodock.passes.tile_to_kernel import accesses, dots, emitter, host, places, shared
-from deplodock.passes.tiling import emitter as tiling_emitter
-from deplodock.passes.tiling import kernels
-from deplodock.passes.tiling.reductions import Reducer
-from deplodock.passes.tiling.tiles import Coordinates, Dim
-
-from .editing import in_pass
-
-Emitter, Tiling = emitter.Emitter, tiling_emitter.Emitter
+HoistFactors = Code("passes.hoist_invariant_factors").HoistFactors
+Simplifier = Code("passes.index_simplify").Simplifier
+Pull = Code("passes.fusion.pull").Pull
+attention, normalization, reductions = (
+    Code(f"passes.decomposition.{name}") for name in ("attention", "normalization", "reductions")
+)
+accesses, dots, emitter, host, places, shared = (
+    Code(f"passes.tile_to_kernel.{name}") for name in ("accesses", "dots", "emitter", "host", "places", "shared")
+)
+Emitter = emitter.Emitter
+Tiling = Code("passes.tiling.emitter").Emitter
+kernels = Code("passes.tiling.kernels")
+Reducer = Code("passes.tiling.reductions").Reducer
+Coordinates, Dim = Code("passes.tiling.tiles").Coordinates, Code("passes.tiling.tiles").Dim
 
 TO_TILES = [
     in_pass("reductions without masks", "layer_norm", Reducer._masked, "if not missing:", "if True:"),
@@ -349,14 +349,14 @@ TO_THREADS = [
     ),
     in_pass(
         "barriers for reads after writes only",
-        "chunked matmul",
+        "matmul of relus",
         place_barriers.Access.conflicts,
         "(self.writes or other.writes)",
         "(other.writes and not self.writes)",
     ),
     in_pass(
         "barriers within an iteration only",
-        "chunked matmul",
+        "matmul of relus",
         place_barriers._Placement._loop,
         "if entry.covers(again):",
         "if True:",
@@ -454,7 +454,7 @@ TO_LOOPS = [
     in_pass(
         "factors moved out of every sum",
         "attention",
-        hoist_invariant_factors.HoistFactors.match_and_rewrite,
+        HoistFactors.match_and_rewrite,
         "outer_under = [v for v in product.under if not _inside(v, block)]",
         "outer_under = list[SSAValue](); outer_over = outer_over + over[1:]; over = over[:1]",
     ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from deplodock.backend.cuda import access, control, expressions, statements, writer
-from deplodock.backend.cuda.statements import Statements
 from deplodock.dialects.payload import Predicate
 
-from .editing import in_printer, in_table, in_text
+from .editing import Code, in_printer, in_table, in_text
+
+access, control, expressions, statements, writer = (
+    Code(f"backend.cuda.{name}") for name in ("access", "control", "expressions", "statements", "writer")
+)
+Statements = statements.Statements
 
 PRINTER_CODE = [
     in_printer("conditions <=", "softmax", access.condition, "< {hi}", "<= {hi}"),
@@ -45,13 +48,11 @@ PRINTER_CODE = [
     in_printer(
         "exclusive or as sum",
         "transpose",
-        access._exclusive,
+        access.exclusive,
         'f"{base.at(UNARY)} ^ {moved.at(UNARY)}"',
         'f"{base.at(UNARY)} + {moved.at(UNARY)}"',
     ),
-    in_printer(
-        "no exclusive or", "relu matmul", access.offset, "return _exclusive(base, r, steps, low)", "return base"
-    ),
+    in_printer("no exclusive or", "relu matmul", access.offset, "return exclusive(base, r, steps, low)", "return base"),
     in_printer(
         "narrowed wide accesses",
         "softmax",
@@ -205,31 +206,29 @@ PRINTER_CODE = [
         "attention",
         expressions.COMPARISONS,
         Predicate.LE,
-        expressions.COMPARISONS[Predicate.LT],
+        Predicate.LT,
     ),
     in_table(
         "less or equal for less",
         "layer_norm",
         expressions.COMPARISONS,
         Predicate.LT,
-        expressions.COMPARISONS[Predicate.LE],
+        Predicate.LE,
     ),
-    in_table(
-        "unequal for equal", "argmax", expressions.COMPARISONS, Predicate.EQ, expressions.COMPARISONS[Predicate.NE]
-    ),
+    in_table("unequal for equal", "argmax", expressions.COMPARISONS, Predicate.EQ, Predicate.NE),
     in_table(
         "sum for difference",
         "softmax",
         expressions.FLOAT_OPERATORS,
         "arith.subf",
-        expressions.FLOAT_OPERATORS["arith.addf"],
+        "arith.addf",
     ),
     in_table(
         "product for quotient",
         "softmax",
         expressions.FLOAT_OPERATORS,
         "arith.divf",
-        expressions.FLOAT_OPERATORS["arith.mulf"],
+        "arith.mulf",
     ),
     in_table("sqrt for rsqrt", "rms_norm", expressions.FLOAT_FUNCTIONS, "math.rsqrt", "sqrt"),
     in_table("exp2 for exp", "softmax", expressions.FLOAT_FUNCTIONS, "math.exp", "exp2"),
@@ -238,7 +237,7 @@ PRINTER_CODE = [
         "two kernels",
         expressions.UNSIGNED_OPERATORS,
         "arith.divui",
-        expressions.UNSIGNED_OPERATORS["arith.remui"],
+        "arith.remui",
     ),
     in_table("thread for lane", "rms_norm", statements.ID_TEXT, "lane", "threadIdx.x"),
     in_table("warps of 16", "rms_norm", statements.ID_TEXT, "warp", "threadIdx.x / 16"),
@@ -263,7 +262,13 @@ PRINTED_TEXT = [
     in_text("floor_div truncates", "integers", r" - \(a % b != 0 && \(a < 0\) != \(b < 0\)\)", ""),
     *(
         in_text(f"__syncthreads {n} dropped", subject, r"__syncthreads\(\);", "", n)
-        for subject, count in {"rms_norm": 1, "chunked softmax": 2, "chunked matmul": 2, "matmul softmax": 3}.items()
+        for subject, count in {
+            "rms_norm": 1,
+            "chunked softmax": 2,
+            "chunked matmul": 1,
+            "matmul of relus": 2,
+            "matmul softmax": 3,
+        }.items()
         for n in range(count)
     ),
     in_text(

@@ -85,6 +85,7 @@ PROGRAMS: dict[str, Program] = {
     "layer_norm": Program(lambda x, w, b: F.layer_norm(x, (100,), w, b), _randn((5, 100), (100,), (100,)), masked_rows),
     "relu matmul": Program(lambda x, y: torch.relu(x @ y), _randn((19, 13), (13, 21)), masked_rows),
     "chunked matmul": Program(lambda x, y: x @ y, _randn((17, 72), (72, 20)), masked_rows),
+    "matmul of relus": Program(lambda x, y: x.relu() @ y.relu(), _randn((17, 72), (72, 20)), masked_rows),
     "bf16 matmul": Program(lambda x, y: x @ y, _randn((16, 40), (40, 24), dtype=torch.bfloat16), masked_rows),
     "attention": Program(_attention, _randn(*[(1, 2, 19, 16)] * 3), large),
     "chunked attention": Program(_attention, _randn(*[(1, 1, 41, 8)] * 3), large),

@@ -1,4 +1,5 @@
-"""Bugs in nests and in blocks' programs, planted in the text of the loop and tile levels."""
+"""Bugs in nests and in blocks' programs, planted in the text of the loop and tile levels;
+and in the copies of kernels that do not wait for them."""
 
 from __future__ import annotations
 
@@ -99,4 +100,21 @@ TILES = [
     ),
 ]
 
-TILE_MUTANTS = [*NESTS, *TILES]
+COPIES = [
+    in_ir_text("a wait for one copy too few", "chunked matmul", "kernel", r"async_wait 1", "async_wait 2"),
+    in_ir_text("a wait dropped", "chunked matmul", "kernel", r"kernel\.async_wait 1\n", ""),
+    in_ir_text("a group that is not closed", "chunked matmul", "kernel", r"kernel\.async_commit\n", ""),
+    in_ir_text("copies past the end", "chunked matmul", "kernel", r"0:72\]", "0:73]"),
+    in_ir_text(
+        "copies into the slot in use", "chunked matmul", "kernel", r"constant 1024 : index", "constant 512 : index"
+    ),
+    in_ir_text(
+        "a copy of the chunk before",
+        "chunked matmul",
+        "kernel",
+        r"(%free\w*) = (%\d+), (%free\w*) = (%\d+)",
+        r"\1 = \2, \3 = %1",
+    ),
+]
+
+TILE_MUTANTS = [*NESTS, *TILES, *COPIES]
