@@ -5,6 +5,7 @@ Exact and stable, NaN the greatest; the work grows with the square of the sorted
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from xdsl.dialects.builtin import i64
@@ -160,12 +161,11 @@ def median(b: Builder, self: SSAValue) -> SSAValue:
     return _flat(b, self, median_dim)
 
 
-def _flat(b: Builder, self: SSAValue, along_dim: object) -> SSAValue:
+def _flat(b: Builder, self: SSAValue, along_dim: Callable[..., list[SSAValue]]) -> SSAValue:
     count = prod(shape_of(self.type))
     if not count:
         return b.constant(float("nan") if is_float(self.type) else 0, [], b.result_element)
     flat = reshape_to(b, self, [count])
-    assert callable(along_dim)
     return along_dim(b, flat, 0, False)[0]
 
 

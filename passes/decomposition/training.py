@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -94,7 +93,7 @@ def batch_norm_with_update(
 ) -> list[SSAValue]:
     """As `_native_batch_norm_legit_functional`, with an (unused) reserve between."""
     y, mean, rstd, *new = batch_norm_functional(b, input, weight, bias, running_mean, running_var, True, momentum, eps)
-    reserve: Sequence[int] = b.result_types and shape_of(b.result_types[3]) or [0]
+    reserve = shape_of(b.result_types[3])
     return [y, mean, rstd, b.constant(0, reserve, element_type(b.result_types[3])), *new]
 
 
