@@ -10,6 +10,7 @@ import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -89,6 +90,14 @@ class Compilation:
             self._run(module, self._step(level))
             self._levels[level] = module
         return self._levels[level]
+
+    def scheduled(self) -> ModuleOp:
+        """The loop level with a schedule on every nest, as it is right before each nest becomes a kernel."""
+        module = self.at("loop").clone()
+        passes = [*takewhile(lambda p: p.name != "lower-loop-to-tile", self._step("tile"))]
+        with collect_remarks():  # which were collected before
+            run_passes(self.ctx, module, passes)
+        return module
 
     def _run(self, module: ModuleOp, passes: Sequence[ModulePass]) -> None:
         clock = _Clock()

@@ -74,6 +74,19 @@ def test_json_has_the_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert "loop.nest" in found["text"]
 
 
+def test_every_launch_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """A long sum is split over blocks and a second kernel; kernels that are the same are launched twice."""
+    code, out, _ = run(capsys, "compile", "-c", "torch.randn(100000).sum()", "--json")
+    kernels = json.loads(out)["kernels"]
+    assert code == 0
+    assert [(k["name"], k["launches"]) for k in kernels] == [("k0", 1), ("k1", 1)]
+    parts = kernels[0]["blocks"]
+    assert [k["bytes"] for k in kernels] == [4 * (100000 + parts), 4 * (parts + 1)]
+    twice = "x = torch.randn(64, 64); w = torch.randn(64, 64); (x[:0] + 1, x.softmax(-1), w.softmax(-1))"
+    code, out, _ = run(capsys, "compile", "-c", twice, "--json")
+    assert [(k["name"], k["launches"], k["bytes"]) for k in json.loads(out)["kernels"]] == [("k1", 2, 2 * 4 * 64 * 64)]
+
+
 BAD = {
     "python error": (["run", "-c", "torch.randn(3) + undefined_name"], "undefined_name"),
     "syntax error": (["run", "-c", "torch.relu(("], "<expression>"),

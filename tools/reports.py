@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -71,14 +72,17 @@ def _times(loaded: Loaded, work: Work, function: FuncOp) -> float:
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
-    """Every kernel with its launch and its least work, in the order of the program."""
+    """Every kernel with its launch, how often it is launched, and its least work, in the order of the program."""
     from ..dialects.kernel import FuncOp
 
-    functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
-    works = [w for w in count_work(loaded.compilation.at("loop")) if w.written]
+    compilation = loaded.compilation
+    launches = Counter(launched(loaded))
+    functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
+    works = {f"k{i}": w for i, w in enumerate(count_work(compilation.scheduled()))}
     return [
         {
             "name": f.sym_name.data,
+            "launches": launches[f.sym_name.data],
             "blocks": f.grid.data,
             "threads": f.threads,
             "shared_bytes": f.shared.data if f.shared is not None else 0,
@@ -86,8 +90,16 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
             "flops": w.flops,
             "predicted_seconds": _times(loaded, w, f),
         }
-        for f, w in zip(functions, works, strict=False)
+        for f in functions
+        for w in [works[f.sym_name.data]]
     ]
+
+
+def launched(loaded: Loaded) -> list[str]:
+    """The name of the kernel of every launch, in order."""
+    from ..dialects.kernel import LaunchOp
+
+    return [op.kernel.string_value() for op in loaded.compilation.at("kernel").walk() if isinstance(op, LaunchOp)]
 
 
 def summary(loaded: Loaded) -> str:
@@ -98,6 +110,7 @@ def summary(loaded: Loaded) -> str:
         lines.append(
             f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
             f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP, predicted {k['predicted_seconds'] * 1e6:.1f} us"
+            + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
     lines += [str(r) for r in compilation.remarks]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
@@ -141,7 +154,7 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     return {
         "executor": chosen.name,
         "why": chosen.why,
-        "kernels": len(kernels(loaded)),
+        "kernels": len(launched(loaded)),
         "results": [_result(d) for d in differences],
         "ok": all(d.ok for d in differences),
     }
@@ -195,8 +208,8 @@ def bench(loaded: Loaded) -> dict[str, Any]:
     from ..frontend.executors import cuda_missing
 
     if missing := cuda_missing():
-        predicted = sum(k["predicted_seconds"] for k in kernels(loaded))
-        moved = sum(k["bytes"] for k in kernels(loaded))
+        predicted = sum(k["launches"] * k["predicted_seconds"] for k in kernels(loaded))
+        moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
         note = f"nothing was timed: {missing}. Predicted for {loaded.compilation.target}: {_si(moved)}B moved"
         return {"seconds": {"predicted": predicted}, "bytes": moved, "note": note}
     from ..backend.runtime import time_on_device
