@@ -243,7 +243,7 @@ class _Kernel:
 
     def lower_stage_async(self, op: tile.StageAsyncOp) -> None:
         ring, offset = self.rings.destination(op)
-        target = ring.slot(self.out, offset, f"{op.result.name_hint or 'tile'}_next")
+        target = ring.slot(self.out, offset, f"{ring.hint}_next")
         layout = rings.copier(op).compact()[0]
         places = Places(self.out, layout, op.symbols, [self.values[s] for s in op.symbols], rings.below(op))
         predicate = None if op.predicate is None else self.of(op.predicate)
@@ -256,17 +256,20 @@ class _Kernel:
     def lower_await(self, op: tile.AwaitOp) -> None:
         self.out.add_op(kernel.AsyncWaitOp(op.pending.data))
         for old, new in zip(op.tiles, op.res, strict=True):
-            hint = new.name_hint or "tile"
-            self.values[new] = self.rings.of_tile[old].slot(self.out, self.values[old], hint)
+            ring = self.rings.of_tile[old]
+            self.values[new] = ring.slot(self.out, self.values[old], new.name_hint or f"{ring.hint}_shared")
 
     def lower_for(self, op: scf.ForOp) -> None:
-        pipelines = self.rings.pipelines.get(op, [])
-        starts = [self.of(v) for v in op.iter_args] + rings.entry_values(self.out, pipelines)
+        pipelines = rings.Carried.of(self.rings.pipelines.get(op, []))
+        kept = pipelines.kept(len(op.iter_args))
+        starts = [self.of(op.iter_args[i]) for i in kept] + pipelines.entry(self.out)
         lb, ub, step = self.of(op.lb), self.of(op.ub), self.of(op.step)
         body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
-        for old, new in zip(op.body.block.args, body.args, strict=False):
-            self.define(old, new)
-        rings.enter(pipelines, body)
+        counter, *carried = op.body.block.args
+        self.define(counter, body.args[0])
+        for i, new in zip(kept, body.args[1:], strict=False):
+            self.define(carried[i], new)
+        pipelines.enter(carried, self.values, body.args[1 + len(kept) :])
         loop = scf.ForOp(lb, ub, step, starts, body)
         loop.attributes.update(op.attributes)
         with self.out.inside(body):

@@ -133,6 +133,15 @@ def test_one_barrier_an_iteration() -> None:
     assert simulate(plain, args).report.launches[0].barriers > 2 * 8 - 2
 
 
+def test_rings_of_one_size_turn_together() -> None:
+    module = matmul(32, 32, 128, 3)
+    lower(module, LOWERED)
+    assert len(loop_of(module).iter_args) == 1 + 3  # the accumulator, two slots that fill, and a free one
+    module = CASES["wide and narrow"]()
+    lower(module, LOWERED)
+    assert len(loop_of(module).iter_args) == 1 + 2 * 3
+
+
 @pytest.mark.parametrize("k", [0, 8, 16])
 def test_nothing_to_overlap(k: int) -> None:
     module = matmul(32, 32, k, 3)

@@ -7,11 +7,12 @@ slot carried as well; what an iteration yields is a rotation of them. No slot nu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...dialects import kernel, payload, tile
 from ...dialects.kernel_async import COPY_BYTES
@@ -43,12 +44,18 @@ class Ring:
         """Elements of a slot."""
         return layout_in_shared(self.tile).size
 
+    @property
+    def hint(self) -> str:
+        """A name: that of the tile, or of the buffer that it is copied from."""
+        op = self.tile.owner
+        source = op.source.name_hint if isinstance(op, tile.StageAsyncOp) else None
+        return self.tile.name_hint or source or "tile"
+
     def allocated(self, out: Emitter) -> SSAValue:
         """The buffer; allocated once."""
         if self.buffer is None:
             element = element_type(self.tile.type)
-            hint = f"{self.tile.name_hint or 'tile'}_ring"
-            self.buffer = out.allocate(kernel.SharedOp(element, self.slots * self.size), hint)
+            self.buffer = out.allocate(kernel.SharedOp(element, self.slots * self.size), f"{self.hint}_ring")
         return self.buffer
 
     def slot(self, out: Emitter, offset: Index, hint: str) -> SSAValue:
@@ -181,18 +188,54 @@ def copy_async(
     )
 
 
-def entry_values(out: Emitter, pipelines: list[Pipeline]) -> list[SSAValue]:
-    """The free slots with which a loop starts: those behind the ones that are filling."""
-    return [out.value(len(p.positions) * p.ring.size) for p in pipelines]
+@dataclass
+class Carried:
+    """How the carried tiles of a loop become offsets of slots: rings with slots of one size turn together, so only the
+    first of them, a leader, has its offsets carried."""
 
+    leaders: list[Pipeline]
+    followers: list[tuple[Pipeline, Pipeline]]
 
-def enter(pipelines: list[Pipeline], block: Block) -> None:
-    """Inside of a loop the free slots are its last arguments."""
-    for p, free in zip(pipelines, block.args[len(block.args) - len(pipelines) :], strict=True):
-        free.name_hint = "free"
-        p.ring.free = free
+    @staticmethod
+    def of(pipelines: Sequence[Pipeline]) -> Carried:
+        """The leaders among `pipelines`, and every other one with its own."""
+        leaders: dict[tuple[int, int], Pipeline] = {}
+        found = Carried([], [])
+        for p in pipelines:
+            leader = leaders.setdefault((p.ring.size, p.ring.slots), p)
+            if leader is p:
+                found.leaders.append(p)
+            else:
+                found.followers.append((p, leader))
+        return found
 
+    def kept(self, count: int) -> list[int]:
+        """The positions among `count` carried values that are still carried."""
+        gone = {i for p, _ in self.followers for i in p.positions}
+        return [i for i in range(count) if i not in gone]
 
-def freed(pipelines: list[Pipeline], block: Block) -> list[SSAValue]:
-    """What the next iteration finds free: the slots whose tiles this one has read."""
-    return [block.args[1 + p.positions[0]] for p in pipelines]
+    def entry(self, out: Emitter) -> list[SSAValue]:
+        """The free slots with which the loop starts: those behind the ones that are filling."""
+        return [out.value(len(p.positions) * p.ring.size) for p in self.leaders]
+
+    def enter(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index], free: Sequence[BlockArgument]) -> None:
+        """Inside of the loop: `tiles` are its carried tiles, `free` the last arguments, its free slots."""
+        for p, slot in zip(self.leaders, free, strict=True):
+            slot.name_hint = "free"
+            p.ring.free = slot
+            for i in p.positions:
+                if isinstance(offset := values[tiles[i]], SSAValue):
+                    offset.name_hint = "slot"
+        for p, leader in self.followers:
+            p.ring.free = leader.ring.free
+        self.follow(tiles, values)
+
+    def follow(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index]) -> None:
+        """Give the tiles of the other rings the offsets of their leaders'."""
+        for p, leader in self.followers:
+            for i, own in zip(p.positions, leader.positions, strict=True):
+                values[tiles[i]] = values[tiles[own]]
+
+    def freed(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index]) -> list[Index]:
+        """What the next iteration finds free: the slots whose tiles this one has read."""
+        return [values[tiles[p.positions[0]]] for p in self.leaders]
