@@ -16,7 +16,7 @@ from ..dialects import kernel, payload, tile
 from ..dialects.linear_layout import LANE_BITS, Linear, log2
 from ..dialects.locations import location_text
 from ..errors import BorderError, ScheduleError
-from .tile_layouts import layout_in_registers, layout_in_shared, shared_of
+from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
 from .tile_to_kernel import accesses, rings, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
@@ -223,9 +223,14 @@ class _Kernel:
         self.from_vector(op.result, new)
 
     def lower_dot(self, op: tile.DotOp) -> None:
-        layouts = layout_in_shared(op.lhs), layout_in_shared(op.rhs), self.layout(op.acc)
-        lower = lower_dot if op.atom is None else lower_mma
-        new = lower(self.out, op, self.of(op.lhs), self.of(op.rhs), self.of(op.acc), layouts)
+        values = self.of(op.lhs), self.of(op.rhs), self.of(op.acc)
+        right, acc = layout_in_shared(op.rhs), self.layout(op.acc)
+        if op.atom is None:
+            new = lower_dot(self.out, op, *values, (layout_in_shared(op.lhs), right, acc))
+        else:
+            held = linear_of(op.lhs.type) is not None
+            left = self.layout(op.lhs) if held else layout_in_shared(op.lhs)
+            new = lower_mma(self.out, op, *values, (left, right, acc))
         self.define(op.result, new)
 
     def lower_convert(self, op: tile.ConvertLayoutOp) -> None:
@@ -277,12 +282,14 @@ class _Kernel:
             last = op.body.block.last_op
             assert isinstance(last, scf.YieldOp)
             self.out.location = last.location
-            self.out.add_op(scf.YieldOp(*(self.of(v) for v in last.operands), *rings.freed(pipelines, body)))
+            free = (self.out.value(v) for v in pipelines.freed(carried, self.values))
+            self.out.add_op(scf.YieldOp(*(self.of(last.operands[i]) for i in kept), *free))
         self.out.location = op.location
         self.out.add_op(loop)
-        for old, new in zip(op.results, loop.results, strict=False):
-            self.define(old, new)
-        if pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
+        for i, new in zip(kept, loop.results, strict=False):
+            self.define(op.results[i], new)
+        pipelines.follow(op.results, self.values)
+        if op in self.rings.pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
             self.out.add_op(kernel.AsyncWaitOp(0))
 
 

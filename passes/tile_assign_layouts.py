@@ -103,7 +103,8 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     warps = kernel.warps.data
     found = kernel.attributes.get("schedule")
     schedule = found if isinstance(found, ScheduleAttr) else None
-    row_in_warp = any(c.dots and 1 in c.reduced for c in classes)
+    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
+    row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
     rows = thread_rows(classes, schedule, warps)
     layouts: dict[int, Linear] = {}
     given: dict[int, Linear] = {}

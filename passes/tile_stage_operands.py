@@ -18,7 +18,7 @@ from .shared_layouts import Reader, choose_shared
 from .tile_layouts import attr_of, layout_in_registers
 from .tile_to_kernel.accesses import element_bytes
 from .tile_to_kernel.dots import operand_layout
-from .tile_to_kernel.matrices import readers
+from .tile_to_kernel.matrices import held_fragments, readers
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class TileStageOperandsPass(ModulePass):
     """Put the operands of every `tile.dot` into shared memory.
 
     What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
-    once and reading it slice by slice takes the fewest wavefronts of shared memory.
+    once and reading it slice by slice takes the fewest wavefronts of shared memory. A left operand on tensor cores
+    stays in registers if each thread holds just what it multiplies (the weights of attention).
     Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
     a time where its layout allows.
     Why here: who writes and who reads is known once the tiles have layouts. Whether all of it fits is asked by
@@ -60,8 +61,11 @@ def stage_operands(kernel: tile.KernelOp) -> None:
         for i, operand in enumerate((op.lhs, op.rhs)):
             if isinstance(encoding_of(operand.type), SharedAttr):
                 continue
+            held = layout_in_registers(operand, kernel.warps.data)
+            if op.atom is not None and i == 0 and held_fragments(op, acc, held) is not None:
+                continue  # computed by the threads that multiply it
             size = element_bytes(operand.type)
-            writer = Reader(layout_in_registers(operand, kernel.warps.data), size)
+            writer = Reader(held, size)
             if op.atom is None:
                 reader = Reader(operand_layout(acc, i, depth), size, depth)
                 shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))

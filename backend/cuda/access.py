@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.kernel import SharedOp
+from ...dialects.kernel import PickOp, SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
-from ...dialects.kernel_matrix import LdMatrixOp
+from ...dialects.kernel_matrix import LdMatrixOp, MmaOp
 from ...dialects.kernel_ranges import span
 from ...dialects.locations import location_text
 from ...errors import CompileError
@@ -111,6 +111,15 @@ def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
     return name
 
 
+PAIR = 2
+"""Elements that tensor cores take as one register."""
+
+
+def _is_multiplied(op: Operation) -> bool:
+    """Whether `op` is a product on tensor cores, or picks registers for one."""
+    return isinstance(op, MmaOp) or isinstance(op, PickOp) and any(_is_multiplied(u.operation) for u in op.result.uses)
+
+
 def alignment_of(value: SSAValue) -> int:
     """Bytes to which the array of `value` is aligned for the wide accesses that touch it."""
     size, widest = c_size(value.type), 1
@@ -119,6 +128,8 @@ def alignment_of(value: SSAValue) -> int:
     for use in value.uses:
         if isinstance(use.operation, StoreOp) and use.operation.value is value:
             widest = max(widest, use.operation.vec.data)
+        if _is_multiplied(use.operation):
+            widest = max(widest, PAIR)
     return size * widest if widest > 1 else 0
 
 

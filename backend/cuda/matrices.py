@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
+from ...dialects.kernel import PickOp
 from ...dialects.kernel_matrix import LdMatrixOp, MmaOp
 from .access import pointer_to, prepare
 from .statements import Statements, add_printer
@@ -37,19 +40,35 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     writer.use(f"{helper}.{writer.type_of(op.lhs)}")
     high, *rows = op.row_bits
     cols = op.col_bits
+    lhs = _element(*_array(statements, op.lhs), "i * 8" if rows else "")
+    rhs = _element(*_array(statements, op.rhs), "j * 4" if cols else "")
     heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
     for depth, (v, size) in enumerate(heads):
         writer.line("  " * depth + "#pragma unroll")
         writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
     parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
     at = " + ".join(p.text for p in parts if p.text != "0")
-    upper, lower = _element(target.name, at, 0), _element(target.name, at, 1 << high)
-    lhs = _element(writer.places[op.lhs].name, "i * 8" if rows else "", 0)
-    rhs = _element(writer.places[op.rhs].name, "j * 4" if cols else "", 0)
+    upper, lower = _element(target.name, 0, at), _element(target.name, 1 << high, at)
     writer.line(f"{'  ' * len(heads)}{helper}({upper}, {lower}, {lhs}, {rhs});")
 
 
-def _element(array: str, at: str, offset: int) -> str:
+def _array(statements: Statements, value: SSAValue) -> tuple[str, int]:
+    """The array that `value` is a part of, and where it starts; a new one for registers in another order."""
+    writer, op = statements.writer, value.owner
+    if value in writer.places:
+        return writer.places[value].name, 0
+    if isinstance(op, PickOp) and op.source in writer.places:
+        picked = op.registers.get_values()
+        if picked[0] % 2 == 0 and tuple(picked) == tuple(range(picked[0], picked[0] + len(picked))):
+            return writer.places[op.source].name, int(picked[0])
+    place = writer.declare(value, alignment=PACKED)
+    del writer.places[value]  # until it is filled, the value is its expression
+    statements.copy(value, place)
+    writer.places[value] = place
+    return place.name, 0
+
+
+def _element(array: str, offset: int, at: str) -> str:
     """A pointer to one element of an array of registers."""
     index = " + ".join(part for part in (at, str(offset) if offset else "") if part)
     return Expr(f"&{array}[{index}]" if index else array).text

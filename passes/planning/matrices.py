@@ -43,6 +43,9 @@ def plan_matrix_products(
     if is_nested(products):
         schedule = plan_products(facts, target, products)
         sizes = _sizes_of(facts, schedule)
+        if all(p in able and _fits(sizes, p) for p in products):  # a warp keeps whole rows, from scores to weights
+            rows = sizes.tile[main_product(facts, products).row]
+            schedule = schedule.changed(warps=min(schedule.warps.data, rows // ATOM[0]), thread=[])
         return schedule.changed(atom="mma", narrow=narrow) if any(_fits(sizes, p) for p in able) else None
     main = main_product(facts, products)
     if main not in able:

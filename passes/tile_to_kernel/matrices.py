@@ -9,12 +9,12 @@ from xdsl.ir import Block, SSAValue
 from ...dialects import kernel, tile
 from ...dialects.linear_layout import Linear, Shared, log2
 from ...dialects.locations import location_text
-from ...dialects.matrix_layouts import ATOM, Bits, accumulator_bits, matrix_rows
+from ...dialects.matrix_layouts import ATOM, Bits, accumulator_bits, fragment, matrix_rows
 from ...dialects.payload import shape_of
 from ...errors import ScheduleError
 from ..shared_layouts import Reader
 from .accesses import element_bytes, memory_type
-from .emitter import Emitter
+from .emitter import Emitter, Index
 from .shared import shared_place
 
 ROW = 8
@@ -39,13 +39,41 @@ def readers(op: tile.DotOp, acc: Linear, operand: int) -> tuple[Reader, Reader]:
     return first, second
 
 
+def held_fragments(op: tile.DotOp, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
+    """If the threads that hold the left operand are those that multiply it: for every sixteen k their registers."""
+    bits_of_accumulator(op, acc)
+    depth = shape_of(op.lhs.type)[1]
+    picks = fragment(acc, 0, depth).picks(lhs)
+    if picks is None:
+        return None
+    size = len(picks) * ATOM[2] // depth
+    return [picks[i : i + size] for i in range(0, len(picks), size)]
+
+
 def lower_mma(
-    out: Emitter, op: tile.DotOp, lhs: SSAValue, rhs: SSAValue, acc: SSAValue, layouts: tuple[Shared, Shared, Linear]
+    out: Emitter,
+    op: tile.DotOp,
+    lhs: SSAValue,
+    rhs: SSAValue,
+    acc: SSAValue,
+    layouts: tuple[Shared | Linear, Shared, Linear],
 ) -> SSAValue:
-    """A loop over k, sixteen at a time, with both operands in shared memory."""
+    """Sixteen k at a time: a loop with both operands in shared memory, or unrolled if the left one is in registers."""
     a, b, c = layouts
     bits = bits_of_accumulator(op, c)
     depth = shape_of(op.lhs.type)[1]
+    if isinstance(a, Linear):
+        held = held_fragments(op, c, a)
+        if held is None:
+            raise _refused(
+                op, "multiplies a tile that other threads hold (tile-stage-operands puts it where they read it)"
+            )
+        for step, registers in enumerate(held):
+            own = registers == tuple(range(shape_of(lhs.type)[0]))
+            left = lhs if own else out.emit(kernel.PickOp(lhs, registers), "a")
+            right = _matrices(out, op, rhs, b, c, step * ATOM[2], 1)
+            acc = out.emit(kernel.MmaOp(left, right, acc, bits.rows, bits.columns), op.result.name_hint)
+        return acc
     body = Block(arg_types=[IndexType(), acc.type])
     loop = scf.ForOp(out.value(0), out.value(depth), out.value(ATOM[2]), [acc], body)
     k, carried = body.args
@@ -61,7 +89,7 @@ def lower_mma(
 
 
 def _matrices(
-    out: Emitter, op: tile.DotOp, buffer: SSAValue, shared: Shared, acc: Linear, k: SSAValue, operand: int
+    out: Emitter, op: tile.DotOp, buffer: SSAValue, shared: Shared, acc: Linear, k: Index, operand: int
 ) -> SSAValue:
     """The operand's matrices for the sixteen k from `k` on."""
     depth = shape_of(op.lhs.type)[1]

@@ -43,3 +43,20 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
   %d = payload.cast %c : tensor<32x32xf32> -> tensor<32x32xbf16>
   tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16>, memref<32x32xbf16>
 }
+
+// -----
+
+// A result of one product is the left operand of the next, in the threads that multiply it: it stays in registers.
+
+// CHECK:       tile.kernel @chained
+// CHECK:         %p = payload.cast %c
+// CHECK-NEXT:    %d = tile.dot %p, %b_shared, %zero atom "mma" : tensor<16x16xbf16, #{{.*}}>, tensor<16x16xbf16, #shared{{.*}}>
+tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
+  %b = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
+  %c = tile.dot %a, %b, %zero atom "mma" : tensor<16x16xbf16>, tensor<16x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
+  %p = payload.cast %c : tensor<16x16xf32> -> tensor<16x16xbf16>
+  %d = tile.dot %p, %b, %zero atom "mma" : tensor<16x16xbf16>, tensor<16x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
