@@ -24,6 +24,8 @@ class FixedCacheLayer(CacheLayerMixin):
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__()
+        self.keys: torch.Tensor
+        self.values: torch.Tensor
         self.keys, self.values, self.positions = keys, values, positions
         self.is_initialized = True
 
@@ -34,8 +36,6 @@ class FixedCacheLayer(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The cache with the new keys and values, which it is from now on; the mask hides what is not there yet."""
-        assert self.keys is not None
-        assert self.values is not None
         self.keys = _written(self.keys, key_states, self.positions[0])
         self.values = _written(self.values, value_states, self.positions[0])
         return self.keys, self.values
@@ -46,13 +46,17 @@ class FixedCacheLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and first position of what the queries may look at."""
-        assert self.keys is not None
         return self.keys.shape[2], 0
 
     def get_max_length(self) -> int:
         """How many tokens fit."""
-        assert self.keys is not None
         return self.keys.shape[2]
+
+
+def contents(cache: Cache) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The keys and the values of all layers, as they are now."""
+    layers = [layer for layer in cache.layers if isinstance(layer, FixedCacheLayer)]
+    return [layer.keys for layer in layers], [layer.values for layer in layers]
 
 
 def _written(cache: torch.Tensor, new: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

@@ -102,8 +102,10 @@ class Generator:
     ) -> Generator:
         """Compile a model that has its parameters. Raises CompileError where it cannot be compiled."""
         plan = plan_model(model, context, prefill)
-        steps = [CompiledFunction(capture_step(model, plan.caches, n), target, executor) for n in (plan.length, 1)]
-        return Generator(*steps, plan.caches, plan.length, plan.vocabulary)
+        first, then = (
+            CompiledFunction(capture_step(model, plan.caches, n), target, executor) for n in (plan.length, 1)
+        )
+        return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
 
     @staticmethod
     def from_artefact(artefact: Artefact) -> Generator:

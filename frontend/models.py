@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..errors import CaptureError, CompileError
-from .cache import make_cache
+from .cache import contents, make_cache
 from .capture import CapturedProgram, capture
 from .dtypes import dtype_name, dtype_named
 
@@ -185,7 +185,7 @@ class Step(nn.Module):
             logits_to_keep=last,
             use_cache=True,
         )
-        return out.logits[:, 0], [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
+        return out.logits[:, 0], *contents(cache)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ OWN_PASSES = {
     "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
     "merge-equal-kernels": ".merge_equal_kernels:MergeEqualKernelsPass",
     "merge-reductions": ".merge_reductions:MergeReductionsPass",
+    "merge-sibling-nests": ".merge_sibling_nests:MergeSiblingNestsPass",
     "outline-layers": ".outline_layers:OutlineLayersPass",
     "place-barriers": ".place_barriers:PlaceBarriersPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",

@@ -22,8 +22,8 @@ from . import get_all_passes
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
     "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,cse,dce,check-border{level=tensor}",
-    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,hoist-invariant-factors,cse,merge-reductions,"
-    "cse,dce,check-border{level=loop}",
+    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
+    "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,tile-recognize-contractions,"
     "dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,tile-pipeline-loads,check-border{level=tile}",
     "tile-to-kernel": "lower-tile-to-kernel,inline-calls,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
