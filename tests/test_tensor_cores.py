@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -343,3 +344,43 @@ def test_weights_stay_in_registers(warps: int) -> None:
 def test_an_unknown_permission_is_refused() -> None:
     with pytest.raises(ScheduleError, match="narrow"):
         run_passes(make_context(), PRODUCTS["odd sizes"].parse(), parse_passes("plan-schedules{narrow=always}"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_schedules(seed: int) -> None:
+    """Any size, orientation and tile, with plain and asynchronous copies: exactly right, no report, no conflict."""
+    rng = random.Random(seed)
+    p = Product(
+        *(rng.randint(1, 130) for _ in range(3)),
+        block=(rng.choice([16, 32, 64]), rng.choice([8, 16, 32, 64])),
+        chunk=rng.choice([16, 32, 64]),
+        warps=rng.choice([1, 2, 4, 8]),
+        left=rng.choice(["mk", "km"]),
+        right=rng.choice(["nk", "kn"]),
+        type=rng.choice(["bf16", "f16"]),
+        out=rng.choice(["bf16", "f16", "f32"]),
+    )
+    text = p.text
+    if seed % 2:
+        text = text.replace("atom = mma", f"stages = {rng.choice([2, 3, 4])}, atom = mma, copy = cp_async")
+    module = parse_module(make_context(), text, "random.mlir")
+    run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
+    assert any(isinstance(op, kernel.MmaOp) for op in module.walk())
+    found = simulate(module, p.inputs(), domain="exact")
+    assert not found.report.findings, str(found.report)
+    np.testing.assert_array_equal(found.outputs[0], run(p.parse(), p.inputs(), "exact")[0])
+    assert all(c.wavefronts == c.ideal_wavefronts for c in found.report.launches)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_the_device(name: str) -> None:
+    """The hardware's matrices are what the simulator and the host bodies take them for."""
+    from deplodock.backend.runtime import CudaProgram
+    from deplodock.frontend.arrays import to_numpy, to_torch
+
+    p = PRODUCTS[name]
+    module = p.lowered()
+    (result,) = CudaProgram(module, print_cuda(module)).run([to_torch(a) for a in p.inputs()])
+    (wanted,) = simulate(module, p.inputs()).outputs
+    _close(to_numpy(result.cpu()), wanted, p)
