@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from test_tile_to_kernel import attention
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntAttr, ModuleOp
 
@@ -21,6 +22,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.backend.targets import TARGETS
 from deplodock.dialects import kernel
 from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.schedule import ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.remarks import collect_remarks
@@ -329,3 +331,22 @@ def test_every_target_compiles_the_copies(arch: str) -> None:
         assert use.spills == use.stack == code.local_accesses == 0
         assert code.widths("LDGSTS") == widths
         assert not code.widths("LDG")
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_pipelines_inside_pipelines(stages: int) -> None:
+    """Attention: the loop over keys carries values, the loop over the head inside of it queries and keys."""
+    module = parse_module(make_context(), attention(33, 50, 16, 8), "test.mlir")
+    nest = next(op for op in module.walk() if op.name == "loop.nest")
+    nest.attributes["schedule"] = ScheduleAttr.get([32, 8], [16, 8] * 3, warps=4, copy="cp_async", stages=stages)
+    args = make_inputs(list(main_function(module).function_type.inputs))
+    exact = run(module, args, "exact")
+    lower(module, LOWERED)
+    loops = [op for op in module.walk() if isinstance(op, scf.ForOp)]
+    assert sum(any(isinstance(o, kernel.CopyAsyncOp) for o in op.body.block.ops) for op in loops) == 2
+    found = simulate(module, args, domain="exact")
+    assert not found.report.findings, str(found.report)
+    np.testing.assert_array_equal(found.outputs[0], exact[0])
+    source, plan = print_cuda(module), make_plan(module)
+    _, reports = EmulatedProgram(source, plan).run(args, seeds=(0, 1))
+    assert not reports, str(reports[0])
