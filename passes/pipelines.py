@@ -24,8 +24,8 @@ PIPELINES = {
     "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,cse,dce,check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,tile-recognize-contractions,"
-    "dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,tile-pipeline-loads,check-border{level=tile}",
+    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,"
+    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,tile-pipeline-loads,check-border{level=tile}",
     "tile-to-kernel": "lower-tile-to-kernel,inline-calls,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
     "check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",

@@ -11,7 +11,7 @@ MAX_OPS = 4_000
 
 
 def find_repeats(ops: Sequence[Operation], min_ops: int) -> list[list[Operation]]:
-    """The longest stretch of `ops` that repeats itself, cut into its repeats of at least `min_ops` ops, if there is one.
+    """The longest stretch of `ops` that repeats itself, cut into its repeats of `min_ops` ops or more, if there is one.
 
     Ops look alike if name, arguments and types are; whether the cut parts are really equal is for the caller to see.
     Of all places to cut, the one where the fewest values cross is taken.
