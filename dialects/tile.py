@@ -58,7 +58,6 @@ from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 
-
 NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
 

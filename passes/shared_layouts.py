@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ..dialects.linear_layout import Linear, Shared, ordered, register_width, wavefronts
 
-
 IMPOSSIBLE = 1 << 40
 """More than any access costs."""
 

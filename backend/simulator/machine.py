@@ -115,9 +115,7 @@ class Machine:
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
-    def aligned(
-        self, op: Mover, access: Access, itemsize: int, offset: int = 0
-    ) -> None:
+    def aligned(self, op: Mover, access: Access, itemsize: int, offset: int = 0) -> None:
         """Report accesses of several elements that are not aligned to their size."""
         vec = op.vec.data
         if vec == 1:
@@ -137,9 +135,7 @@ class Machine:
             self.counts.sectors += touched
             self.counts.ideal_sectors += least
 
-    def measure_shared(
-        self, op: Mover, access: Access, buffer: SharedBuffer
-    ) -> None:
+    def measure_shared(self, op: Mover, access: Access, buffer: SharedBuffer) -> None:
         """Count wavefronts of the first block."""
         if self.measured:
             address = access.place[0] * buffer.itemsize + buffer.offset
