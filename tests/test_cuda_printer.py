@@ -423,3 +423,16 @@ def test_what_has_no_cuda_is_refused(line: str, reason: str) -> None:
         print_cuda(module)
     assert error.value.location is not None
     assert error.value.location.startswith("test.mlir:4")
+
+
+@pytest.mark.parametrize("level", ["torch", "tensor", "loop", "tile"])
+def test_other_levels_have_no_cuda(level: str) -> None:
+    """Rather than the empty text of no kernels."""
+    import torch
+
+    from deplodock.frontend.capture import capture
+    from deplodock.frontend.compilation import Compilation
+
+    module = Compilation(capture(torch.relu, (torch.randn(3),)).module).at(level)
+    with pytest.raises(CompileError, match="is not of the kernel level"):
+        print_cuda(module)

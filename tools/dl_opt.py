@@ -310,6 +310,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `dl-opt ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("dl-opt: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

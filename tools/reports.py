@@ -72,16 +72,17 @@ def _times(loaded: Loaded, work: Work, function: FuncOp) -> float:
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
-    """Every kernel with its launch, how often it is launched, and its least work, in the order of the program."""
+    """Every kernel with its launch, how often it is launched, and its least work, under its name in the CUDA."""
+    from ..backend.cuda.printer import kernel_names
     from ..dialects.kernel import FuncOp
 
     compilation = loaded.compilation
-    launches = Counter(launched(loaded))
+    launches, names = Counter(launched(loaded)), kernel_names(compilation.at("kernel"))
     functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
     works = {f"k{i}": w for i, w in enumerate(count_work(compilation.scheduled()))}
     return [
         {
-            "name": f.sym_name.data,
+            "name": names[f.sym_name.data],
             "launches": launches[f.sym_name.data],
             "blocks": f.grid.data,
             "threads": f.threads,

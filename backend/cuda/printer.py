@@ -8,12 +8,13 @@ attributes of the input appear in comments only.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
 from ...dialects.kernel import FuncOp, SharedOp
 from ...dialects.kernel_access import StoreOp
 from ...dialects.kernel_matrix import MmaOp
 from ...dialects.locations import location_text
-from ...errors import CompileError
+from ...errors import BorderError, CompileError
 from . import copies, matrices  # noqa: F401  they add their statements
 from .access import memory_shape
 from .control import print_block
@@ -42,7 +43,16 @@ def print_cuda(module: ModuleOp) -> str:
     for op in module.body.ops:
         if isinstance(op, FuncOp):
             kernels.append(_print_kernel(op, names[op.sym_name.data], helpers))
+        else:
+            _check_host(op)
     return HELPERS_MARK + helper_section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+
+
+def _check_host(function: Operation) -> None:
+    """Refuse what is neither a kernel nor a host function that launches kernels: it would be missing in the CUDA."""
+    for op in function.walk():
+        if op.dialect_name() not in ("kernel", "func"):
+            raise BorderError("is not of the kernel level", operator=op.name, location=location_text(op))
 
 
 def used_helpers(module: ModuleOp) -> frozenset[str]:
