@@ -330,8 +330,8 @@ TO_THREADS = [
         "loop carried values forgotten",
         "column sums",
         lower_tile_to_kernel._Kernel.lower_for,
-        "self.of(v) for v in last.operands",
-        "a for a in body.args[1 : 1 + len(last.operands)]",
+        "self.of(last.operands[i]) for i in kept",
+        "body.args[1 + n] for n in range(len(kept))",
     ),
     in_pass(
         "results of launches swapped",

@@ -112,8 +112,8 @@ COPIES = [
         "a copy of the chunk before",
         "chunked matmul",
         "kernel",
-        r"(%free\w*) = (%\d+), (%free\w*) = (%\d+)",
-        r"\1 = \2, \3 = %1",
+        r"%free = %\d+",
+        "%free = %1",
     ),
 ]
 
