@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
-NARROWS = ("never", "operands")
+NARROWS = ("never", "operands", "parts")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow")
 _NUMBERS = ("warps", "stages", "split_k")
@@ -40,8 +40,9 @@ class ScheduleAttr(ParametrizedAttribute):
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.
-    narrow   a permission: whether factors computed in f32 may be rounded to the type of the other factor for tensor
-             cores, `never` or `operands`. No planner gives it by itself.
+    narrow   how a factor computed in f32 may reach tensor cores beside one in bf16 or f16: `never`; `operands` permits
+             to round it to the other's type; `parts` splits it into the sum of three bf16 numbers, which is all of it,
+             for three times the work. No planner gives the permission by itself.
     """
 
     name = "tile.schedule"

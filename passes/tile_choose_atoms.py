@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, bf16
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import dce
@@ -21,6 +22,9 @@ from .remarks import emit_remark
 
 NAME = "tile-choose-atoms"
 
+PARTS = 3
+"""bf16 numbers of 8 bits that hold the 24 bits of an f32."""
+
 
 @dataclass(frozen=True)
 class TileChooseAtomsPass(ModulePass):
@@ -28,8 +32,9 @@ class TileChooseAtomsPass(ModulePass):
 
     What: with `atom = mma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask then put
     constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is declined, unless
-    the schedule has the permission `narrow = operands`; then it is rounded to the type of the other factor. Products
-    that share an accumulator stay alike.
+    the schedule has the permission `narrow = operands`; then it is rounded to the type of the other factor. With
+    `narrow = parts` it is split into three bf16 numbers, and there are three products. Products that share an
+    accumulator stay alike.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
     Why here: after contractions are found, and before layouts, which the atom decides.
@@ -51,26 +56,26 @@ class TileChooseAtomsPass(ModulePass):
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
             if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.atom.data == "mma":
-                choose(kernel, schedule.narrow.data == "operands")
+                choose(kernel, schedule.narrow.data)
         dce(op)
 
 
-def choose(kernel: tile.KernelOp, may_narrow: bool) -> None:
-    """Put the products of `kernel` that can be onto tensor cores."""
+def choose(kernel: tile.KernelOp, permission: str) -> None:
+    """Put the products of `kernel` that can be onto tensor cores; `permission` is the schedule's `narrow`."""
     classes = Classes(kernel)
     for c in classes:
         if not c.dots:
             continue
-        found = [(dot, operand_type(dot, may_narrow)) for dot in c.dots]
+        found = [(dot, operand_type(dot, permission)) for dot in c.dots]
         refused = next((why for _, why in found if isinstance(why, str)), None)
         for dot, narrow in found:
             if refused is None and not isinstance(narrow, str):
-                _rewrite(dot, narrow)
+                (_rewrite_in_parts if permission == "parts" else _rewrite)(dot, narrow)
             else:
                 emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
 
 
-def operand_type(dot: tile.DotOp, may_narrow: bool) -> Attribute | str:
+def operand_type(dot: tile.DotOp, permission: str) -> Attribute | str:
     """The type of the factors of `dot` on tensor cores, or why it is none for them."""
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
     if any(extent < least for extent, least in zip((m, n, k), ATOM, strict=True)):
@@ -85,8 +90,10 @@ def operand_type(dot: tile.DotOp, may_narrow: bool) -> Attribute | str:
     if len(types) > 1:
         return "one factor is bf16, the other f16"
     (narrow,) = types
-    if not may_narrow and None in exact:
+    if permission == "never" and None in exact:
         return f"a factor is computed in f32; narrow = operands in the schedule would allow rounding it to {narrow}"
+    if permission == "parts" and None in exact and narrow != bf16:
+        return "a factor is computed in f32, of which parts in f16 would lose what is small or large"
     return narrow
 
 
@@ -98,6 +105,54 @@ def _rewrite(dot: tile.DotOp, narrow: Attribute) -> None:
         dot.parent.insert_ops_before(made, dot)
         copy_location(dot, made)
     dot.properties["atom"] = StringAttr("mma")
+
+
+def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute) -> None:
+    """A product for each part of the factor that was computed, the smallest part first."""
+    which = next((i for i, v in enumerate((dot.lhs, dot.rhs)) if widened_from(v) is None), None)
+    if which is None:
+        _rewrite(dot, narrow)
+        return
+    assert dot.parent is not None
+    made: list[Operation] = []
+    other = _narrowed(dot.operands[1 - which], narrow, made)
+    acc = dot.acc
+    for part in reversed(_parts(dot.operands[which], narrow, made)):
+        factors = (part, other) if which == 0 else (other, part)
+        product = tile.DotOp(*factors, acc)
+        product.properties["atom"] = StringAttr("mma")
+        product.result.name_hint = dot.result.name_hint
+        made.append(product)
+        acc = product.result
+    copy_location(dot, made)
+    dot.parent.insert_ops_before(made, dot)
+    dot.result.replace_all_uses_with(acc)
+    dot.parent.erase_op(dot)
+
+
+def _parts(value: SSAValue, narrow: Attribute, made: list[Operation]) -> list[SSAValue]:
+    """Three narrow numbers whose sum is `value`: what it rounds to, what the rest rounds to, and what is left then.
+
+    Nothing is left of what rounds to an infinity or to NaN.
+    """
+    found: list[SSAValue] = []
+    rest = value
+    for number in range(PARTS):
+        part = payload.CastOp(rest, narrow)
+        part.result.name_hint = f"{value.name_hint or 'part'}_{number}"
+        made.append(part)
+        found.append(part.result)
+        if number == PARTS - 1:
+            break
+        wide = payload.CastOp(part.result, element_type(value.type))
+        left = arith.SubfOp(rest, wide.result)
+        size = math.AbsFOp(wide.result)
+        limit, zero = payload.ConstantOp(float("inf"), value.type), payload.ConstantOp(0.0, value.type)
+        finite = payload.CmpOp(payload.Predicate.LT, size.results[0], limit.result)
+        kept = payload.SelectOp(finite.result, left.result, zero.result)
+        made += [wide, left, size, limit, zero, finite, kept]
+        rest = kept.result
+    return found
 
 
 def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAValue:

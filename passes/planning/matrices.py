@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xdsl.dialects.builtin import bf16
 from xdsl.ir import Attribute
 
 from ...backend.targets import Target
@@ -24,6 +25,10 @@ SHAPES = (
 )
 """Tiles of the result with their warps, from the best use of operands to the most blocks."""
 
+WORTH_PARTS = 4.5
+"""So many times faster than multiply-adds tensor cores must be, for three products to be worth one: as with weights of
+attention, which are computed in f32."""
+
 LARGE = 64 * 64
 """Elements of the result from which chunks of 32 are long enough to be worth their two barriers; else 64."""
 
@@ -37,7 +42,9 @@ def plan_matrix_products(
     Further products that are not stay with scalar multiply-adds; inside another reduction (attention) tiles are those
     that these would have.
     """
-    able = [p for p in products if narrow_type(p, narrow == "operands") is not None]
+    if narrow == "never" and is_nested(products) and target.tensor > WORTH_PARTS * target.fp32:
+        narrow = "parts" if all(_may(p, "parts") for p in products) else "never"
+    able = [p for p in products if _may(p, narrow)]
     if not able or not target.has("mma"):
         return None
     if is_nested(products):
@@ -68,6 +75,12 @@ def plan_matrix_products(
     chunk_products(facts, sizes, products, depth, warps)
     shrink_to_shared(facts, sizes, products, target)
     return sizes.schedule(warps).changed(atom="mma", narrow=narrow) if _fits(sizes, main) else None
+
+
+def _may(product: Product, narrow: str) -> bool:
+    """Whether a product may be on tensor cores under the permission `narrow`."""
+    found = narrow_type(product, narrow != "never")
+    return found is not None and (narrow != "parts" or found == bf16 or narrow_type(product) is not None)
 
 
 def narrow_type(product: Product, may_narrow: bool = False) -> Attribute | None:

@@ -73,3 +73,29 @@ tile.kernel @shared(%x: memref<16x32xbf16>, %w: memref<32x16xbf16>, %y: memref<1
   %f = tile.dot %e, %bf, %d : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   tile.store %f, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
 }
+
+// -----
+
+// Or split into three parts, of which the smallest is multiplied first.
+
+// CHECK-LABEL: tile.kernel @parts
+// CHECK:         %[[P0:.*]] = payload.cast %e : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK-NEXT:    %[[W0:.*]] = payload.cast %[[P0]] : tensor<16x32xbf16> -> tensor<16x32xf32>
+// CHECK-NEXT:    %[[R:.*]] = arith.subf %e, %[[W0]] : tensor<16x32xf32>
+// CHECK:         %[[K:.*]] = payload.select %{{.*}}, %[[R]], %{{.*}} : tensor<16x32xf32>
+// CHECK-NEXT:    %[[P1:.*]] = payload.cast %[[K]] : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK:         %[[P2:.*]] = payload.cast %{{.*}} : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK-NEXT:    %[[D2:.*]] = tile.dot %[[P2]], %b, %zero atom "mma"
+// CHECK-NEXT:    %[[D1:.*]] = tile.dot %[[P1]], %b, %[[D2]] atom "mma"
+// CHECK-NEXT:    %[[D0:.*]] = tile.dot %[[P0]], %b, %[[D1]] atom "mma"
+// CHECK-NEXT:    tile.store %[[D0]]
+tile.kernel @parts(%x: memref<16x32xf32>, %w: memref<32x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, narrow = parts>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xbf16> -> tensor<32x16xbf16>
+  %e = math.exp %a : tensor<16x32xf32>
+  %bf = payload.cast %b : tensor<32x16xbf16> -> tensor<32x16xf32>
+  %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
