@@ -88,7 +88,7 @@ class CapturedProgram:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
         compiled for arguments that do not."""
         first, last = _extent(tensors[changed])
-        if torch._debug_has_internal_overlap(tensors[changed]) == 1 or any(
+        if _repeats(tensors[changed]) or any(
             i != changed and max(first, _extent(t)[0]) < min(last, _extent(t)[1]) for i, t in enumerate(tensors)
         ):
             raise ShapeError("changed in place, and shares memory", argument=self.bindings[changed].name)
@@ -126,6 +126,11 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
         return first, first
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return first, first + (last + 1) * tensor.element_size()
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several elements lie in one place, as after `expand`."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _unlike(value: Any, example: Any) -> str | None:
