@@ -82,7 +82,7 @@ def accumulator_bits(layout: Linear) -> Bits | None:
 
 
 def fragment(acc: Linear, operand: int, depth: int) -> Linear:
-    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc`; k beyond sixteen is in further bits."""
+    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc`; k beyond 16 is in further bits."""
     bits = accumulator_bits(acc)
     assert bits is not None
     own, k = _placing(acc, operand)

@@ -1,5 +1,7 @@
 """From tensors to loop nests: every materialised value becomes one nest."""
 
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 from collections.abc import Sequence

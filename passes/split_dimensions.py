@@ -1,5 +1,7 @@
 """Splitting the indices of nests and reductions so that accesses become linear."""
 
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -121,7 +123,7 @@ def _quotients(op: loop.LoadOp) -> list[tuple[SSAValue, int]]:
                 continue
             (atom, weight) = inner.terms[0]
             if atom[0] == DIM and weight == 1:
-                index = op.indices[atom[1]]
+                index: SSAValue = tuple(op.indices)[atom[1]]  # pyright: ignore
                 if 1 < divisor < _extent(index) and _extent(index) % divisor == 0:
                     found.append((index, divisor))
     return found
@@ -205,7 +207,12 @@ def _rewrite_load(op: loop.LoadOp, new: dict[SSAValue, tuple[SSAValue, SSAValue,
     if op.domain is not None:
         domain = DomainAttr.get(AffineMap(*shape, exprs(guarded)), op.domain.bounds)
     load = loop.LoadOp(
-        op.source, AffineMap(*shape, exprs(coordinates)), [indices[d] for d in used], op.symbols, domain, op.fill
+        op.source,
+        AffineMap(*shape, exprs(coordinates)),
+        [indices[d] for d in used],
+        tuple[SSAValue, ...](op.symbols),
+        domain,
+        op.fill,
     )
     load.location = op.location
     load.attributes.update(op.attributes)

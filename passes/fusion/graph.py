@@ -6,6 +6,8 @@ extent and chosen as the first one that the reduction's own indices leave free; 
 can, and nothing is captured. `lower-tensor-to-loop` prints graphs as `loop.nest`, `plan-fusion` weighs them.
 """
 
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -109,7 +111,7 @@ class Graph:
     splits: dict[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
     simplifier: Simplifier = field(default_factory=Simplifier)
     extents: list[int] = field(default_factory=list[int])
-    symbols: list[Node] = field(default_factory=list)  # pyright: ignore[reportUnknownVariableType]
+    symbols: list[Node] = field(default_factory=list[Node])
     _variables: dict[VariableKey, tuple[Form, tuple[int, ...]]] = field(
         default_factory=dict[VariableKey, tuple[Form, tuple[int, ...]]]
     )
