@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, ShapedType
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
@@ -111,8 +111,15 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
             reason = f"not legal at the {level} level{instead}"
         elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
             reason = f"computes in {narrow} at the {level} level; convert to f32 first"
+        elif any(_is_dynamic(value.type) for value in (*op.operands, *op.results)):
+            reason = "extents known only at run time are not supported"
         if reason is not None:
             yield BorderError(reason, operator=op.name, location=location_text(op))
+
+
+def _is_dynamic(t: Attribute) -> bool:
+    """Whether a shaped type has an extent that is not a number."""
+    return isinstance(t, ShapedType) and DYNAMIC_INDEX in t.get_shape()
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:

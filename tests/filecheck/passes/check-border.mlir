@@ -54,3 +54,13 @@ func.func @order(%x: f32) -> f32 {
   %b = arith.addf %x, %x : f32
   func.return %a : f32
 }
+
+// -----
+
+// Every extent is a number.
+
+// CHECK: error: arith.addf: extents known only at run time are not supported
+func.func @dynamic(%x: tensor<?x4xf32>) -> tensor<?x4xf32> {
+  %0 = arith.addf %x, %x : tensor<?x4xf32>
+  func.return %0 : tensor<?x4xf32>
+}
