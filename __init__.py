@@ -12,24 +12,29 @@ Importing this package is cheap; torch is imported by `compile`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import CompileError, DeplodockError
-
 if TYPE_CHECKING:
+    from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
     from .frontend.saved import Artefact, load
 
 __all__ = ["Artefact", "CompileError", "CompiledFunction", "DeplodockError", "compile", "load"]
 
+# Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
+# checkout of any name, a sibling.
+_HOMES = {
+    "Artefact": ".frontend.saved",
+    "CompileError": ".errors",
+    "CompiledFunction": ".frontend.api",
+    "DeplodockError": ".errors",
+    "compile": ".frontend.api",
+    "load": ".frontend.saved",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("compile", "CompiledFunction"):
-        from .frontend import api
-
-        return getattr(api, name)
-    if name in ("load", "Artefact"):
-        from .frontend import saved
-
-        return getattr(saved, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
