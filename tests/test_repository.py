@@ -261,3 +261,13 @@ def test_architecture_lists_the_passes_in_order() -> None:
     run = list(dict.fromkeys(p.name for p in parse_passes("default") if p.name not in general))
     assert [name for name in listed if name in run] == run
     assert set(listed) <= set(OWN_PASSES)
+
+
+def test_the_package_imports_in_a_checkout_of_any_name() -> None:
+    """A test runner may take the root for a package named as its folder, which need not be a Python name."""
+    code = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("fresh-clone", {str(ROOT / "__init__.py")!r})
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
