@@ -7,9 +7,9 @@ scalar payload. Nothing in it says how it runs; the schedule, once planned, is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, TensorType, i64
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.ir.affine import (
@@ -44,7 +44,18 @@ from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
 from .domain import DomainAttr
-from .payload import element_type, is_tensor, shape_of
+from .extents import (
+    Extent,
+    SymbolAttr,
+    extents_attr,
+    extents_in,
+    extents_of,
+    parse_extent,
+    print_extents,
+    static,
+    tensor_of,
+)
+from .payload import element_type, is_tensor
 from .tensor import Kind, KindAttr, verify_kind
 
 
@@ -103,7 +114,7 @@ class LoadOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        rank = len(shape_of(self.source.type))
+        rank = len(extents_of(self.source.type))
         verify_access(self.map, len(self.indices), len(self.symbols), rank, self.domain, self.fill, "a source")
         if (self.domain is None) != (self.fill is None):
             raise VerifyException("a domain and a fill value come together")
@@ -111,20 +122,22 @@ class LoadOp(IRDLOperation):
             raise VerifyException("a data-dependent coordinate needs a domain")
 
 
-def _parse_indices(parser: Parser) -> tuple[list[Parser.Argument], DenseArrayBase]:
-    """`(%i, %j) in [16, 64]`: the block arguments of a body and their extents."""
+def _parse_indices(parser: Parser) -> tuple[list[Parser.Argument], ArrayAttr[IntAttr | SymbolAttr]]:
+    """`(%i, %j) in [16, #s0]`: the block arguments of a body and their extents."""
     names = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False))
     parser.parse_keyword("in")
-    extents = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+    extents = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_extent(parser))
     if len(names) != len(extents):
         parser.raise_error(f"{len(names)} indices but {len(extents)} extents")
-    return [n.resolve(IndexType()) for n in names], DenseArrayBase.from_list(i64, extents)
+    return [n.resolve(IndexType()) for n in names], ArrayAttr(extents)
 
 
-def _print_indices(printer: Printer, args: Sequence[SSAValue], extents: DenseArrayBase[Any]) -> None:
+def _print_indices(printer: Printer, args: Sequence[SSAValue], extents: ArrayAttr[IntAttr | SymbolAttr]) -> None:
     with printer.in_parens():
         printer.print_list(args, printer.print_ssa_value)
-    printer.print_string(f" in [{', '.join(str(e) for e in extents.get_values())}]")
+    printer.print_string(" in ")
+    with printer.in_square_brackets():
+        print_extents(printer, extents)
 
 
 def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
@@ -135,21 +148,27 @@ def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[At
         raise VerifyException(f"the body of '{op.name}' ends with a loop.yield of {', '.join(map(str, results))}")
 
 
-def verify_mixed_radix(map: AffineMap, extents: Sequence[int], shape: Sequence[int]) -> None:
+def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequence[Extent]) -> None:
     """Check that `map` takes indices below `extents` to every coordinate below `shape`, each once, by the digits rule:
-    every index is a digit of one coordinate, with the product of the extents of the lower digits as its weight.
-    Raises VerifyException."""
+    every index is a digit of one coordinate, with the product of the extents of the lower digits as its weight. An
+    index of symbolic extent is a coordinate alone. Raises VerifyException."""
     if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
         raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
     seen = set[int]()
     for result, size in zip(map.results, shape, strict=True):
         digits = sorted(((w, d) for w, d in _digits(result) if extents[d] != 1), key=lambda digit: digit[0])
-        weight = 1
+        weight: Extent = 1
         for w, d in digits:
-            if w != weight or d in seen:
+            extent = extents[d]
+            if w != weight or d in seen or not isinstance(weight, int):
                 raise VerifyException(f"{result} in the result map is not a number in mixed radix")
             seen.add(d)
-            weight *= extents[d]
+            if isinstance(extent, int):
+                weight *= extent
+            elif len(digits) > 1:
+                raise VerifyException(f"{result} in the result map has a digit of symbolic extent")
+            else:
+                weight = extent
         if weight != size:
             raise VerifyException(f"{result} in the result map counts to {weight}, not to {size}")
     if any(n != 1 and d not in seen for d, n in enumerate(extents)):
@@ -194,7 +213,7 @@ class NestOp(IRDLOperation):
     """
 
     name = "loop.nest"
-    extents = prop_def(DenseArrayBase.constr(i64))
+    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
     result_map = opt_prop_def(AffineMapAttr)
     body = region_def("single_block")
     res = var_result_def()
@@ -202,39 +221,43 @@ class NestOp(IRDLOperation):
 
     def __init__(
         self,
-        extents: Sequence[int],
+        extents: Sequence[Extent],
         elements: Sequence[Attribute],
         body: Region,
         result_map: AffineMap | None = None,
-        shape: Sequence[int] | None = None,
+        shape: Sequence[Extent] | None = None,
     ):
         """`shape` is that of the results, where a result map makes it another than the extents."""
         super().__init__(
             properties={
-                "extents": DenseArrayBase.from_list(i64, list(extents)),
+                "extents": extents_attr(extents),
                 "result_map": None if result_map is None else AffineMapAttr(result_map),
             },
             regions=[body],
-            result_types=[[TensorType(e, extents if shape is None else shape) for e in elements]],
+            result_types=[[tensor_of(e, extents if shape is None else shape) for e in elements]],
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Extent, ...]:
         """The extents of the free indices."""
-        return tuple(int(e) for e in self.extents.get_values())
+        return extents_in(self.extents)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the free indices as numbers. Raises ExtentError if one is known only at run time."""
+        return static(self.sizes)
 
     def verify_(self) -> None:
-        shapes = {shape_of(r.type) if is_tensor(r.type) else None for r in self.res}
+        shapes = {extents_of(r.type) if is_tensor(r.type) else None for r in self.res}
         if self.result_map is not None:
             if len(shapes) != 1 or None in shapes:
                 raise VerifyException("a nest with a result map has results of one shape")
             shape = next(s for s in shapes if s is not None)
-            verify_mixed_radix(self.result_map.data, self.shape, shape)
-        elif shapes - {self.shape}:
-            raise VerifyException(
-                f"a nest over {list(self.shape)} yields tensors of that shape, not {self.res[0].type}"
-            )
-        _verify_body(self, self.body.block, len(self.shape), [element_type(r.type) for r in self.res])
+            verify_mixed_radix(self.result_map.data, self.sizes, shape)
+        elif shapes - {self.sizes}:
+            over = ", ".join(map(str, self.sizes))
+            raise VerifyException(f"a nest over [{over}] yields tensors of that shape, not {self.res[0].type}")
+        _verify_body(self, self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
 
     @classmethod
     def parse(cls, parser: Parser) -> NestOp:
@@ -276,25 +299,30 @@ class ReduceOp(IRDLOperation):
 
     name = "loop.reduce"
     kind = prop_def(KindAttr)
-    extents = prop_def(DenseArrayBase.constr(i64))
+    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
     body = region_def("single_block")
     result = result_def()
     traits = traits_def(Pure())
 
-    def __init__(self, kind: str | Kind, extents: Sequence[int], element: Attribute, body: Region):
+    def __init__(self, kind: str | Kind, extents: Sequence[Extent], element: Attribute, body: Region):
         super().__init__(
-            properties={"kind": KindAttr(Kind(kind)), "extents": DenseArrayBase.from_list(i64, list(extents))},
+            properties={"kind": KindAttr(Kind(kind)), "extents": extents_attr(extents)},
             regions=[body],
             result_types=[element],
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Extent, ...]:
         """The extents of the reduction indices."""
-        return tuple(int(e) for e in self.extents.get_values())
+        return extents_in(self.extents)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the reduction indices as numbers. Raises ExtentError for a symbol."""
+        return static(self.sizes)
 
     def verify_(self) -> None:
-        _verify_body(self, self.body.block, len(self.shape), [self.result.type])
+        _verify_body(self, self.body.block, len(self.sizes), [self.result.type])
         verify_kind(self.kind.data, self.result.type)
 
     @classmethod
@@ -371,7 +399,7 @@ class StagedReduceOp(IRDLOperation):
         reduces = self.stage_ops
         if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
             raise VerifyException("the stages yield their reductions, each once and in order")
-        if len({r.shape for r in reduces}) > 1:
+        if len({r.sizes for r in reduces}) > 1:
             raise VerifyException("the stages of a staged reduction have equal extents")
 
     @classmethod

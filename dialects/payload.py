@@ -44,6 +44,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from .domain import DomainAttr
+from .extents import ExtentsAttr, SymbolAttr, extents_of, static
 
 Scalar: TypeAlias = AnyFloat | IntegerType | IndexType
 
@@ -65,8 +66,9 @@ def with_element(t: Attribute, element: Attribute) -> Attribute:
 
 
 def shape_of(t: Attribute) -> tuple[int, ...]:
-    """The shape of a shaped type; `()` for a scalar."""
-    return tuple(t.get_shape()) if isinstance(t, TensorType | VectorType) else ()
+    """The shape of a tensor or vector type; `()` for a scalar. Raises ExtentError for a size known only at run
+    time: `extents_of` is for places that take those."""
+    return static(extents_of(t)) if isinstance(t, TensorType | VectorType) else ()  # pyright: ignore[reportUnknownArgumentType]
 
 
 def is_tensor(t: Attribute) -> bool:
@@ -192,6 +194,46 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
     if isinstance(element, IntegerType | IndexType):
         return IntegerAttr(int(value), element)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     raise VerifyException(f"no constant of type {element}")
+
+
+@irdl_op_definition
+class ExtentOp(IRDLOperation):
+    """The value of a size that is known only at run time, everywhere in a value of any integer or index payload type.
+
+    ```
+    %n = payload.extent #payload.symbol<s0[1:1001]> : i64
+    ```
+    """
+
+    name = "payload.extent"
+    symbol = prop_def(SymbolAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, symbol: SymbolAttr, result_type: Attribute):
+        super().__init__(properties={"symbol": symbol}, result_types=[result_type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.result.type), IntegerType | IndexType):
+            raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ExtentOp:
+        symbol = parser.parse_attribute()
+        if not isinstance(symbol, SymbolAttr):
+            parser.raise_error("expected a #payload.symbol")
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        op = cls(symbol, parser.parse_type())
+        op.attributes.update(attrs)
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_attribute(self.symbol)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
 
 
 @irdl_op_definition
@@ -384,4 +426,8 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
     return new
 
 
-Payload = Dialect("payload", [ConstantOp, CmpOp, SelectOp, CastOp, FmodOp], [PredicateAttr, DomainAttr])
+Payload = Dialect(
+    "payload",
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp],
+    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr],
+)

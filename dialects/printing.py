@@ -9,11 +9,13 @@ builtin.module { ... tensor<16x64xf32, #layout> ... }
 from __future__ import annotations
 
 from io import StringIO
+from itertools import count
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 from xdsl.printer import Printer
 
+from .extents import SymbolAttr
 from .layouts import LayoutAttr, SharedAttr
 
 _STEMS: dict[type[Attribute], str] = {LayoutAttr: "layout", SharedAttr: "shared"}
@@ -28,12 +30,12 @@ class _AliasPrinter(Printer):
         self.aliases: dict[Attribute, str] = {}
 
     def print_attribute(self, attribute: Attribute) -> None:
-        stem = _STEMS.get(type(attribute))
+        stem = attribute.hint if isinstance(attribute, SymbolAttr) else _STEMS.get(type(attribute))
         if stem is None:
             return super().print_attribute(attribute)
         if attribute not in self.aliases:
-            count = sum(type(a) is type(attribute) for a in self.aliases)
-            self.aliases[attribute] = f"#{stem}{count or ''}"
+            taken = set(self.aliases.values())
+            self.aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
         self.print_string(self.aliases[attribute])
 
 

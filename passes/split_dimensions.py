@@ -9,13 +9,14 @@ from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, ModuleOp, i64
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 
 from ..dialects import loop, payload
 from ..dialects.domain import DomainAttr
+from ..dialects.extents import extents_attr
 from ..dialects.locations import copy_location
 from .index_simplify import DIM, Form, Simplifier, add, dim, renumbered, scale, write
 
@@ -159,7 +160,7 @@ def _split_extents(op: loop.NestOp | loop.ReduceOp, wanted: dict[Position, int])
 
 
 def _set_extents(op: loop.NestOp | loop.ReduceOp, extents: list[int], result_map: AffineMap | None) -> None:
-    op.properties["extents"] = DenseArrayBase.from_list(i64, extents)
+    op.properties["extents"] = extents_attr(extents)
     if result_map is not None:
         op.properties["result_map"] = AffineMapAttr(result_map)
 

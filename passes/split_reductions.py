@@ -16,6 +16,7 @@ from xdsl.transforms.dead_code_elimination import dce
 
 from ..dialects import loop, payload
 from ..dialects.domain import DomainAttr
+from ..dialects.extents import extents_attr
 from ..dialects.locations import copy_location, location_text
 from ..dialects.schedule import ScheduleAttr
 from ..errors import ScheduleError
@@ -158,7 +159,7 @@ def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
         elif isinstance(user, payload.CastOp):
             _shift_cast(user, part, split.length)
     shape = [n if i != split.axis else split.length for i, n in enumerate(op.shape)]
-    op.properties["extents"] = type(op.extents).from_list(op.extents.elt_type, shape)
+    op.properties["extents"] = extents_attr(shape)
 
 
 def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int) -> loop.LoadOp:

@@ -98,7 +98,7 @@
 
 %z = "test.op"() : () -> f32
 // CHECK: loop.reduce: the body of 'loop.reduce' takes one index for each of its 2 extents
-%y = "loop.reduce"() <{kind = #tensor<kind add>, extents = array<i64: 4, 8>}> ({
+%y = "loop.reduce"() <{kind = #tensor<kind add>, extents = [#builtin.int<4>, #builtin.int<8>]}> ({
 ^bb0(%k: index):
   loop.yield %z : f32
 }) : () -> f32

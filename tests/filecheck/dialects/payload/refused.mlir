@@ -1,0 +1,54 @@
+// RUN: %diagnostics
+
+// CHECK: the size s0 lies in no range: [5:5]
+%x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<s0[5:5]>>>)
+
+// -----
+
+// CHECK: 'S0' is no name for a size: lower case letters, digits, underscores
+%x = "test.op"() : () -> (tensor<?xf32, #payload.extents<#payload.symbol<S0[0:5]>>>)
+
+// -----
+
+// CHECK: extents without a symbol belong into the shape alone
+%x = "test.op"() : () -> (tensor<4xf32, #payload.extents<4>>)
+
+// -----
+
+// CHECK: expected a number or a #payload.symbol
+%x = "test.op"() : () -> (tensor<?xf32, #payload.extents<f32>>)
+
+// -----
+
+// CHECK: payload.extent: a size is an integer or an index, not f32
+%n = payload.extent #payload.symbol<s0[0:5]> : f32
+
+// -----
+
+// CHECK: expected a #payload.symbol
+%n = payload.extent 5 : i64
+
+// -----
+
+// CHECK: loop.nest: the extents of tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>> are not those of its shape
+%x = "test.op"() : () -> (tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>>)
+%y = loop.nest (%i, %j) in [2, 4] -> tensor<?x4xf32, #payload.extents<#payload.symbol<s0[0:5]>>> {
+  %z = payload.constant 0.0 : f32
+  loop.yield %z : f32
+}
+
+// -----
+
+// CHECK: loop.nest: a dimension of tensor<?xf32> has no size: name it in #payload.extents<...>
+%y = loop.nest (%i) in [2] -> tensor<?xf32> {
+  %z = payload.constant 0.0 : f32
+  loop.yield %z : f32
+}
+
+// -----
+
+// CHECK: loop.nest: ((d1 * 4) + d0) in the result map has a digit of symbolic extent
+%y = loop.nest (%i, %j) in [4, #payload.symbol<s0[0:5]>] to affine_map<(d0, d1) -> (d1 * 4 + d0)> -> tensor<20xf32> {
+  %z = payload.constant 0.0 : f32
+  loop.yield %z : f32
+}
