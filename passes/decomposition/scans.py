@@ -1,19 +1,30 @@
-"""Scans along a dimension, as reductions over a triangle: result[i] combines x[0], ..., x[i].
+"""Scans along a dimension: result[i] combines x[0], ..., x[i].
 
-That is exact and needs no operation of its own; the work grows with the square of the dimension's size.
+A short dimension is a reduction over a triangle. A long one is cut into chunks: each chunk is scanned alone, the scan
+of the chunks' totals gives what stands in front of each chunk, and one combination adds it. The work is CHUNK for each
+element at every one of log(n) levels, all of it parallel, and the combination only has to be associative.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
 from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import Kind, identity
+from .arithmetic import logaddexp
 from .builder import Builder, Number, dims, normal_dim, work_type
 from .registry import decomposes
+
+CHUNK = 32
+"""Elements that are scanned as a triangle: a warp's worth of neighbours, which a cache line or a few hold."""
+
+DIRECT = 64
+"""The longest dimension that is one triangle: below it, the launches for chunks cost more than the work they save."""
 
 
 def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
@@ -31,7 +42,43 @@ def scan(b: Builder, x: SSAValue, dim: int, kind: Kind) -> SSAValue:
     rank = len(shape_of(x.type))
     if not rank:
         return x
-    return b.reduce(kind.value, prefixes(b, x, dim, identity(kind, element_type(x.type))), [rank])
+    fill = identity(kind, element_type(x.type))
+    joins = {Kind.ADD: b.add, Kind.MUL: b.mul, Kind.MAX: b.maximum, Kind.MIN: b.minimum, Kind.OR: b.add}
+
+    def triangle(part: SSAValue, dim: int) -> SSAValue:
+        return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(shape_of(part.type))])
+
+    return _scanned_in_chunks(b, x, dim, fill, triangle, joins[kind])
+
+
+def _scanned_in_chunks(
+    b: Builder,
+    x: SSAValue,
+    dim: int,
+    fill: Number,
+    direct: Callable[[SSAValue, int], SSAValue],
+    join: Callable[[SSAValue, SSAValue], SSAValue],
+) -> SSAValue:
+    """The scan of `x` along `dim`, by `direct` where it is short. `fill` is the neutral element of `join`."""
+    shape = list(shape_of(x.type))
+    n = shape[dim]
+    if n <= DIRECT:
+        return direct(x, dim)
+    count = -(-n // CHUNK)
+    space = [*shape[:dim], count, CHUNK, *shape[dim + 1 :]]
+    index = dims(len(space))
+    chunk, offset = index[dim], index[dim + 1]
+    place = chunk * CHUNK + offset
+    domain = DomainAttr.get(AffineMap(len(space), 0, (place,)), [(0, n)]) if n % CHUNK else None
+    inner = direct(b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, domain, fill), dim + 1)
+    outer = dims(len(shape))
+    last = [*outer[: dim + 1], AffineExpr.constant(CHUNK - 1), *outer[dim + 1 :]]
+    totals = b.map(inner, last, [*shape[:dim], count, *shape[dim + 1 :]])
+    through = _scanned_in_chunks(b, totals, dim, fill, direct, join)
+    behind = DomainAttr.get(AffineMap(len(space), 0, (chunk,)), [(1, count)])
+    before = b.map(through, [*index[:dim], chunk - 1, *index[dim + 2 :]], space, behind, fill)
+    whole = join(before, inner)
+    return b.map(whole, [*outer[:dim], outer[dim] // CHUNK, outer[dim] % CHUNK, *outer[dim + 1 :]], shape)
 
 
 def _scanned(b: Builder, x: SSAValue, dim: int, kind: Kind) -> SSAValue:
@@ -66,16 +113,12 @@ def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: Kind) -> list[SS
         return [x, b.constant(0, [], i64)]
     dim = normal_dim(dim, rank)
     best = scan(b, x, dim, kind)
-    # A position is the last one up to i with x[j] equal to the best up to i.
-    seen = prefixes(b, x, dim, identity(kind, element_type(x.type)))
-    space = shape_of(seen.type)
-    limit = b.keep(best, [rank], space)
-    hit = b.cmp("eq", seen, limit)
+    # An element that is the extreme of what stands before it sets the place until the next one does.
+    hit = b.cmp("eq", x, best)
     if is_float(x.type):
-        hit = b.either(hit, b.both(b.isnan(seen), b.isnan(limit)))
-    place = b.iota(rank, space)
-    hit = b.both(hit, b.cmp("le", place, b.iota(dim, space)))
-    return [best, b.reduce("max", b.select(hit, place, b.like(place, -1)), [rank])]
+        hit = b.either(hit, b.isnan(x))
+    place = b.iota(dim, shape_of(x.type))
+    return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, Kind.MAX)]
 
 
 @decomposes("logcumsumexp")
@@ -84,11 +127,14 @@ def logcumsumexp(b: Builder, self: SSAValue, dim: int) -> SSAValue:
     rank = len(shape_of(x.type))
     if not rank:
         return x
-    dim = normal_dim(dim, rank)
     low = float("-inf")
-    frame = scan(b, x, dim, Kind.MAX)
-    frame = b.select(b.cmp("eq", b.abs(frame), float("inf")), b.like(frame, 0), frame)
-    seen = prefixes(b, x, dim, low)
-    space = shape_of(seen.type)
-    total = b.reduce("add", b.exp(b.sub(seen, b.keep(frame, [rank], space))), [rank])
-    return b.add(b.log(total), frame)
+
+    def triangle(part: SSAValue, dim: int) -> SSAValue:
+        seen = prefixes(b, part, dim, low)
+        space, last = shape_of(seen.type), len(shape_of(part.type))
+        frame = b.reduce("max", seen, [last])
+        frame = b.select(b.cmp("eq", b.abs(frame), float("inf")), b.like(frame, 0), frame)
+        total = b.reduce("add", b.exp(b.sub(seen, b.keep(frame, [last], space))), [last])
+        return b.add(b.log(total), frame)
+
+    return _scanned_in_chunks(b, x, normal_dim(dim, rank), low, triangle, lambda x, y: logaddexp(b, x, y))
