@@ -151,21 +151,6 @@ def _warnings(log: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in log.splitlines() if re.search(r"\bC75\d\d\b", line))
 
 
-def occupancy(target: Target, threads: int, registers: int, shared: int) -> int:
-    """How many blocks run on an SM of `target` at once, for blocks of `threads` threads with `registers` each and
-    `shared` bytes of shared memory; 0 if not even one fits."""
-    warps = -(-threads // 32)
-    registers_per_warp = -(-max(registers, 1) * 32 // 256) * 256
-    limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
-    limits.append(target.registers_per_sm // registers_per_warp // warps)
-    limits.append(target.shared_per_sm // (shared + RESERVED))
-    return min(limits) if shared <= target.shared_per_block and registers <= 255 else 0
-
-
-RESERVED = 1024
-"""Bytes of shared memory that the system takes of every block."""
-
-
 class _Store:
     """A compiled module in the cache: one file, found by a digest of everything that went into it."""
 

@@ -15,6 +15,41 @@ KIB = 1024
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What a card sustains, which is less than its data sheet says.
+
+    memory   bytes a second from device memory
+    cache    bytes a second from the level-2 cache, by loads of threads
+    bulk     the same by TMA
+    store    bytes a second of results that are written while nothing else is done
+    vector   scalar f32 operations a second
+    special  exponentials, divisions, roots a second
+    fma      operations a second of sums of products on CUDA cores (a product and a sum are two), as far as threads
+             can be kept busy
+    mma      operations a second of `mma.sync` in 16 bits
+    clock    cycles a second while tensor cores work
+    """
+
+    memory: float
+    cache: float
+    bulk: float
+    store: float
+    vector: float
+    special: float
+    fma: float
+    mma: float
+    clock: float
+    launch: float = 2.5e-6
+    """Seconds before a kernel does anything."""
+    ramp: float = 1.0e-6
+    """Seconds for the first loads to arrive and the last stores to drain, while nothing else is done."""
+    latency: float = 0.75e-6
+    """Seconds from a load to its value, under load."""
+    block: float = 60.0e9
+    """Bytes a second that a single block can draw."""
+
+
+@dataclass(frozen=True)
 class Target:
     """One GPU.
 
@@ -25,10 +60,11 @@ class Target:
     shared_per_sm     bytes of shared memory of an SM
     registers_per_sm  32-bit registers of an SM; a thread can have 255 of them
     threads_per_sm    threads resident on an SM at once
-    fp32, tensor      operations a second (a multiply-add is two): on CUDA cores, and in bf16 on tensor cores
-    bandwidth         bytes a second from memory
+    fp32, tensor      operations a second (a multiply-add is two), by the data sheet: on CUDA cores, and in bf16 on
+                      tensor cores
+    bandwidth         bytes a second from memory, by the data sheet
     l2                bytes of the level-2 cache
-    launch            seconds that starting one kernel costs
+    rates             what of this can be had
     features          what code may use beyond the common base
     """
 
@@ -42,25 +78,65 @@ class Target:
     tensor: float
     bandwidth: float
     l2: int
+    rates: Rates
     features: frozenset[str]
     registers_per_sm: int = 65536
-    launch: float = 2.5e-6
 
     def has(self, feature: str) -> bool:
         """Whether the target has `feature`: mma, cp_async, tma, wgmma."""
         return feature in self.features
 
 
+RESERVED = 1024
+"""Bytes of shared memory that the system takes of every block."""
+
+REGISTERS = 255
+"""Registers that a thread can have."""
+
+
+def occupancy(target: Target, threads: int, registers: int, shared: int) -> int:
+    """How many blocks run on an SM of `target` at once, for blocks of `threads` threads with `registers` each and
+    `shared` bytes of shared memory; 0 if not even one fits."""
+    warps = -(-threads // 32)
+    registers_per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
+    limits.append(target.registers_per_sm // registers_per_warp // warps)
+    limits.append(target.shared_per_sm // (shared + RESERVED))
+    return min(limits) if shared <= target.shared_per_block and registers <= REGISTERS else 0
+
+
 _AMPERE = frozenset({"mma", "cp_async"})
 _TMA = _AMPERE | {"tma"}
+
+_A100 = Rates(1.7e12, 4.5e12, 4.5e12, 1.25e12, 8.0e12, 2.4e12, 19.5e12, 290e12, 1.41e9)
+_RTX_4090 = Rates(0.92e12, 4.5e12, 4.5e12, 0.63e12, 31e12, 5.1e12, 82.6e12, 165e12, 2.52e9)
+_H200 = Rates(4.0e12, 7.0e12, 10.8e12, 3.0e12, 25e12, 4.0e12, 67e12, 600e12, 1.60e9)
+_RTX_5090 = Rates(1.6e12, 6.5e12, 6.5e12, 1.1e12, 39e12, 6.5e12, 104.8e12, 209e12, 2.41e9)
 
 TARGETS = {
     t.name: t
     for t in (
-        Target("sm_80", "A100", 108, 163 * KIB, 164 * KIB, 2048, 19.5e12, 312e12, 2.0e12, 40 << 20, _AMPERE),
-        Target("sm_89", "RTX 4090", 128, 99 * KIB, 100 * KIB, 1536, 82.6e12, 165e12, 1.0e12, 72 << 20, _AMPERE),
-        Target("sm_90a", "H200", 132, 227 * KIB, 228 * KIB, 2048, 67e12, 989e12, 4.8e12, 50 << 20, _TMA | {"wgmma"}),
-        Target("sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _TMA),
+        Target("sm_80", "A100", 108, 163 * KIB, 164 * KIB, 2048, 19.5e12, 312e12, 2.0e12, 40 << 20, _A100, _AMPERE),
+        Target(
+            "sm_89", "RTX 4090", 128, 99 * KIB, 100 * KIB, 1536, 82.6e12, 165e12, 1.0e12, 72 << 20, _RTX_4090, _AMPERE
+        ),
+        Target(
+            "sm_90a",
+            "H200",
+            132,
+            227 * KIB,
+            228 * KIB,
+            2048,
+            67e12,
+            989e12,
+            4.8e12,
+            50 << 20,
+            _H200,
+            _TMA | {"wgmma"},
+        ),
+        Target(
+            "sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _RTX_5090, _TMA
+        ),
     )
 }
 """Every known target, by name."""

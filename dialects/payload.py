@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from math import prod
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import (
@@ -69,6 +70,22 @@ def shape_of(t: Attribute) -> tuple[int, ...]:
     """The shape of a tensor or vector type; `()` for a scalar. Raises ExtentError for a size known only at run
     time: `extents_of` is for places that take those."""
     return static(extents_of(t)) if isinstance(t, TensorType | VectorType) else ()  # pyright: ignore[reportUnknownArgumentType]
+
+
+def element_bytes(t: Attribute) -> int:
+    """The size in memory of one element of `t`, a boolean takes a byte."""
+    e = element_type(t)
+    if isinstance(e, IntegerType):
+        return max(e.bitwidth // 8, 1)
+    if isinstance(e, IndexType):
+        return 8
+    assert isinstance(e, AnyFloat), e
+    return e.bitwidth // 8
+
+
+def tensor_bytes(t: Attribute) -> int:
+    """The size in memory of a whole tensor of type `t`."""
+    return prod(shape_of(t)) * element_bytes(t)
 
 
 def is_tensor(t: Attribute) -> bool:

@@ -9,8 +9,8 @@ import pytest
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.disassembly import disassemble, parse_listing
-from deplodock.backend.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses, occupancy
-from deplodock.backend.targets import TARGETS
+from deplodock.backend.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
+from deplodock.backend.targets import TARGETS, occupancy
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.errors import CompileError, TargetError
 from deplodock.passes.pipelines import parse_passes

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
-from ..backend.work import Work, count_work
 from ..errors import CompileError, ExecutionError
 from ..frontend.capture import CapturedProgram, capture
 from ..frontend.comparison import Difference, compare, tolerances
@@ -16,6 +15,7 @@ from ..frontend.compilation import Compilation
 from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
 from ..frontend.saved import SavedProgram
+from ..passes.planning.work import Work, count_work
 from ..passes.running import PrintChanges
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _times(loaded: Loaded, work: Work, function: FuncOp) -> float:
     target = get_target(loaded.compilation.target)
     kinds = {type(op) for op in function.walk()}
     rate = target.tensor if MmaOp in kinds and OuterFmaOp not in kinds else target.fp32
-    return max(work.bytes / target.bandwidth, work.flops / rate) + target.launch
+    return max(work.bytes / target.bandwidth, work.flops / rate) + target.rates.launch
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:

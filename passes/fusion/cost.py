@@ -6,48 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
-from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.payload import element_type, is_low_precision, shape_of
+from ...backend.targets import Target
+from ...dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ...dialects.tensor import Kind
+from ..planning.clock import SPECIAL, Operations, Times
 from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, children
 
+BLOCKS = (128, 64, 32, 16)
+"""Extents that a contraction's tile may have along each of its two sides, largest first."""
 
-@dataclass(frozen=True)
-class Roof:
-    """What one GPU sustains. The defaults are of the size of an H200; only their proportions matter to a plan."""
+PIECE = 256
+"""The shortest range that a reduction is worth being cut into, for several blocks to share it."""
 
-    memory: float = 4.0e12
-    """Bytes per second from device memory."""
-    cache: float = 7.0e12
-    """Bytes per second from the second-level cache."""
-    core: float = 60.0e9
-    """Bytes per second that a single block can draw."""
-    cores: int = 132
-    vector: float = 25.0e12
-    """Scalar f32 operations per second."""
-    special: float = 4.0e12
-    """Exponentials, divisions, roots per second."""
-    matrix: float = 600.0e12
-    """Operations per second of a contraction whose operands are stored in 16 bits (a product and a sum are two)."""
-    matrix_wide: float = 45.0e12
-    """The same for f32 operands."""
-    launch: float = 2.5e-6
-    """Seconds before a kernel does anything."""
-    ramp: float = 1.0e-6
-    """Seconds for the first loads to arrive and the last stores to drain, while nothing else is done."""
-    blocks: tuple[int, ...] = (128, 64, 32, 16)
-    """Extents that a contraction's tile may have along each of its two sides, largest first."""
-    piece: int = 256
-    """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
-
-
-SPECIAL = frozenset(
-    f"math.{name}"
-    for name in "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt "
-    "sin sinh sqrt tan tanh".split()
-) | {"arith.divf", "arith.divsi", "arith.remsi", "arith.floordivsi", "payload.fmod"}
+MATRIX_WIDE = 0.67
+"""The share of its rate that a product of f32 gets on CUDA cores with tiles of any shape."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +46,7 @@ class Kernel:
     root: Node
     variables: tuple[int, ...]
     output: Attribute
-    roof: Roof
+    target: Target
     visited: dict[tuple[Node, int], None] = field(default_factory=dict[tuple[Node, int], None])
     contractions: list[Contraction] = field(default_factory=list[Contraction])
     blocks: dict[int, int] = field(default_factory=dict[int, int])
@@ -81,7 +55,7 @@ class Kernel:
         self.free = sum(1 << v for v in self.variables)
         self._visit(self.root, ())
         self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
-        self.blocks = self._block_extents(self.roof.blocks[0])
+        self.blocks = self._block_extents(BLOCKS[0])
         self._products: dict[tuple[int, int], float] = {}
 
     def _visit(self, node: Node, chain: tuple[int, ...]) -> None:
@@ -147,7 +121,7 @@ class Kernel:
         extents = self.graph.extents
         if self.contractions:
             blocks = prod(-(-extents[v] // self.blocks.get(v, extents[v])) for v in self.variables)
-            return blocks * max(1, min(self.roof.cores // max(blocks, 1), self._pieces()))
+            return blocks * max(1, min(self.target.sms // max(blocks, 1), self._pieces()))
         shared = self.free
         for node, opened in self.visited:
             if isinstance(node, Reduce) and not opened:
@@ -157,21 +131,21 @@ class Kernel:
     def _pieces(self) -> int:
         """Into how many parts the outermost reductions can be cut."""
         lengths = [prod(self.graph.extents[v] for v in r.variables) for r, opened in self.reductions() if not opened]
-        return max(1, min(lengths, default=1) // self.roof.piece)
+        return max(1, min(lengths, default=1) // PIECE)
 
     def time(self) -> float:
         """Estimated seconds, with the best of the tile sizes."""
         best = float("inf")
-        for side in self.roof.blocks:
+        for side in BLOCKS:
             self.blocks = self._block_extents(side)
             self._products.clear()
             best = min(best, self._time())
-            if not self.contractions or self.blocks_in_flight >= self.roof.cores:
+            if not self.contractions or self.blocks_in_flight >= self.target.sms:
                 break
         return best
 
     def _time(self) -> float:
-        roof = self.roof
+        rates = self.target.rates
         vector = special = matrix = wide = near = 0.0
         far = dict[SSAValue, float]()
         products = {n for c in self.contractions for n in product_nodes(c.reduce)}
@@ -192,19 +166,20 @@ class Kernel:
                 continue
             times = self.executions(node.free, opened)
             if isinstance(node, Load):
-                size = times * byte_size(node.type)
+                size = times * element_bytes(node.type)
                 near += size
                 far[node.source] = far.get(node.source, 0.0) + size
             elif isinstance(node, Payload) and node.op is not None:
                 vector += times / 2 if node.op.name == "payload.cast" else times  # two halves in one instruction
                 special += times if node.op.name in SPECIAL else 0
-        output = prod(shape_of(self.output)) * byte_size(self.output)
-        memory = output + sum(min(size, whole_size(source)) for source, size in far.items())
+        output = tensor_bytes(self.output)
+        memory = output + sum(min(size, tensor_bytes(source.type)) for source, size in far.items())
         flight = max(1.0, self.blocks_in_flight)
-        bandwidth = roof.memory if self.contractions else min(roof.memory, flight * roof.core)
-        busy = min(1.0, flight / roof.cores)
-        compute = vector / roof.vector + special / roof.special + matrix / roof.matrix + wide / roof.matrix_wide
-        return roof.launch + roof.ramp + max(memory / bandwidth, (near + output) / roof.cache, compute / busy)
+        bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)
+        busy = min(1.0, flight / self.target.sms)
+        compute = Operations(vector, special, matrix, wide / MATRIX_WIDE).seconds(rates)
+        start = rates.launch + rates.ramp
+        return Times(start, memory / bandwidth, (near + output) / rates.cache, compute / busy).seconds
 
     def nested_contractions(self) -> Iterable[tuple[Contraction, list[Reduce]]]:
         """Every contraction that is computed inside other reductions, with the reductions directly around it."""
@@ -220,19 +195,6 @@ class Kernel:
     def _directly_around(outer: Reduce, opened: int, inner: Contraction) -> bool:
         bound = sum(1 << v for v in outer.variables)
         return bool(inner.open & bound) and inner.open == opened | bound
-
-
-def byte_size(type: Attribute) -> int:
-    """Bytes of one element."""
-    element = element_type(type)
-    if isinstance(element, IntegerType | AnyFloat):
-        return max(1, element.bitwidth // 8)
-    return 8
-
-
-def whole_size(value: SSAValue) -> int:
-    """Bytes of the tensor `value`."""
-    return prod(shape_of(value.type)) * byte_size(value.type)
 
 
 def factors(node: Node) -> list[Node]:

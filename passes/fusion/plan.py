@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import Operation, SSAValue
 
+from ...backend.targets import TARGETS, Target
 from ...dialects import payload, tensor
 from ..index_simplify import DIM, Form
-from .cost import Kernel, Roof
+from .cost import Kernel
 from .graph import Graph, Index, Load, VariableKey
 from .pull import Pull, TooLarge, in_memory
 
@@ -86,7 +87,7 @@ class Search:
 
     function: func.FuncOp
     legal: Legality
-    roof: Roof = field(default_factory=Roof)
+    target: Target = TARGETS["sm_90a"]
 
     def __post_init__(self) -> None:
         self.values = candidates(self.function)
@@ -171,7 +172,7 @@ class Search:
             graph_key = tuple(sorted(splits.items()))
             graph = self.graphs.setdefault(graph_key, Graph(splits))
             node, variables = Pull(graph, stops, limit=MAX_NODES).root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, self.roof)
+            kernel = Kernel(graph, node, variables, self.values[root].type, self.target)
             more = wanted_splits(kernel, splits)
             if more == splits:
                 return kernel

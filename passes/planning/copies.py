@@ -8,8 +8,9 @@ from xdsl.ir import SSAValue
 
 from ...backend.targets import Target
 from ...dialects import loop, payload
+from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
-from .facts import Facts, element_bytes
+from .facts import Facts
 from .products import Product
 
 DEEP, SHALLOW = 3, 2
@@ -33,7 +34,7 @@ def plan_copies(facts: Facts, schedule: ScheduleAttr, target: Target, products: 
         for factor in (found.lhs, found.rhs):
             narrow = schedule.atom.data == "mma"
             load = _loaded(factor, narrow)
-            size = prod(tile[i] for i in facts.dependence.of(factor)) * (element_bytes(load.source) if load else 4)
+            size = prod(tile[i] for i in facts.dependence.of(factor)) * (element_bytes(load.source.type) if load else 4)
             chunks = _chunks(facts, tile, factor) // schedule.split_k.data
             if load is not None and chunks > 1:
                 early, most = early + size, max(most, chunks)

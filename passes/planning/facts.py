@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_bytes, shape_of, tensor_bytes
 from ..tiling.contraction import Contraction, find_contraction
 from ..tiling.dependence import Dependence, Indices, yielded
 
@@ -87,23 +86,12 @@ class Facts:
 
     def read_size(self, op: loop.LoadOp) -> int:
         """Bytes of the tensor that `op` reads."""
-        size = element_bytes(op.source)
-        for n in shape_of(op.source.type):
-            size *= n
-        return size
+        return tensor_bytes(op.source.type)
 
     def vector(self) -> int:
         """Elements of the narrowest tensor read or written that fill 16 bytes."""
-        sizes = [element_bytes(v) for v in (*(op.source for op in self.loads), *self.nest.res)]
+        sizes = [element_bytes(v.type) for v in (*(op.source for op in self.loads), *self.nest.res)]
         return max(1, 16 // min(sizes, default=4))
-
-
-def element_bytes(value: SSAValue) -> int:
-    """Bytes of one element of a tensor in memory."""
-    e = element_type(value.type)
-    if isinstance(e, AnyFloat):
-        return e.size
-    return max(1, e.bitwidth // 8) if isinstance(e, IntegerType) else 8
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:

@@ -6,10 +6,11 @@ from math import prod
 
 from ...backend.targets import Target
 from ...dialects import loop
+from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ..split_reductions import splittable, stages_of
 from ..tiling.dependence import access_indices
-from .facts import Facts, element_bytes
+from .facts import Facts
 
 WORTHWHILE = 1 << 18
 """Bytes that one block must read before a second kernel, to combine, costs less than it saves: a block alone reads some
@@ -32,7 +33,9 @@ def choose_parts(facts: Facts, schedule: ScheduleAttr, target: Target) -> int:
     tile = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
     read = 0
     for op in [op for op in reduction.walk() if isinstance(op, loop.LoadOp)]:
-        read += element_bytes(op.source) * prod(tile[i] if i in tile else facts.extents[i] for i in access_indices(op))
+        read += element_bytes(op.source.type) * prod(
+            tile[i] if i in tile else facts.extents[i] for i in access_indices(op)
+        )
     read //= len(stages_of(reduction))  # they read the same
     if read < WORTHWHILE:
         return 1

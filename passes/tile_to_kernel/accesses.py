@@ -6,28 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType, MemRefType
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import kernel, payload, tile
 from ...dialects.linear_layout import Linear, log2
-from ...dialects.payload import Predicate, element_type
+from ...dialects.payload import Predicate, element_bytes
 from .emitter import Emitter
 from .places import Place, Places
 
 WIDEST = 16
 """Bytes that one thread moves at once, at most."""
-
-
-def element_bytes(t: Attribute) -> int:
-    """The size in memory of one element of `t`; a boolean takes a byte."""
-    e = element_type(t)
-    if isinstance(e, IntegerType):
-        return max(e.bitwidth // 8, 1)
-    if isinstance(e, IndexType):
-        return 8
-    assert isinstance(e, AnyFloat), e
-    return e.bitwidth // 8
 
 
 @dataclass

@@ -8,17 +8,17 @@ hoist it.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
-from ..dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
-from ..dialects.payload import element_type, is_float, is_payload
+from ...dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
+from ...dialects.payload import CastOp, is_float, is_payload, tensor_bytes
 
-_FREE = ("payload.constant", "payload.cast", "payload.select", "payload.cmp")
+_FREE = ("payload.constant", "payload.select", "payload.cmp")
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,46 @@ class Work:
         return self.read + self.written
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A floating-point operation of a nest, and the indices that it is computed for: one of each set that runs over the
+    same range, if several reductions share the operation."""
+
+    op: Operation
+    indices: tuple[SSAValue, ...]
+
+
 def count_work(module: ModuleOp) -> list[Work]:
     """The work of every `loop.nest` of a module, in order."""
-    return [_nest_work(op) for op in module.walk() if isinstance(op, NestOp)]
+    return [nest_work(op) for op in module.walk() if isinstance(op, NestOp)]
 
 
-def storage_bytes(value: SSAValue) -> int:
-    """Bytes that a tensor or memref value occupies; a bool takes one."""
-    t = value.type
-    shape = t.get_shape() if hasattr(t, "get_shape") else ()  # pyright: ignore
-    element = element_type(t) if not hasattr(t, "element_type") else t.element_type  # pyright: ignore
-    return math.prod(shape) * max(1, getattr(element, "bitwidth", 64) // 8)
-
-
-def _nest_work(nest: NestOp) -> Work:
+def nest_work(nest: NestOp) -> Work:
+    """The work of one nest."""
     loads = [op for op in nest.walk() if isinstance(op, LoadOp)]
     sources = list(dict.fromkeys(op.source for op in loads))
-    written = sum(storage_bytes(r) for r in nest.res)
-    return Work(sum(map(storage_bytes, sources)), written, sum(_operations(nest)))
+    read, written = (sum(tensor_bytes(v.type) for v in values) for values in (sources, nest.res))
+    extents = _extents(nest)
+    flops = (math.prod(extents[i] for i in c.indices) for c in nest_operations(nest) if not isinstance(c.op, CastOp))
+    return Work(read, written, sum(flops))
 
 
-def _operations(nest: NestOp) -> Iterator[int]:
-    """For every distinct floating-point operation in a nest, how often it is computed.
+def _extents(nest: NestOp) -> dict[SSAValue, int]:
+    found: dict[SSAValue, int] = dict(zip(nest.body.block.args, nest.shape, strict=True))
+    for op in nest.body.walk():
+        if isinstance(op, ReduceOp):
+            found.update(zip(op.body.block.args, op.shape, strict=True))
+    return found
+
+
+def nest_operations(nest: NestOp) -> list[Counted]:
+    """Every distinct floating-point operation of a nest, conversions among them.
 
     Operations are numbered by value: the same computation over equal index ranges, as the stages of a staged reduction
     repeat it, is one.
     """
     numbering = _Numbering(nest)
-    counted: set[Number] = set()
+    counted: dict[Number, Counted] = {}
     for op in nest.body.walk(region_first=True):
         if not op.results or not is_float(op.results[0].type):
             continue
@@ -70,13 +82,13 @@ def _operations(nest: NestOp) -> Iterator[int]:
         reduction = isinstance(op, ReduceOp)
         if number in counted or not (reduction or is_payload(op) and op.name not in _FREE):
             continue
-        counted.add(number)
         needed = numbering.indices[number]
         if reduction:
             body = op.body.block.last_op
             assert body is not None
             needed = needed | numbering.indices[numbering.of[body.operands[0]]]
-        yield math.prod(extent for _, _, extent in needed)
+        counted[number] = Counted(op, tuple(numbering.values[i] for i in sorted(needed)))
+    return list(counted.values())
 
 
 Index: TypeAlias = tuple[int, int, int]
@@ -91,6 +103,7 @@ class _Numbering:
     def __init__(self, nest: NestOp) -> None:
         self.of: dict[SSAValue, Number] = {}
         self.indices: dict[Number, frozenset[Index]] = {}
+        self.values: dict[Index, SSAValue] = {}
         self._seen: dict[Hashable, int] = {}
         self._arguments(nest.body.block, 0, nest.shape)
         self._block(nest.body.block, 1)
@@ -98,6 +111,7 @@ class _Numbering:
     def _arguments(self, block: Block, depth: int, extents: Sequence[int]) -> None:
         for i, (argument, extent) in enumerate(zip(block.args, extents, strict=True)):
             index = (depth, i, extent)
+            self.values.setdefault(index, argument)
             self.of[argument] = self._number(index, frozenset({index}))
 
     def _number(self, key: Hashable, indices: frozenset[Index]) -> Number:
