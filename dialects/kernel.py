@@ -49,8 +49,29 @@ from xdsl.utils.str_enum import StrEnum
 
 from .kernel_access import LoadOp, StoreOp
 from .kernel_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SlotOp
+from .kernel_barriers import (
+    AdvanceOp,
+    FenceMbarInitOp,
+    GroupBarrierOp,
+    MbarArriveOp,
+    MbarExpectOp,
+    MbarInitOp,
+    MbarrierType,
+    MbarWaitOp,
+)
 from .kernel_matrix import LdMatrixOp, MmaOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
+from .kernel_roles import RolesOp
+from .kernel_tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
+from .kernel_wgmma import (
+    PendingType,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaResumeOp,
+    WgmmaStartOp,
+    WgmmaWaitOp,
+)
 
 
 class Id(StrEnum):
@@ -106,11 +127,24 @@ class FuncOp(IRDLOperation):
         """Threads a block."""
         return 32 * self.warps.data
 
+    @property
+    def roles(self) -> RolesOp | None:
+        """The parts of the block's warps, if they run different programs."""
+        return next((op for op in self.body.block.ops if isinstance(op, RolesOp)), None)
+
     def verify_(self) -> None:
         if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
             raise VerifyException("the arguments of a kernel are memrefs")
-        if self.warps.data not in (1, 2, 4, 8, 16, 32):
-            raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        roles = self.roles
+        if sum(isinstance(op, RolesOp) for op in self.body.block.ops) > 1:
+            raise VerifyException("the warps of a block part once")
+        if roles is not None:
+            if sum(roles.role_warps) != self.warps.data:
+                raise VerifyException(f"roles of {roles.role_warps} warps in a block of {self.warps.data}")
+            if not 1 <= self.warps.data <= 32:
+                raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
+        elif self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"a block without roles has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
         if self.grid.data < 1 or self.grid.data >= 2**31:
             raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {self.grid.data}")
 
@@ -285,8 +319,28 @@ Kernel = Dialect(
         OuterFmaOp,
         LdMatrixOp,
         MmaOp,
+        MbarInitOp,
+        MbarExpectOp,
+        MbarArriveOp,
+        MbarWaitOp,
+        FenceMbarInitOp,
+        AdvanceOp,
+        GroupBarrierOp,
+        TensorMapOp,
+        TmaLoadOp,
+        TmaStoreOp,
+        BulkCommitOp,
+        BulkWaitOp,
+        FenceAsyncOp,
+        WgmmaStartOp,
+        WgmmaResumeOp,
+        WgmmaFenceOp,
+        WgmmaOp,
+        WgmmaCommitOp,
+        WgmmaWaitOp,
+        RolesOp,
         AllocOp,
         LaunchOp,
     ],
-    [IdAttr],
+    [IdAttr, MbarrierType, TensorMapType, PendingType],
 )

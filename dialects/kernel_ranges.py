@@ -10,7 +10,7 @@ from xdsl.dialects.arith import ConstantOp as ArithConstantOp
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from .kernel import ExtractOp, FuncOp, Id, IdOp, IndicesOp, PickOp, SplatOp
+from .kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, PickOp, RolesOp, SplatOp
 from .payload import ConstantOp, SelectOp
 
 Range = tuple[float, float]
@@ -58,10 +58,12 @@ class Ranges:
         if isinstance(value, BlockArgument):
             return self._argument(value)
         assert isinstance(value, OpResult)
-        return self._result(value.op)
+        return self._result(value.op, value)
 
     def _argument(self, value: BlockArgument) -> Range:
         loop = value.block.parent_op()
+        if isinstance(loop, RolesOp):
+            return (0, loop.role_warps[loop.programs.index(value.block.parent_region())] - 1)  # pyright: ignore
         if not isinstance(loop, scf.ForOp) or value.index != 0:
             return UNKNOWN
         lo, hi, step = self.of(loop.lb), self.of(loop.ub), self.of(loop.step)
@@ -72,9 +74,11 @@ class Ranges:
             last = lo[0] + (last - lo[0]) // step[0] * step[0]
         return (lo[0], max(last, lo[0]))
 
-    def _result(self, op: Operation) -> Range:
+    def _result(self, op: Operation, value: SSAValue) -> Range:
         if isinstance(op, IdOp):
             return self._ids[op.kind.data]
+        if isinstance(op, AdvanceOp):
+            return (0, op.slots.data - 1 if value is op.next_slot else 1)
         if isinstance(op, SelectOp):
             (a, b), (c, d) = self.of(op.lhs), self.of(op.rhs)
             return (min(a, c), max(b, d))

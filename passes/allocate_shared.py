@@ -11,8 +11,21 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from ..backend.targets import get_target
-from ..dialects.kernel import BarrierOp, FuncOp, SharedOp, SlotOp
+from ..dialects.kernel import (
+    BarrierOp,
+    FuncOp,
+    GroupBarrierOp,
+    MbarWaitOp,
+    RolesOp,
+    SharedOp,
+    SlotOp,
+    TmaLoadOp,
+    TmaStoreOp,
+    WgmmaOp,
+)
 from ..dialects.kernel_access import memory_bytes
+from ..dialects.kernel_barriers import is_mbarriers
+from ..dialects.kernel_tma import SWIZZLED_ALIGNMENT
 from ..dialects.locations import location_text
 from ..errors import ScheduleError
 
@@ -34,6 +47,7 @@ class Lifetime:
     size: int
     first: int
     last: int
+    alignment: int = 1
 
     def overlaps(self, other: Lifetime) -> bool:
         """Whether both are in use at some time."""
@@ -74,8 +88,17 @@ def lifetimes(func: FuncOp) -> list[Lifetime]:
             users = [_in_block_of(op, user) for user in _users(op)]
             first = min((numbering.start[u] for u in users), default=numbering.start[op])
             last = max((numbering.end[u] for u in users), default=numbering.start[op])
-            found.append(Lifetime(op, memory_bytes(op.result.type), first, last))
+            found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))
     return found
+
+
+def _alignment(op: SharedOp) -> int:
+    """To how many bytes a buffer has to start, for the boxes and the operands of tensor cores in it."""
+    if is_mbarriers(op.result.type):
+        return 1
+    boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, TmaLoadOp | TmaStoreOp)]
+    operand = any(isinstance(u, WgmmaOp) for u in _users(op))
+    return max([1, *boxes, SWIZZLED_ALIGNMENT if operand else 1])
 
 
 def _users(op: SharedOp) -> Iterator[Operation]:
@@ -107,6 +130,7 @@ def place(buffers: list[Lifetime], *, share: bool = True) -> tuple[list[int], in
             if not share or min(other.size, buffer.size) < SCRATCH or other.overlaps(buffer)
         )
         alignment = LARGE if buffer.size >= LARGE else SMALL
+        alignment = max(alignment, buffer.alignment)
         offset = 0
         for start, end in taken:
             if offset + buffer.size <= start:
@@ -125,6 +149,7 @@ class AllocateSharedPass(ModulePass):
     Why: a block has one shared allocation, and how much it takes decides how many blocks run at once.
     Why here: `place-barriers` comes next and treats buffers that overlap as the same memory; without offsets it could
     not see that one buffer's writes endanger the other's reads. In a kernel with barriers already, nothing is shared.
+    Buffers of boxes and of operands of `kernel.wgmma` start where their swizzle counts from.
 
     ```mlir
     %a = kernel.shared : memref<4096xf32, "shared">           // last used before %b is first used
@@ -152,7 +177,7 @@ def _allocate(func: FuncOp, limit: int, target: str) -> None:
     buffers = lifetimes(func)
     if not buffers:
         return
-    synchronised = any(isinstance(o, BarrierOp) for o in func.body.walk())
+    synchronised = any(isinstance(o, BarrierOp | MbarWaitOp | RolesOp | GroupBarrierOp) for o in func.body.walk())
     offsets, total = place(buffers, share=False)
     if total > CHEAP and not synchronised:
         offsets, total = place(buffers)

@@ -85,3 +85,32 @@ kernel.func @much(%y: memref<4xf32>) grid 1 warps 1 {
   %i = payload.constant 0 : index
   %v = kernel.load %a[%i] : memref<30000xf32, "shared"> (index) -> vector<1xf32>
 }
+
+// -----
+
+// Boxes and operands of a warpgroup's products start where their swizzle counts from; with mbarriers nothing is shared.
+// CHECK-LABEL: @boxes
+// CHECK-SAME: shared 38912 {
+// CHECK:      kernel.shared at 0 : memref<2x!kernel.mbarrier, "shared">
+// CHECK-NEXT: kernel.shared at 128 : memref<1024xf32, "shared">
+// CHECK-NEXT: kernel.shared at 5120 : memref<4096xbf16, "shared">
+// CHECK-NEXT: kernel.shared at 13312 : memref<4096xbf16, "shared">
+// CHECK-NEXT: kernel.shared at 21504 : memref<4097xbf16, "shared">
+// CHECK-NEXT: kernel.shared at 30720 : memref<4096xbf16, "shared">
+kernel.func @boxes(%x: memref<64x64xbf16>) grid 1 warps 4 {
+  %full = kernel.shared : memref<2x!kernel.mbarrier, "shared">
+  %o = kernel.shared : memref<1024xf32, "shared">
+  %a = kernel.shared : memref<4096xbf16, "shared">
+  %b = kernel.shared : memref<4096xbf16, "shared">
+  %t = kernel.shared : memref<4097xbf16, "shared">
+  %c = kernel.shared : memref<4096xbf16, "shared">
+  %i = payload.constant 0 : index
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  %v = kernel.load %o[%i] : memref<1024xf32, "shared"> (index) -> vector<1xf32>
+  %w = kernel.load %t[%i] : memref<4097xbf16, "shared"> (index) -> vector<1xbf16>
+  kernel.tma_load %m[%i, %i] to %a[%i] signal %full[%i] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
+  kernel.mbar_wait %full[%i] parity %i : memref<2x!kernel.mbarrier, "shared">
+  %p = kernel.wgmma_start : !kernel.pending<vector<32xf32>>
+  %q = kernel.wgmma %a[%i], %b[%i] into %p slices 4 swizzle 128 fresh : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
+  kernel.tma_store %c[%i] to %m[%i, %i] : memref<4096xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
+}

@@ -5,7 +5,7 @@ kernel.func @k(%x: f32) grid 1 warps 1 {}
 
 // -----
 
-// CHECK: error: kernel.func: a block has 1, 2, 4, 8, 16 or 32 warps, not 3
+// CHECK: error: kernel.func: a block without roles has 1, 2, 4, 8, 16 or 32 warps, not 3
 kernel.func @k(%x: memref<4xf32>) grid 1 warps 3 {}
 
 // -----

@@ -1,0 +1,148 @@
+"""Roles of the kernel dialect: warps of one block that run different programs at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, StringAttr, i64
+from xdsl.ir import Operation, Region
+from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def, var_region_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
+from xdsl.utils.exceptions import VerifyException
+
+REGISTERS = 64 * 1024
+"""32-bit registers of a multiprocessor: what the roles of one block share."""
+
+WARPGROUP = 4
+"""Warps of a warpgroup; its first warp's number is a multiple of this."""
+
+
+@irdl_op_definition
+class RolesOp(IRDLOperation):
+    """The warps of the block part: the first role's warps are the block's first, and so on; together they are all.
+
+    Every role has its own program, whose argument is the number of the warp within the role; `kernel.id` still counts
+    within the block. Roles agree on nothing but what mbarriers order. With `registers` each of a role's threads gives
+    registers up or takes them, to have that many; all roles say so or none, and each is made of whole warpgroups.
+    Roles stand at the top of a kernel, once, behind everything but constants, ids and index arithmetic; there is
+    no `kernel.barrier` inside.
+
+    ```
+    kernel.roles {
+      role "producer"(%w) warps 4 registers 40 { ... }
+      role "consumer"(%v) warps 8 registers 232 { ... }
+    }
+    ```
+    """
+
+    name = "kernel.roles"
+    names = prop_def(ArrayAttr[StringAttr])
+    warps = prop_def(DenseArrayBase.constr(i64))
+    registers = prop_def(DenseArrayBase.constr(i64))
+    programs = var_region_def("single_block")
+    traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+
+    def __init__(
+        self, names: Sequence[str], warps: Sequence[int], programs: Sequence[Region], registers: Sequence[int] = ()
+    ):
+        """`registers` has one number for every role, or none. Every program has one block with one index argument."""
+        super().__init__(
+            properties={
+                "names": ArrayAttr([StringAttr(n) for n in names]),
+                "warps": DenseArrayBase.from_list(i64, list(warps)),
+                "registers": DenseArrayBase.from_list(i64, list(registers)),
+            },
+            regions=[list(programs)],
+        )
+
+    @property
+    def role_names(self) -> list[str]:
+        """What the roles are called."""
+        return [n.data for n in self.names]
+
+    @property
+    def role_warps(self) -> list[int]:
+        """How many warps each role has."""
+        return [int(n) for n in self.warps.get_values()]
+
+    @property
+    def role_registers(self) -> list[int]:
+        """How many registers a thread of each role has; empty where that is left alone."""
+        return [int(n) for n in self.registers.get_values()]
+
+    def first_warp(self, role: int) -> int:
+        """The number in the block of the first warp of role number `role`."""
+        return sum(self.role_warps[:role])
+
+    def verify_(self) -> None:
+        count, warps, registers = len(self.programs), self.role_warps, self.role_registers
+        if count < 1 or len(self.names) != count or len(warps) != count or len(registers) not in (0, count):
+            raise VerifyException(f"one name, one number of warps and one or no number of registers for {count} roles")
+        if len(set(self.role_names)) != count:
+            raise VerifyException(f"roles of one name: {self.role_names}")
+        if min(warps) < 1:
+            raise VerifyException(f"a role has at least one warp, not {min(warps)}")
+        if any([a.type for a in p.block.args] != [IndexType()] for p in self.programs):
+            raise VerifyException("the argument of a role is the number of the warp in it, an index")
+        parent = self.parent_op()
+        if parent is not None and parent.name != "kernel.func":
+            raise VerifyException(f"roles stand at the top of a kernel, not in {parent.name}")
+        if any(op.name == "kernel.barrier" for op in self.walk()):
+            raise VerifyException("a barrier of the whole block inside of a role, which other warps never reach")
+        if registers:
+            self._verify_registers(warps, registers)
+
+    def _verify_registers(self, warps: list[int], registers: list[int]) -> None:
+        if any(n % WARPGROUP for n in warps):
+            raise VerifyException(f"whole warpgroups change their registers, not {warps} warps")
+        if any(n % 8 or not 24 <= n <= 240 for n in registers):
+            raise VerifyException(f"a thread has 24 to 240 registers, in steps of 8, not {registers}")
+        total = sum(32 * w * r for w, r in zip(warps, registers, strict=True))
+        if total > REGISTERS:
+            raise VerifyException(f"the roles have {total} registers, a multiprocessor has {REGISTERS}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> RolesOp:
+        names: list[str] = []
+        warps: list[int] = []
+        registers: list[int] = []
+        programs: list[Region] = []
+        parser.parse_punctuation("{")
+        while parser.parse_optional_punctuation("}") is None:
+            parser.parse_keyword("role")
+            names.append(parser.parse_str_literal())
+            with parser.in_parens():
+                argument = parser.parse_argument(expect_type=False).resolve(IndexType())
+            parser.parse_keyword("warps")
+            warps.append(parser.parse_integer())
+            if parser.parse_optional_keyword("registers"):
+                registers.append(parser.parse_integer())
+            programs.append(parser.parse_region([argument]))
+        return cls(names, warps, programs, registers)
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" {")
+        registers = self.role_registers or [0] * len(self.programs)
+        with printer.indented():
+            roles = zip(self.role_names, self.role_warps, registers, self.programs, strict=True)
+            for name, warps, budget, program in roles:
+                printer._print_new_line()  # pyright: ignore[reportPrivateUsage]
+                printer.print_string("role ")
+                printer.print_string_literal(name)
+                with printer.in_parens():
+                    printer.print_ssa_value(program.block.args[0])
+                printer.print_string(f" warps {warps} {f'registers {budget} ' if budget else ''}")
+                printer.print_region(program, print_entry_block_args=False, print_empty_block=False)
+        printer._print_new_line()  # pyright: ignore[reportPrivateUsage]
+        printer.print_string("}")
+
+
+def role_of(op: Operation) -> tuple[RolesOp, int] | None:
+    """The roles that `op` is inside of, and the number of its role; None outside of roles."""
+    while (parent := op.parent_op()) is not None:
+        if isinstance(parent, RolesOp):
+            return parent, next(i for i, r in enumerate(parent.programs) if r is op.parent_region())
+        op = parent
+    return None
