@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, IRNode, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
@@ -24,7 +24,8 @@ class MergeSiblingNestsPass(ModulePass):
 
     What: two nests of one function are merged if they have the same extents and result map, read some tensor at the
     same place, and neither needs the other's result; the merged nest has the results of both. At most two reductions
-    come to stand side by side. A nest is only moved past what does not need it.
+    come to stand side by side, not counting those that both have and that become one. A nest is only moved past
+    what does not need it.
     Why: one launch less, and what both read is read once: the projections to keys and values of an attention, or the
     updates of both caches.
     Why here: after dimensions were split, so that indices say all; before reductions are merged, which lets two sums
@@ -67,7 +68,9 @@ def fits(a: loop.NestOp, b: loop.NestOp, max_reductions: int) -> bool:
         return False
     if shape_of(a.res[0].type) != shape_of(b.res[0].type) or "schedule" in a.attributes or "schedule" in b.attributes:
         return False
-    if _reductions(a) + _reductions(b) > max_reductions or (_reductions(a) == 0) != (_reductions(b) == 0):
+    here, there = _reductions(a), _reductions(b)
+    common = _common_reductions(a, b) if here and there else 0
+    if bool(here) != bool(there) or here + there - 2 * common > max_reductions:
         return False
     return not _reads(a).isdisjoint(_reads(b))
 
@@ -79,6 +82,22 @@ def _result_map(nest: loop.NestOp) -> AffineMap | None:
 def _reductions(nest: loop.NestOp) -> int:
     """How many reductions are in the nest, at any depth."""
     return sum(isinstance(op, loop.ReduceOp) for op in nest.body.walk())
+
+
+def _common_reductions(a: loop.NestOp, b: loop.NestOp) -> int:
+    """How many reductions of `a` are in `b` as well, computed from the same: when merged, they will be one."""
+    here, there = a.body.block, b.body.block
+    same: dict[IRNode | SSAValue, IRNode | SSAValue] = {here: there, **dict(zip(here.args, there.args, strict=True))}
+    found = 0
+    for op in here.ops:
+        if any(_equal(op, other, same) for other in there.ops):
+            found += sum(isinstance(inner, loop.ReduceOp) for inner in op.walk())
+    return found
+
+
+def _equal(op: Operation, other: Operation, same: dict[IRNode | SSAValue, IRNode | SSAValue]) -> bool:
+    """Whether the two compute the same from values that are the `same`; if so, their results are, from then on."""
+    return op.result_types == other.result_types and op.is_structurally_equivalent(other, same)
 
 
 def _reads(nest: loop.NestOp) -> set[tuple[SSAValue, AffineMap, Attribute | None]]:

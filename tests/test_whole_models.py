@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,18 @@ import torch
 import transformers
 from tiny_models import tiny_config, tiny_model
 from torch import nn
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.scf import ForOp
+from xdsl.ir import Operation
 
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.work import count_work
 from deplodock.dialects.kernel import FuncOp as KernelOp
+from deplodock.dialects.payload import shape_of
+from deplodock.dialects.tile import DotOp
+from deplodock.dialects.tile import KernelOp as TileKernelOp
 from deplodock.errors import CaptureError
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture import capture
@@ -140,6 +148,23 @@ def test_parameters_are_on_meta_and_buffers_are_real() -> None:
     torch.testing.assert_close(tensors["model.model.rotary_emb.inv_freq"], frequencies)
 
 
+def products(module: ModuleOp) -> int:
+    """Multiplications of floats that all blocks of all kernels of the tile level do, whatever they are for."""
+
+    def inside(op: Operation) -> int:
+        total, steps = 0, 1
+        if op.name == "arith.mulf":
+            total = prod(shape_of(op.results[0].type))
+        elif isinstance(op, DotOp):
+            total = prod(shape_of(op.lhs.type)) * shape_of(op.result.type)[-1]
+        if isinstance(op, ForOp):
+            low, high, step = (int(v.owner.value.value.data) for v in (op.lb, op.ub, op.step))
+            steps = -(-(high - low) // step)
+        return total + steps * sum(inside(o) for region in op.regions for block in region.blocks for o in block.ops)
+
+    return sum(prod(k.grid.get_values()) * inside(k) for k in module.ops if isinstance(k, TileKernelOp))
+
+
 @pytest.mark.parametrize(("name", "length"), [("tinyllama-1.1b", 1), ("qwen2.5-7b", 1), ("qwen2.5-7b", 512)])
 def test_full_size_layers_compile(name: str, length: int) -> None:
     config = load_config(str(CONFIGS / f"{name}.json"))
@@ -152,6 +177,8 @@ def test_full_size_layers_compile(name: str, length: int) -> None:
     cubin = compile_cubin(compiled.compilations[phase].cuda, "sm_90a")
     assert len(cubin.kernels) == facts["kernels"]
     assert not cubin.warnings
+    least = sum(work.flops for work in count_work(compiled.compilations[phase].at("loop")))
+    assert products(compiled.compilations[phase].at("tile")) < 1.5 * least / 2  # a product and a sum are two
 
 
 def test_the_command_line_compiles_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,8 @@ class Kernel:
                         blocks[v] = max(1, min(room, self.graph.extents[v]))
                         room //= blocks[v]
             blocks.update({v: 1 for v in self.variables if both >> v & 1 and v not in blocks})
+        if blocks:  # along what no contraction has, every index is another block, which computes them all again
+            blocks.update({v: 1 for v in self.variables if v not in blocks})
         return blocks
 
     def executions(self, free: int, opened: int) -> float:
