@@ -46,6 +46,7 @@ from xdsl.utils.str_enum import StrEnum
 
 from .domain import DomainAttr
 from .extents import ExtentsAttr, SymbolAttr, extents_of, static
+from .sizes import DerivedAttr
 
 Scalar: TypeAlias = AnyFloat | IntegerType | IndexType
 
@@ -446,5 +447,5 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 Payload = Dialect(
     "payload",
     [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp],
-    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr],
+    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, DerivedAttr],
 )

@@ -35,7 +35,8 @@ from xdsl.utils.str_enum import StrEnum
 
 from .access import verify_access
 from .domain import DomainAttr
-from .payload import element_type, is_float, is_low_precision, shape_of
+from .extents import Extent, extents_of, tensor_of
+from .payload import element_type, is_float, is_low_precision
 
 
 class Kind(StrEnum):
@@ -115,19 +116,19 @@ class IndexMapOp(IRDLOperation):
         self,
         source: SSAValue,
         map: AffineMap,
-        shape: Sequence[int],
+        shape: Sequence[Extent],
         domain: DomainAttr | None = None,
         fill: SSAValue | None = None,
     ):
         super().__init__(
             operands=[source, fill],
             properties={"map": AffineMapAttr(map), "domain": domain},
-            result_types=[TensorType(element_type(source.type), shape)],
+            result_types=[tensor_of(element_type(source.type), shape)],
         )
 
     def verify_(self) -> None:
-        dims = len(shape_of(self.result.type))
-        verify_access(self.map, dims, 0, len(shape_of(self.source.type)), self.domain, self.fill, "a source")
+        dims = len(extents_of(self.result.type))
+        verify_access(self.map, dims, 0, len(extents_of(self.source.type)), self.domain, self.fill, "a source")
         if (self.domain is None) != (self.fill is None):
             raise VerifyException("a domain and a fill value come together")
         e = element_type(self.source.type)
@@ -160,21 +161,21 @@ class GatherOp(IRDLOperation):
     )
 
     def __init__(self, source: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):
-        shape = shape_of(indices[0].type)
+        shape = extents_of(indices[0].type)
         super().__init__(
             operands=[source, list(indices)],
             properties={"map": AffineMapAttr(map)},
-            result_types=[TensorType(element_type(source.type), shape)],
+            result_types=[tensor_of(element_type(source.type), shape)],
         )
 
     def verify_(self) -> None:
-        shape = shape_of(self.result.type)
-        rank = len(shape_of(self.source.type))
+        shape = extents_of(self.result.type)
+        rank = len(extents_of(self.source.type))
         verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a source")
         if not self.indices:
             raise VerifyException("a gather without index tensors is an index_map")
         for i in self.indices:
-            if shape_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
+            if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
                 raise VerifyException(f"an index tensor is an integer tensor of the result's shape, not {i.type}")
         if element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException("source and result have one element type")
@@ -198,19 +199,19 @@ class ReduceOp(IRDLOperation):
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: str | Kind, source: SSAValue, dims: Sequence[int]):
-        shape = [n for i, n in enumerate(shape_of(source.type)) if i not in dims]
+        shape = [n for i, n in enumerate(extents_of(source.type)) if i not in dims]
         super().__init__(
             operands=[source],
             properties={"kind": KindAttr(Kind(kind)), "dims": DenseArrayBase.from_list(i64, sorted(dims))},
-            result_types=[TensorType(element_type(source.type), shape)],
+            result_types=[tensor_of(element_type(source.type), shape)],
         )
 
     def verify_(self) -> None:
-        shape = shape_of(self.source.type)
+        shape = extents_of(self.source.type)
         dims = list(self.dims.get_values())
         if dims != sorted(set(dims)) or not all(0 <= d < len(shape) for d in dims):
             raise VerifyException(f"reduced dimensions {dims} are not distinct, ascending and below {len(shape)}")
-        want = TensorType(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
+        want = tensor_of(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
         if self.result.type != want:
             raise VerifyException(f"reducing {dims} of {self.source.type} gives {want}, not {self.result.type}")
         verify_kind(self.kind.data, element_type(self.source.type))
@@ -236,7 +237,7 @@ class IotaOp(IRDLOperation):
         super().__init__(properties={"dim": IntegerAttr(dim, i64)}, result_types=[result_type])
 
     def verify_(self) -> None:
-        if not 0 <= self.dim.value.data < len(shape_of(self.result.type)):
+        if not 0 <= self.dim.value.data < len(extents_of(self.result.type)):
             raise VerifyException(f"dimension {self.dim.value.data} of {self.result.type}")
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
             raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")

@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
 from ..dialects.dominance import DominanceError, verify_dominance
+from ..dialects.extents import ExtentError, extents_of
 from ..dialects.locations import location_text
 from ..dialects.payload import element_type, is_low_precision
 from ..errors import BorderError
@@ -111,15 +112,21 @@ def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
             reason = f"not legal at the {level} level{instead}"
         elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
             reason = f"computes in {narrow} at the {level} level; convert to f32 first"
-        elif any(_is_dynamic(value.type) for value in (*op.operands, *op.results)):
-            reason = "extents known only at run time are not supported"
+        elif any(_is_nameless(value.type) for value in (*op.operands, *op.results)):
+            reason = "an extent known only at run time needs a symbol, #payload.extents<...>"
         if reason is not None:
             yield BorderError(reason, operator=op.name, location=location_text(op))
 
 
-def _is_dynamic(t: Attribute) -> bool:
-    """Whether a shaped type has an extent that is not a number."""
-    return isinstance(t, ShapedType) and DYNAMIC_INDEX in t.get_shape()
+def _is_nameless(t: Attribute) -> bool:
+    """Whether a shaped type has an extent that is neither a number nor a symbol."""
+    if not isinstance(t, ShapedType) or DYNAMIC_INDEX not in t.get_shape():
+        return False
+    try:
+        extents_of(t)
+    except ExtentError:
+        return True
+    return False
 
 
 def _narrow_arithmetic(op: Operation) -> Attribute | None:

@@ -25,6 +25,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
 from ...dialects.payload import element_type, shape_of
+from ...dialects.sizes import Sizes
 from ...dialects.tensor import identity
 from .access import Axis, coordinates, read
 from .contraction import Product, sum_of_product
@@ -44,8 +45,9 @@ class LoopFunctions(InterpreterFunctions):
     transport, as a kernel would; None computes their stages one after another.
     """
 
-    def __init__(self, domain: TypedDomain, chunk: int | None = None) -> None:
+    def __init__(self, domain: TypedDomain, chunk: int | None = None, sizes: Sizes | None = None) -> None:
         self.domain = domain
+        self.symbols = sizes or Sizes()
         self.chunk = chunk
         self.axes: dict[SSAValue, Axis] = {}
         self.shape: tuple[int, ...] = ()
@@ -145,7 +147,7 @@ class LoopFunctions(InterpreterFunctions):
         first = 1 + len(axes)
         symbols = [np.asarray(s) for s in args[first : first + len(op.symbols)]]
         fill = args[-1] if op.fill is not None else None
-        return (read(full(args[0], op.source), op.map.data, axes, symbols, op.domain, fill),)
+        return (read(full(args[0], op.source, self.symbols), op.map.data, axes, symbols, op.domain, fill),)
 
     @impl_terminator(loop.YieldOp)
     def yield_(

@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tensor
 from ...dialects.payload import element_type
+from ...dialects.sizes import Sizes
 from ...dialects.tensor import Kind
 from ...errors import ExecutionError
 from .contraction import Product
@@ -59,8 +60,9 @@ def _simple(f: _Impl) -> _Impl:
 class PayloadFunctions(InterpreterFunctions):
     """`arith`, `math` and `payload` on values of a scalar domain."""
 
-    def __init__(self, domain: TypedDomain) -> None:
+    def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
         self.domain = domain
+        self.sizes = sizes or Sizes()
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -101,6 +103,10 @@ class PayloadFunctions(InterpreterFunctions):
     @impl(payload.ConstantOp)
     def payload_constant(self, interpreter: Interpreter, op: payload.ConstantOp, args: PythonValues) -> PythonValues:
         return (self.domain.constant(op.scalar, element_type(op.result.type)),)
+
+    @impl(payload.ExtentOp)
+    def extent(self, interpreter: Interpreter, op: payload.ExtentOp, args: PythonValues) -> PythonValues:
+        return (self.domain.constant(self.sizes.number(op.symbol), element_type(op.result.type)),)
 
     @impl(payload.CmpOp)
     def cmp(self, interpreter: Interpreter, op: payload.CmpOp, args: PythonValues) -> PythonValues:

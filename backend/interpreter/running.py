@@ -14,7 +14,8 @@ from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
 from ...dialects.locations import location_text
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
+from ...dialects.sizes import Sizes
 from ...errors import CompileError, ExecutionError
 from .domains import Array, RealDomain, TypedDomain, numpy_dtype
 
@@ -77,21 +78,20 @@ def main_function(module: ModuleOp) -> FuncOp:
     raise ExecutionError("the module has no function @main")
 
 
-def storage(t: Attribute) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The NumPy type and the shape of a tensor, memref or scalar type."""
-    if isinstance(t, MemRefType):
-        return numpy_dtype(t.element_type), tuple(t.get_shape())  # pyright: ignore[reportUnknownArgumentType]
-    return numpy_dtype(element_type(t)), shape_of(t)
+def storage(t: Attribute, sizes: Sizes | None = None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The NumPy type and the shape of a tensor, memref or scalar type, where symbols have the values `sizes`."""
+    element = t.element_type if isinstance(t, MemRefType) else element_type(t)  # pyright: ignore[reportUnknownMemberType]
+    return numpy_dtype(element), (sizes or Sizes()).shape(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array]) -> list[Array]:
-    """`args` as arrays of exactly the types `wanted`; raises ExecutionError naming the one that is not."""
+def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array], sizes: Sizes | None = None) -> list[Array]:
+    """`args` as arrays of exactly the types `wanted` at these `sizes`; ExecutionError names one that is not."""
     if len(args) != len(wanted):
         raise ExecutionError(f"@main takes {len(wanted)} arguments, not {len(args)}")
     checked: list[Array] = []
     for i, (arg, t) in enumerate(zip(args, wanted, strict=True)):
         array = np.asarray(arg)
-        dtype, shape = storage(t)
+        dtype, shape = storage(t, sizes)
         if array.shape != shape or array.dtype != dtype:
             found = f"{array.dtype}{list(array.shape)}"
             raise ExecutionError(f"needs {dtype}{list(shape)}, got {found}", argument=f"argument {i} of @main")

@@ -7,15 +7,16 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, im
 from xdsl.ir import SSAValue
 
 from ...dialects import tensor
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
+from ...dialects.sizes import Sizes
 from .access import Axis, coordinates, evaluate, read
 from .contraction import Product, compact, sum_of_product
 from .domains import Array, TypedDomain, reduce_value
 
 
-def full(x: Array, value: SSAValue) -> Array:
+def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:
     """`x` repeated to the shape of the type of `value` (a view)."""
-    return np.broadcast_to(x, shape_of(value.type))
+    return np.broadcast_to(x, sizes.shape(value.type))
 
 
 def tensor_axes(shape: tuple[int, ...]) -> list[Axis]:
@@ -27,33 +28,35 @@ def tensor_axes(shape: tuple[int, ...]) -> list[Axis]:
 class TensorFunctions(InterpreterFunctions):
     """Whole tensors; contractions are recognised by `payload.mulf` and run here."""
 
-    def __init__(self, domain: TypedDomain) -> None:
+    def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
         self.domain = domain
+        self.sizes = sizes or Sizes()
 
     @impl(tensor.IndexMapOp)
     def index_map(self, interpreter: Interpreter, op: tensor.IndexMapOp, args: PythonValues) -> PythonValues:
         source, *fill = args
-        axes = tensor_axes(shape_of(op.result.type))
-        return (read(full(source, op.source), op.map.data, axes, (), op.domain, fill[0] if fill else None),)
+        domain = self.sizes.domain(op.domain)
+        axes = tensor_axes(self.sizes.shape(op.result.type))
+        return (read(full(source, op.source, self.sizes), op.map.data, axes, (), domain, fill[0] if fill else None),)
 
     @impl(tensor.GatherOp)
     def gather(self, interpreter: Interpreter, op: tensor.GatherOp, args: PythonValues) -> PythonValues:
-        source = full(args[0], op.source)
+        source = full(args[0], op.source, self.sizes)
         symbols = [np.asarray(a).astype(np.int64) for a in args[1:]]
-        dims = [axis.values() for axis in tensor_axes(shape_of(op.result.type))]
+        dims = [axis.values() for axis in tensor_axes(self.sizes.shape(op.result.type))]
         mask = np.asarray(True)
         for expr, extent in zip(op.map.data.results, source.shape, strict=True):
             c = evaluate(expr, dims, symbols)
             mask = mask & (c >= 0) & (c < extent)
         zero = self.domain.constant(0, element_type(op.source.type))
         if 0 in source.shape:
-            return (np.broadcast_to(zero, shape_of(op.result.type)),)
+            return (np.broadcast_to(zero, self.sizes.shape(op.result.type)),)
         places = coordinates(op.map.data, source.shape, dims, symbols, mask)
         return (np.where(mask, source[places], zero),)
 
     @impl(tensor.ReduceOp)
     def reduce(self, interpreter: Interpreter, op: tensor.ReduceOp, args: PythonValues) -> PythonValues:
-        (x,), shape = args, shape_of(op.source.type)
+        (x,), shape = args, self.sizes.shape(op.source.type)
         dims = tuple(int(d) for d in op.dims.get_values())
         if isinstance(x, Product):
             return (sum_of_product(self.domain, x, shape, dims),)
@@ -65,5 +68,5 @@ class TensorFunctions(InterpreterFunctions):
 
     @impl(tensor.IotaOp)
     def iota(self, interpreter: Interpreter, op: tensor.IotaOp, args: PythonValues) -> PythonValues:
-        axis = tensor_axes(shape_of(op.result.type))[op.dim.value.data]
+        axis = tensor_axes(self.sizes.shape(op.result.type))[op.dim.value.data]
         return (axis.values().astype(self.domain.dtype(element_type(op.result.type))),)

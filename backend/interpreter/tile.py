@@ -28,6 +28,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import tile
 from ...dialects.payload import element_type, shape_of
+from ...dialects.sizes import Sizes
 from ...errors import ExecutionError
 from .access import coordinates, evaluate, inside
 from .domains import Array, TypedDomain, reduce_value
@@ -67,8 +68,9 @@ def trips(lower: Array, upper: Array, step: Array) -> tuple[int, Array]:
 class TileFunctions(InterpreterFunctions):
     """Block programs over any scalar domain."""
 
-    def __init__(self, domain: TypedDomain) -> None:
+    def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
         self.domain = domain
+        self.sizes = sizes or Sizes()
         self.active = np.ones(1, np.bool_)
 
     @impl(tile.LaunchOp)

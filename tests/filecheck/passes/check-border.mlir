@@ -59,7 +59,7 @@ func.func @order(%x: f32) -> f32 {
 
 // Every extent is a number.
 
-// CHECK: error: arith.addf: extents known only at run time are not supported
+// CHECK: error: arith.addf: an extent known only at run time needs a symbol, #payload.extents<...>
 func.func @dynamic(%x: tensor<?x4xf32>) -> tensor<?x4xf32> {
   %0 = arith.addf %x, %x : tensor<?x4xf32>
   func.return %0 : tensor<?x4xf32>

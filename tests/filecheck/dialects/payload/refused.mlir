@@ -52,3 +52,18 @@
   %z = payload.constant 0.0 : f32
   loop.yield %z : f32
 }
+
+// -----
+
+// CHECK: the size m is one number, computed from 2 sizes
+"test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>, #payload.symbol<k[0:5]>]>} : () -> ()
+
+// -----
+
+// CHECK: expected a #payload.symbol
+"test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[4]>} : () -> ()
+
+// -----
+
+// CHECK: expected an affine map
+"test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = 4[#payload.symbol<n[0:5]>]>} : () -> ()

@@ -120,3 +120,12 @@
 
 // CHECK: :23: error: 0xff800000 has more bits than f16
 %y = payload.constant 0xff800000 : f16
+
+// -----
+
+// CHECK: tensor.reduce: reducing [1] of tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>> gives
+func.func @main(%x: tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>>) {
+  %0 = tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#payload.symbol<n[0:5]>, 4>>
+    -> tensor<?xf32, #payload.extents<#payload.symbol<m[0:5]>>>
+  func.return
+}

@@ -1,0 +1,24 @@
+// RUN: %roundtrip
+
+// Tensor operations on sizes known only at run time, and a size computed from another.
+
+#n = #payload.symbol<n[1:1001]>
+#m = #payload.symbol<m[2:2003]>
+
+// CHECK: attributes {deplodock.sizes = [#payload.derived<#m = affine_map<()[s0] -> (((s0 * 2) + 1))>[#n]>]}
+func.func @main(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<?xf32, #payload.extents<#m>>
+    attributes {deplodock.sizes = [#payload.derived<#m = affine_map<()[s0] -> (s0 * 2 + 1)>[#n]>]} {
+  // CHECK: tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?xf32, #payload.extents<#n>>
+  %0 = tensor.reduce add %x over [1] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?xf32, #payload.extents<#n>>
+  %1 = tensor.reduce max %x over [0] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<4xf32>
+  %zero = payload.constant 0.0 : f32
+  // CHECK: where <affine_map<(d0) -> (d0)> in [0:#n]> else %zero
+  %2 = tensor.index_map %0[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#n]> else %zero
+    : tensor<?xf32, #payload.extents<#n>> -> tensor<?xf32, #payload.extents<#m>>
+  // CHECK: tensor.iota 0 : tensor<?xi64, #payload.extents<#m>>
+  %3 = tensor.iota 0 : tensor<?xi64, #payload.extents<#m>>
+  // CHECK: tensor.gather
+  %4 = tensor.gather %2[affine_map<(d0)[s0] -> (s0)>](%3)
+    : tensor<?xf32, #payload.extents<#m>>, tensor<?xi64, #payload.extents<#m>> -> tensor<?xf32, #payload.extents<#m>>
+  func.return %4 : tensor<?xf32, #payload.extents<#m>>
+}
