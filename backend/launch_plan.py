@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from xdsl.dialects.builtin import IndexType, IntegerType, MemRefType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
 from ..dialects import kernel
+from ..dialects.calls import eager_results, is_eager
 from ..dialects.locations import location_text
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names
@@ -36,6 +37,8 @@ _DTYPES: dict[str, Any] = {
     "ui8": np.uint8,
     "i1": np.bool_,
     "index": np.int64,
+    "complex<f32>": np.complex64,
+    "complex<f64>": np.complex128,
 }
 
 
@@ -43,7 +46,7 @@ _DTYPES: dict[str, Any] = {
 class Buffer:
     """A buffer in global memory: `dtype` as the IR names it (`f32`, `bf16`, `i1` with one byte each).
 
-    `first` and `last` are the launches that use it, -1 if none does. Scratch buffers have a `slot`; arguments of the
+    `first` and `last` are the steps that use it, -1 if none does. Scratch buffers have a `slot`; arguments of the
     program, whose memory the caller owns, have -1.
     """
 
@@ -87,15 +90,36 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class EagerStep:
+    """`function` is computed by PyTorch, after `launches` launches: it reads the buffers `inputs` and writes the
+    buffers `outputs`, positions in the plan's buffers."""
+
+    function: str
+    launches: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
-    the rest is scratch. `slots` are the sizes in bytes of the allocations that scratch buffers share."""
+    the rest is scratch. `slots` are the sizes in bytes of the allocations that scratch buffers share. `eager` is what
+    PyTorch does between launches."""
 
     buffers: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
     arguments: int
     inputs: int
     slots: tuple[int, ...] = ()
+    eager: tuple[EagerStep, ...] = ()
+
+    @property
+    def steps(self) -> Iterator[Launch | EagerStep]:
+        """All that is done, in order."""
+        for number, launch in enumerate(self.launches):
+            yield from (step for step in self.eager if step.launches == number)
+            yield launch
+        yield from (step for step in self.eager if step.launches == len(self.launches))
 
     @property
     def input_buffers(self) -> tuple[Buffer, ...]:
@@ -139,14 +163,17 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     """The plan of `@main` of a module at the kernel level.
 
     Results are the last arguments: those that a kernel writes, and those of size zero behind the last that none writes.
-    Raises CompileError if there is no such `@main`, or if it holds anything but allocations and launches.
+    Raises CompileError if there is no such `@main`, or if it holds anything but allocations, launches and calls of what
+    PyTorch computes.
     """
     main, kernels = _main_and_kernels(module)
+    declared = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp) and is_eager(f)}
     if any(not isinstance(t, MemRefType) for t in main.function_type.inputs):
         raise CompileError("@main does not work on buffers: this is not the kernel level")
     number: dict[SSAValue, int] = {}
     buffers: list[Buffer] = []
     launches: list[Launch] = []
+    eager: list[EagerStep] = []
     names = _Names()
     for arg in main.body.block.args:
         number[arg] = len(buffers)
@@ -157,13 +184,22 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
             number[op.result] = len(buffers)
             buffers.append(_buffer(op.result, names))
         elif isinstance(op, kernel.LaunchOp):
-            _add_launch(op, kernels, number, buffers, launches)
+            launches.append(_launch(op, kernels, number, buffers, len(launches) + len(eager)))
+        elif isinstance(op, CallOp) and op.callee.string_value() in declared:
+            function = declared[op.callee.string_value()]
+            where = [number[v] for v in op.operands]
+            split = len(where) - eager_results(function)
+            _use(buffers, where, range(split, len(where)), len(launches) + len(eager))
+            name = function.sym_name.data
+            eager.append(EagerStep(name, len(launches), tuple(where[:split]), tuple(where[split:])))
         elif not isinstance(op, ReturnOp):
             raise CompileError("is no allocation and no launch", operator=op.name, location=location_text(op))
     inputs = arguments
     while inputs and (buffers[inputs - 1].written or _is_empty_and_unused(buffers[inputs - 1])):
         inputs -= 1
-    return LaunchPlan(*_with_slots(buffers, launches, arguments), arguments, inputs, _slot_sizes(buffers, arguments))
+    _give_slots(buffers, arguments)
+    sizes = _slot_sizes(buffers, arguments)
+    return LaunchPlan(tuple(buffers), tuple(launches), arguments, inputs, sizes, tuple(eager))
 
 
 def buffer_dtype(e: Attribute) -> str:
@@ -206,13 +242,14 @@ def _buffer(value: SSAValue, names: _Names) -> Buffer:
     return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type.element_type))
 
 
-def _add_launch(
+def _launch(
     op: kernel.LaunchOp,
     kernels: dict[str, tuple[str, kernel.FuncOp]],
     number: dict[SSAValue, int],
     buffers: list[Buffer],
-    launches: list[Launch],
-) -> None:
+    step: int,
+) -> Launch:
+    """The launch `op`, which is step `step`; notes what it uses in `buffers`."""
     name = op.kernel.root_reference.data
     if name not in kernels:
         raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
@@ -220,13 +257,18 @@ def _add_launch(
     if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
         raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
     written = {i for i, a in enumerate(func.body.block.args) if _is_written(a)}
-    for i, value in enumerate(op.buffers):
-        old = buffers[number[value]]
-        first = len(launches) if old.first < 0 else old.first
-        buffers[number[value]] = replace(old, first=first, last=len(launches), written=old.written or i in written)
+    where = [number[v] for v in op.buffers]
+    _use(buffers, where, written, step)
     shared = func.shared.data if func.shared is not None else 0
-    where = tuple(number[v] for v in op.buffers)
-    launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where))
+    return Launch(cuda_name, (func.grid.data,), (func.threads,), shared, tuple(where))
+
+
+def _use(buffers: list[Buffer], where: Sequence[int], written: Container[int], step: int) -> None:
+    """Note that `step` uses the buffers `where`, and writes those at the positions `written` in that."""
+    for i, number in enumerate(where):
+        old = buffers[number]
+        first = step if old.first < 0 else old.first
+        buffers[number] = replace(old, first=first, last=step, written=old.written or i in written)
 
 
 def _is_written(memory: SSAValue) -> bool:
@@ -237,9 +279,7 @@ def _is_empty_and_unused(buffer: Buffer) -> bool:
     return buffer.elements == 0 and buffer.first < 0
 
 
-def _with_slots(
-    buffers: list[Buffer], launches: list[Launch], arguments: int
-) -> tuple[tuple[Buffer, ...], tuple[Launch, ...]]:
+def _give_slots(buffers: list[Buffer], arguments: int) -> None:
     """Give every scratch buffer the first slot that is free while it lives."""
     free_after: list[int] = []
     order = sorted(range(arguments, len(buffers)), key=lambda i: (buffers[i].first, i))
@@ -250,7 +290,6 @@ def _with_slots(
         slot = next((s for s, last in enumerate(free_after) if last < buffer.first), len(free_after))
         free_after[slot : slot + 1] = [buffer.last]
         buffers[i] = replace(buffer, slot=slot)
-    return tuple(buffers), tuple(launches)
 
 
 def _slot_sizes(buffers: list[Buffer], arguments: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from xdsl.interpreters.func import FuncFunctions
 from ..dialects.payload import element_type
 from ..dialects.sizes import Sizes, bind_sizes
 from .interpreter.domains import Array, TypedDomain
+from .interpreter.eager import Eager, EagerFunctions
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
 from .interpreter.running import Position, check_arguments, main_function, make_domain
@@ -28,6 +29,7 @@ def run(
     domain: DomainName | TypedDomain = "typed",
     *,
     chunk: int | None = None,
+    eager: Eager | None = None,
 ) -> list[Array]:
     """Execute `@main` of a program of tensor, loop and tile ops.
 
@@ -35,7 +37,8 @@ def run(
     symbols in those types, or ShapeError names the one that does not fit. The results
     come in the representation of the scalar `domain`: the element type itself (`typed`), float64 for every float
     (`real`), or uint64 that may only be compared for equality (`exact`). `chunk` computes staged reductions in chunks
-    of that many iterations, merged by their transport. Raises ExecutionError naming the op and its place.
+    of that many iterations, merged by their transport. `eager` computes the functions that are left to PyTorch. Raises
+    ExecutionError naming the op and its place.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)
@@ -46,6 +49,7 @@ def run(
     position = Position()
     interpreter = Interpreter(module, listeners=(position,))
     interpreter.register_implementations(FuncFunctions())
+    interpreter.register_implementations(EagerFunctions(scalars, eager or {}), override=True)
     interpreter.register_implementations(PayloadFunctions(scalars, sizes))
     interpreter.register_implementations(TensorFunctions(scalars, sizes))
     interpreter.register_implementations(LoopFunctions(scalars, chunk, sizes))

@@ -14,7 +14,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from ..errors import ExecutionError, TargetError
-from .launch_plan import Buffer, LaunchPlan, make_plan
+from .launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
 from .nvrtc import compile_cubin
 
 ALIGNMENT = 16
@@ -37,13 +37,20 @@ def arch_of(capability: tuple[int, int]) -> str:
 class CudaProgram:
     """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
 
-    Making one compiles and loads the kernels; `saved` is (arch, cubin) of an earlier compilation to load instead.
+    Making one compiles and loads the kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
+    `eager` computes, on tensors on the device, the functions that are left to PyTorch.
     Raises ExecutionError where there is no CUDA device or no CuPy, TargetError for a device that no target, or not the
     saved one, fits.
     """
 
-    def __init__(self, module: ModuleOp, cuda: str, saved: tuple[str, bytes] | None = None) -> None:
-        self.torch, self.cupy = _torch_with_cuda(), _cupy()
+    def __init__(
+        self,
+        module: ModuleOp,
+        cuda: str,
+        saved: tuple[str, bytes] | None = None,
+        eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
+    ) -> None:
+        self.torch, self.cupy, self.eager = _torch_with_cuda(), _cupy(), eager or {}
         self.plan = make_plan(module)
         self.device = self.torch.device("cuda", self.torch.cuda.current_device())
         arch = arch_of(self.torch.cuda.get_device_capability(self.device))
@@ -81,7 +88,12 @@ class CudaProgram:
         stream = self.cupy.cuda.ExternalStream(torch.cuda.current_stream(self.device).cuda_stream)
         try:
             with self.cupy.cuda.Device(self.device.index):
-                for function, x in zip(self.launches, self.plan.launches, strict=True):
+                functions = iter(self.launches)
+                for x in self.plan.steps:
+                    if isinstance(x, EagerStep):
+                        self._eager(x, [*inputs, *outputs], scratch)
+                        continue
+                    function = next(functions)
                     arguments = tuple(np.uint64(pointers[i]) for i in x.buffers)
                     function(_three(x.grid), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
@@ -89,6 +101,26 @@ class CudaProgram:
         if any(getattr(a, "is_cuda", False) for a in args):
             return outputs
         return [t.cpu() for t in outputs]
+
+    def _eager(self, step: EagerStep, arguments: Sequence[Any], scratch: Any) -> None:
+        """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""
+        if step.function not in self.eager:
+            raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+        results = self.eager[step.function]([self._tensor(i, arguments, scratch) for i in step.inputs])
+        for i, result in zip(step.outputs, results, strict=True):
+            buffer = self._tensor(i, arguments, scratch)
+            if result.shape != buffer.shape or result.dtype != buffer.dtype:
+                raise ExecutionError(f"PyTorch gives {result.dtype}{list(result.shape)}", operator=step.function)
+            buffer.copy_(result)
+
+    def _tensor(self, number: int, arguments: Sequence[Any], scratch: Any) -> Any:
+        """The buffer `number` as a tensor."""
+        if number < len(arguments):
+            return arguments[number]
+        buffer = self.plan.buffers[number]
+        start = self.offsets[max(buffer.slot, 0)]
+        part = scratch[start : start + buffer.bytes]
+        return part.view(_torch_dtype(self.torch, buffer)).view(buffer.shape)
 
     def _empty(self, buffer: Buffer) -> Any:
         dtype = _torch_dtype(self.torch, buffer)
@@ -177,6 +209,8 @@ _TORCH_NAMES = {
     "i8": "int8",
     "ui8": "uint8",
     "i1": "bool",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
 }
 
 

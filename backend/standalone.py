@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from ..errors import ExecutionError
+from ..errors import CompileError, ExecutionError
 from .check_each import reduction_length
 from .launch_plan import Buffer, LaunchPlan, make_plan
 from .reference import run
@@ -47,9 +47,12 @@ _STATIC_SHARED_LIMIT = 48 * 1024
 def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str) -> str:
     """The standalone program of `cuda`, the text of `kernel_module`, checked against `tensor_module`.
 
-    Both modules are the same program at two levels. Raises ExecutionError if the reference cannot run it.
+    Both modules are the same program at two levels. Raises ExecutionError if the reference cannot run it,
+    CompileError if a part of it is left to PyTorch.
     """
     plan = make_plan(kernel_module)
+    if plan.eager:
+        raise CompileError(f"@{plan.eager[0].function} is left to PyTorch, so the program does not stand alone")
     inputs = [make_input(b, i) for i, b in enumerate(plan.input_buffers)]
     with np.errstate(all="ignore"):
         real = run(tensor_module, inputs, "real")

@@ -3,15 +3,17 @@
     python benchmarks/coverage.py                      # every sample of every operator, five data types (an hour)
     python benchmarks/coverage.py --samples 4          # four samples of each (minutes)
     python benchmarks/coverage.py --operators sort cumsum --dtypes float32 -v
+    python benchmarks/coverage.py --dtypes float32 --samples 2 --level cuda      # as CUDA text, on the emulator
 
 Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong or crashes. `--update`
 writes the results (of the operators and data types that ran) to `tests/conformance/results.json`, which the tests hold
-against, and the page.
+against, and the page. `--journal FILE` keeps what was run, so that a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
@@ -51,12 +53,40 @@ def _run_one(name: str, dtype: str, limit: int | None, level: str) -> list[opdb.
     return [opdb.judge(_TRACER[0], op, i, sample, execute) for i, sample in opdb.samples(op, wanted, limit)]
 
 
-def _run(names: Sequence[str], dtype: str, limit: int | None, level: str, jobs: int) -> Iterator[opdb.Verdict]:
-    with ProcessPoolExecutor(jobs, initializer=_start) as pool:
-        for verdicts in pool.map(
-            _run_one, names, [dtype] * len(names), [limit] * len(names), [level] * len(names), chunksize=4
-        ):
-            yield from verdicts
+def _run(names: Sequence[str], dtype: str, options: argparse.Namespace) -> Iterator[opdb.Verdict]:
+    journal = Journal(options.journal, [dtype, options.samples, options.level])
+    for name in names:
+        yield from journal.found.get(name, [])
+    left = [name for name in names if name not in journal.found]
+    # What the emulator has compiled stays loaded, so a process does not live long there.
+    many = 40 * options.jobs if options.level == "cuda" else len(left) or 1
+    for start in range(0, len(left), many):
+        part = left[start : start + many]
+        same = [[value] * len(part) for value in (dtype, options.samples, options.level)]
+        with ProcessPoolExecutor(options.jobs, initializer=_start) as pool:
+            for name, verdicts in zip(part, pool.map(_run_one, part, *same, chunksize=1), strict=True):
+                journal.add(name, verdicts)
+                yield from verdicts
+
+
+class Journal:
+    """The verdicts so far, an operator a line, in the file at `path` (None: nowhere); `run` says what is run."""
+
+    def __init__(self, path: Path | None, run: Sequence[object]) -> None:
+        self._path, self._run = path, list(run)
+        self.found: dict[str, list[opdb.Verdict]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                run_of_line, name, rows = json.loads(line)
+                if run_of_line == self._run:
+                    self.found[name] = [opdb.Verdict(name, *row) for row in rows]
+
+    def add(self, name: str, verdicts: Sequence[opdb.Verdict]) -> None:
+        """Write down what became of the samples of an operator."""
+        if self._path is not None:
+            rows = [(v.sample, v.kind, v.reason[:300]) for v in verdicts]
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([self._run, name, rows]) + "\n")
 
 
 def _cell(found: summary.Summary | None) -> str:
@@ -116,6 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--operators", nargs="*", default=[], help="only these")
     parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--journal", type=Path, help="a file that keeps the verdicts, to go on with later")
     parser.add_argument("--update", action="store_true", help="record the results and write the page")
     parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
     return parser.parse_args()
@@ -130,7 +161,7 @@ def main() -> int:
     for dtype in options.dtypes:
         started = time.monotonic()
         verdicts: list[opdb.Verdict] = []
-        for v in _run(names, dtype, options.samples, options.level, options.jobs):
+        for v in _run(names, dtype, options):
             verdicts.append(v)
             if v.kind in ("wrong", "crash") or options.verbose and v.kind != "right":
                 print(f"{dtype}: {v.kind}: {v.operator} sample {v.sample}: {v.reason[:300]}", flush=True)

@@ -1,26 +1,52 @@
-"""Putting the bodies of functions in place of their calls, at any level."""
+"""Calls between functions, at any level: putting bodies in their place, and those that have none.
+
+A function that is only declared, with the attribute `torch.eager`, is one that PyTorch computes: the attribute names
+the operator. Its calls stay what they are at every level. On buffers its results are the trailing arguments, of which
+`torch.eager_results` says how many.
+"""
 
 from __future__ import annotations
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from ..errors import CompileError
 from .locations import location_text
 
+EAGER = "torch.eager"
+"""The attribute of a declared function that PyTorch computes: its operator, `aten.linalg_inv_ex`."""
+
+EAGER_RESULTS = "torch.eager_results"
+"""How many of the trailing buffers such a function writes."""
+
+
+def is_eager(function: func.FuncOp) -> bool:
+    """Whether `function` is one that PyTorch computes."""
+    return function.is_declaration and isinstance(function.attributes.get(EAGER), StringAttr)
+
+
+def eager_results(function: func.FuncOp) -> int:
+    """How many trailing buffers a function of the kernel level that PyTorch computes writes. Raises CompileError."""
+    count = function.attributes.get(EAGER_RESULTS)
+    if not isinstance(count, IntegerAttr) or not 0 <= count.value.data <= len(function.function_type.inputs):
+        raise CompileError(f"@{function.sym_name.data} has no count of its results", location=location_text(function))
+    return count.value.data
+
 
 def inline_calls(module: ModuleOp) -> ModuleOp:
     """Replace every call in `module` by what the function does, remove private functions, and return the module.
 
-    Raises CompileError for a function that has no body or that calls itself.
+    Calls of what PyTorch computes stay. Raises CompileError for another function that has no body, and for one that
+    calls itself.
     """
     functions = {f.sym_name.data: f for f in module.ops if isinstance(f, func.FuncOp)}
     done: set[str] = set()
     for name in functions:
         _inline_into(name, functions, done, ())
     for name, function in functions.items():
-        if name != "main" and function.sym_visibility is not None and function.sym_visibility.data == "private":
+        private = function.sym_visibility is not None and function.sym_visibility.data == "private"
+        if name != "main" and private and not is_eager(function):
             function.detach()
             function.erase()
     return module
@@ -38,6 +64,8 @@ def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], w
         return
     for call in [op for op in functions[name].walk() if isinstance(op, func.CallOp)]:
         callee = call.callee.string_value()
+        if callee in functions and is_eager(functions[callee]):
+            continue
         if callee not in functions or functions[callee].is_declaration:
             raise CompileError(f"calls @{callee}, which has no body", location=location_text(call))
         if callee in (*within, name):

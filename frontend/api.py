@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from ..errors import CaptureError
+from ..errors import CaptureError, CompileError
 from .capture import CapturedProgram, capture
 from .compilation import Compilation
 from .executors import Executor, make_executor
+from .fallback import EagerCall, Fallback
 
 
 class CompiledFunction:
@@ -20,7 +21,7 @@ class CompiledFunction:
 
     def __init__(self, captured: CapturedProgram, target: str, executor: str) -> None:
         self.captured = captured
-        self.compilation = Compilation(captured.module, target)
+        self.compilation = Compilation(captured.module, target, eager=captured.eager)
         self._wanted = executor
         self._executor: Executor | None = None
 
@@ -35,6 +36,11 @@ class CompiledFunction:
         """Run it. Raises ShapeError for arguments unlike the example ones."""
         tensors = self.captured.bind(args, kwargs)
         return self.captured.restore(self.executor.run(tensors), tensors)
+
+    @property
+    def eager(self) -> tuple[EagerCall, ...]:
+        """What is left to PyTorch, each with its operator, the reason and the place; empty unless asked for."""
+        return tuple(self.captured.eager.values())
 
     def ir(self, level: str) -> str:
         """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
@@ -59,25 +65,35 @@ def compile(
     *,
     target: str = "sm_90a",
     executor: str = "auto",
+    fallback: Fallback = None,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
     `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
-    `simulator`, `reference`). The result takes and gives torch tensors. Raises CompileError, or a subclass of it, for
-    whatever is not understood.
+    `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
+    kernels and on the same tensors, and a FallbackWarning lists them. The result takes and gives torch tensors. Raises
+    CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
         raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
-    captured = capture(module_or_function, tuple(example_args), dict(example_kwargs or {}))
+    captured = capture(module_or_function, tuple(example_args), dict(example_kwargs or {}), fallback=fallback)
     compiled = CompiledFunction(captured, target, executor)
     compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
     return compiled
 
 
-def torch_compile_backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found."""
-    compiled = compile(graph, [_example(i) for i in example_inputs])
+def torch_compile_backend(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found.
+
+    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`.
+    """
+    given = dict(options or {})
+    for unknown in sorted(set(given) - {"target", "executor", "fallback"}):
+        raise CompileError("no such option (options: target, executor, fallback)", argument=unknown)
+    compiled = compile(graph, [_example(i) for i in example_inputs], **given)
     return lambda *args: _as_tuple(compiled(*args))
 
 

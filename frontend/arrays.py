@@ -12,7 +12,7 @@ _BY_BITS = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """`tensor` as a C-contiguous array on the host; bfloat16 as ml_dtypes' type."""
-    tensor = tensor.detach().cpu().resolve_neg().contiguous()
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype in _BY_BITS:
         carrier, dtype = _BY_BITS[tensor.dtype]
         return tensor.view(carrier).numpy().view(dtype)

@@ -13,7 +13,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..dialects.torch import SCHEMAS
 from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
+from .fallback import EagerCall, Fallback, warn
 from .importing import GraphImporter, overload_name
 from .places import innermost_of_error, users_frames_in_stack_traces
 
@@ -56,7 +57,7 @@ class CapturedProgram:
 
     `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
     computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
-    program changes in place.
+    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch.
     """
 
     module: ModuleOp
@@ -66,6 +67,7 @@ class CapturedProgram:
     examples: tuple[Any, ...]
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
+    eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -156,24 +158,27 @@ def capture(
     *,
     names: Sequence[str] | None = None,
     place: tuple[str, int] | None = None,
+    fallback: Fallback = None,
 ) -> CapturedProgram:
     """Capture a module, or a function of tensors, called with these example arguments.
 
-    `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. Raises
+    `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. With
+    `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. Raises
     CaptureError if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     exported = _export(function, args, kwargs)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    bindings, values = _bind_inputs(exported, leaves, list(names or []))
-    importer = GraphImporter(place)
+    bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
+    importer = GraphImporter(place, fallback)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
     outputs, updates = _bind_outputs(exported, importer)
     assert exported.call_spec.out_spec is not None
-    return CapturedProgram(
-        importer.finish(), tuple(bindings), outputs, updates, tuple(leaves), in_spec, exported.call_spec.out_spec
-    )
+    out_spec, eager = exported.call_spec.out_spec, importer.eager
+    warn(list(eager.values()))
+    module = importer.finish()
+    return CapturedProgram(module, tuple(bindings), outputs, updates, tuple(leaves), in_spec, out_spec, eager)
 
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
@@ -252,7 +257,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _bind_inputs(
-    exported: ExportedProgram, leaves: Sequence[Any], names: list[str]
+    exported: ExportedProgram, leaves: Sequence[Any], names: list[str], fallback: Fallback
 ) -> tuple[list[Binding], list[torch.fx.Node]]:
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     bindings: list[Binding] = []
@@ -263,6 +268,8 @@ def _bind_inputs(
         leaf = user
         user += spec.kind == InputKind.USER_INPUT
         if not isinstance(spec.arg, TensorArgument):
+            if spec.kind == InputKind.TOKEN and fallback:
+                continue
             if spec.kind == InputKind.TOKEN:
                 raise UnsupportedError(
                     "an operator with effects is not supported", operator=_effect(nodes[spec.arg.name])
@@ -317,6 +324,8 @@ def _bind_outputs(
             if argument is None or not isinstance(spec.arg, TensorArgument):
                 raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
             updates.append((importer.result_index(spec.arg.name), argument))
+        elif spec.kind == OutputKind.TOKEN:
+            continue
         elif spec.kind != OutputKind.USER_OUTPUT:
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
         elif isinstance(spec.arg, TensorArgument):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 
@@ -21,6 +21,7 @@ from ..errors import CompileError
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import Observer, run_passes
+from .fallback import EagerCall
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last are dialects."""
@@ -43,8 +44,8 @@ class Compilation:
     """A program on its way down, for one target.
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
-    pass that runs. `cubin` is the machine code, where it was compiled before. `seconds` has the time every pass took,
-    in the order they ran.
+    pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
+    that are left to PyTorch. `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -52,6 +53,7 @@ class Compilation:
     observers: Sequence[Observer] = ()
     verify: bool = False
     cubin: bytes | None = None
+    eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..errors import CompileError, ExecutionError
 from .arrays import to_numpy, to_torch
 from .compilation import Compilation
+from .fallback import EagerCall
 
 EXECUTORS = ("auto", "cuda", "emulator", "simulator", "reference")
 
@@ -62,8 +64,8 @@ def cuda_missing() -> str | None:
 def _reference(compilation: Compilation) -> Run:
     from ..backend import reference
 
-    module = compilation.at("tensor")
-    return lambda args: [to_torch(a) for a in reference.run(module, [to_numpy(t) for t in args])]
+    module, eager = compilation.at("tensor"), _on_arrays(compilation)
+    return lambda args: [to_torch(a) for a in reference.run(module, [to_numpy(t) for t in args], eager=eager)]
 
 
 def _simulator(compilation: Compilation) -> Run:
@@ -72,7 +74,7 @@ def _simulator(compilation: Compilation) -> Run:
     module = compilation.at("kernel")
 
     def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        result = simulate(module, [to_numpy(t) for t in args])
+        result = simulate(module, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
         result.report.raise_errors()
         return [to_torch(a) for a in result.outputs]
 
@@ -86,7 +88,7 @@ def _emulator(compilation: Compilation) -> Run:
     source, plan = compilation.cuda, make_plan(compilation.at("kernel"))
 
     def run(args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        outputs, reports = run_cuda_on_cpu(source, plan, [to_numpy(t) for t in args])
+        outputs, reports = run_cuda_on_cpu(source, plan, [to_numpy(t) for t in args], eager=_on_arrays(compilation))
         if reports:
             raise ExecutionError(str(reports[0]))
         return [to_torch(a) for a in outputs]
@@ -98,7 +100,16 @@ def _cuda(compilation: Compilation) -> Run:
     from ..backend.runtime import CudaProgram
 
     saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
-    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved).run
+    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager).run
+
+
+def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
+    """What is left to PyTorch, as functions of arrays."""
+
+    def on_arrays(call: EagerCall) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+        return lambda arrays: [to_numpy(t) for t in call([to_torch(a) for a in arrays])]
+
+    return {name: on_arrays(call) for name, call in compilation.eager.items()}
 
 
 _RUNS: dict[str, Callable[[Compilation], Run]] = {

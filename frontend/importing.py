@@ -9,27 +9,38 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from xdsl.dialects.builtin import ModuleOp, UnknownLoc
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnknownLoc
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from ..dialects.calls import EAGER
 from ..dialects.locations import file_location
-from ..dialects.torch import OPS, SCHEMAS
+from ..dialects.torch import OPS, SCHEMAS, AtenOp
 from ..errors import CaptureError, CompileError, UnsupportedError
+from ..passes.decompose_torch import decompose
 from ..passes.decomposition.refused import why_refused
 from .dtypes import element_of, tensor_type
+from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .layers import keep_large, mark
 from .places import innermost
 
 
 class GraphImporter:
-    """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace."""
+    """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace.
 
-    def __init__(self, place: tuple[str, int] | None = None) -> None:
+    `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any.
+    """
+
+    def __init__(self, place: tuple[str, int] | None = None, fallback: Fallback = None) -> None:
+        if fallback not in (None, "eager"):
+            raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
+        self.eager: dict[str, EagerCall] = {}
+        self._fallback = fallback
+        self._declared: dict[object, FuncOp] = {}
         self._place = place
         self._block = Block()
-        self._values: dict[str, SSAValue | Sequence[SSAValue]] = {}
+        self._values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
         self._arguments: list[str] = []
         self._results: list[SSAValue] = []
 
@@ -38,7 +49,8 @@ class GraphImporter:
         taken: dict[str, int] = {}
         for name, node in arguments:
             try:
-                value = self._block.insert_arg(tensor_type(node.meta["val"]), len(self._block.args))
+                read = type_of if self._fallback else tensor_type
+                value = self._block.insert_arg(read(node.meta["val"]), len(self._block.args))
             except CompileError as error:
                 error.argument = name
                 error.location = error.location or _text(self._place)
@@ -63,7 +75,12 @@ class GraphImporter:
                 )
             place = innermost(node.meta.get("stack_trace")) or self._place
             try:
-                self._import_call(node, place)
+                try:
+                    self._import_call(node, place)
+                except UnsupportedError as error:
+                    if self._fallback is None:
+                        raise
+                    self._leave_to_pytorch(node, error, place)
             except CompileError as error:
                 error.operator = error.operator or str(node.target)
                 error.location = error.location or _text(place)
@@ -86,7 +103,26 @@ class GraphImporter:
         keep_large(self._block)
         self._block.add_op(ReturnOp(*self._results))
         types = [a.type for a in self._block.args], [r.type for r in self._results]
-        return ModuleOp([FuncOp("main", types, Region(self._block))])
+        return ModuleOp([*self._declared.values(), FuncOp("main", types, Region(self._block))])
+
+    def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
+        """Import a call that was refused for `error` as one that PyTorch computes."""
+        argument = f"{error.argument}: " if error.argument else ""
+        call, nodes, types = eager_call(node, argument + error.reason, _text(place))
+        operands = [self._values[n.name] for n in nodes]
+        key = call.key, tuple(v.type for v in operands if isinstance(v, SSAValue)), tuple(types)
+        if key not in self._declared:
+            name = call.stem + (f"_{len(self.eager)}" if call.stem in self.eager else "")
+            self._declared[key] = FuncOp.external(name, list(key[1]), types)
+            self._declared[key].attributes[EAGER] = StringAttr(call.operator)
+            self.eager[name] = call
+        op = CallOp(self._declared[key].sym_name.data, operands, types)  # pyright: ignore[reportArgumentType]
+        op.location = file_location(*place) if place else UnknownLoc()
+        mark(op, node)
+        self._block.add_op(op)
+        several = isinstance(node.meta["val"], tuple | list)
+        results = tuple(op.results) if several else op.results[0]
+        self._values[node.name] = (None, *op.results) if has_effects(node) else results
 
     def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
         target = node.target
@@ -95,8 +131,10 @@ class GraphImporter:
             assert isinstance(source, Node)
             assert isinstance(index, int)
             values = self._values[source.name]
-            self._values[node.name] = values if isinstance(values, SSAValue) else values[index]
+            self._values[node.name] = values[index] if isinstance(values, tuple) else values
             return
+        if self._fallback and touches_complex(node):
+            raise UnsupportedError("complex numbers are not supported")
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
         name = overload_name(target)
@@ -113,6 +151,8 @@ class GraphImporter:
             op = OPS[name](arguments, types)
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
+        if self._fallback:
+            _try_to_decompose(op)
         op.location = file_location(*place) if place else UnknownLoc()
         mark(op, node)
         self._block.add_op(op)
@@ -137,6 +177,13 @@ class GraphImporter:
         if value is None or isinstance(value, bool | int | float | str | Attribute):
             return value
         raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
+
+
+def _try_to_decompose(op: AtenOp) -> None:
+    """Raise UnsupportedError if `op` would be refused later."""
+    made, _ = decompose(op)
+    for other in reversed(made):
+        other.drop_all_references()
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:

@@ -70,6 +70,11 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
     targets = sorted({p.compilation.target for p in programs.values()})
     if len(targets) != 1:
         raise ArtefactError(f"the programs of an artefact have one target, not {len(targets)}", location=str(path))
+    for name, program in programs.items():
+        if program.captured.eager:
+            operator = next(iter(program.captured.eager.values())).operator
+            reason = f"{operator} is left to PyTorch, and an artefact holds nothing but data and kernels"
+            raise ArtefactError(f"program {name!r}: {reason}", location=str(path))
     tensors = _Tensors()
     files: dict[str, bytes] = {}
     described: dict[str, object] = {}

@@ -17,7 +17,7 @@ class InlineCallsPass(ModulePass):
 
     What: the ops of the callee are copied in place of the call, with the operands for the arguments and what it
     returns for the results. Works at every level; functions called from inside are inlined first. Recursion is
-    refused.
+    refused; calls of what PyTorch computes (`torch.eager`) stay.
     Why: whatever runs a program wants one order of launches, in which scratch memory can be shared.
     Why here: at the end of the host side of the kernel level. By then a layer has been compiled once, and copying a
     handful of launches costs nothing.

@@ -20,7 +20,7 @@ from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shar
 from .tile_to_kernel import accesses, rings, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
-from .tile_to_kernel.host import lower_host
+from .tile_to_kernel.host import lower_declaration, lower_host
 from .tile_to_kernel.matrices import lower_mma
 from .tile_to_kernel.places import Places
 
@@ -57,7 +57,8 @@ class LowerTileToKernelPass(ModulePass):
                 op.body.block.insert_op_before(_Kernel(k).lower(), k)
         launchable = {k.sym_name.data for k in kernels if 0 not in k.grid_shape}
         for main in [f for f in op.ops if isinstance(f, func.FuncOp)]:
-            op.body.block.insert_op_before(lower_host(main, launchable), main)
+            new = lower_declaration(main) if main.is_declaration else lower_host(main, launchable)
+            op.body.block.insert_op_before(new, main)
             main.detach()
             main.erase()
         for k in kernels:

@@ -10,12 +10,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import DeplodockError
 from . import model_commands
+
+if TYPE_CHECKING:
+    from ..frontend.capture import CapturedProgram
+    from ..frontend.fallback import Fallback
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
@@ -28,6 +32,7 @@ def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
         ),
         click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
+        click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
         click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
         click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -56,6 +61,7 @@ def compile(
     file: str | None,
     code: str | None,
     target: str,
+    fallback: Fallback,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -73,6 +79,8 @@ def compile(
     MODEL is a language model: a name on the hub, a folder or a configuration file. Its structure is compiled, without
     weights, for reading a prompt and for single tokens.
     """
+    if fallback and (model_commands.is_model(file) or model_commands.is_artefact(file)):
+        raise click.UsageError("--fallback is for a program, not for a MODEL or an ARTEFACT")
     if model_commands.is_model(file):
         return model_commands.compile_model(
             str(file),
@@ -86,7 +94,8 @@ def compile(
         )
     from . import reports
 
-    program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
+    program = reports.load(file, code, target, seed, fallback, diffs_to=sys.stdout if verbose > 1 else None)
+    _tell_what_is_left(program.captured)
     if print_pipeline:
         text = program.compilation.pipeline(ir) + "\n"
     elif emit:
@@ -109,6 +118,7 @@ def run(
     file: str | None,
     code: str | None,
     target: str,
+    fallback: Fallback,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -121,13 +131,16 @@ def run(
 
     An ARTEFACT is run on random inputs and compared with the reference.
     """
+    if fallback and model_commands.is_artefact(file):
+        raise click.UsageError("--fallback is for a program, not for an ARTEFACT")
     if model_commands.is_artefact(file):
         return model_commands.run_artefact(
             str(file), weights=weights, executor=executor, seed=seed, target=None, as_json=as_json
         )
     from . import reports
 
-    program = reports.load(file, code, target, seed, diffs_to=sys.stdout if verbose > 1 else None)
+    program = reports.load(file, code, target, seed, fallback, diffs_to=sys.stdout if verbose > 1 else None)
+    _tell_what_is_left(program.captured)
     outcome = reports.run(program, executor)
     if bench:
         outcome["bench"] = reports.bench(program)
@@ -151,6 +164,12 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(model_commands.generate)
+
+
+def _tell_what_is_left(captured: CapturedProgram) -> None:
+    """Say on stderr what of a program is left to PyTorch."""
+    for call in captured.eager.values():
+        click.echo(f"deplodock: note: {call}", err=True)
 
 
 def _write(text: str, output: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,6 +15,7 @@ from ..frontend.comparison import Difference, compare, tolerances
 from ..frontend.compilation import Compilation
 from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
+from ..frontend.fallback import Fallback, FallbackWarning
 from ..frontend.saved import SavedProgram
 from ..passes.planning.work import Work, count_work
 from ..passes.running import PrintChanges
@@ -31,15 +33,29 @@ class Loaded:
     compilation: Compilation
 
 
-def load(file: str | None, code: str | None, target: str, seed: int, diffs_to: TextIO | None = None) -> Loaded:
-    """Evaluate, seeded, what `-c` or the file says and capture it; `diffs_to` gets every pass that changes the IR."""
+def load(
+    file: str | None,
+    code: str | None,
+    target: str,
+    seed: int,
+    fallback: Fallback = None,
+    diffs_to: TextIO | None = None,
+) -> Loaded:
+    """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
+
+    `diffs_to` gets every pass that changes the IR.
+    """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
     torch.manual_seed(seed)
     program = evaluate(code) if code is not None else load_file(str(file))
-    captured = capture(program.function, program.args, program.kwargs, names=program.names, place=program.place)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        captured = capture(
+            program.function, program.args, program.kwargs, names=program.names, place=program.place, fallback=fallback
+        )
     observers = [] if diffs_to is None else [_Diffs(diffs_to)]
-    return Loaded(program, captured, Compilation(captured.module, target, observers))
+    return Loaded(program, captured, Compilation(captured.module, target, observers, eager=captured.eager))
 
 
 class _Diffs(PrintChanges):
@@ -113,6 +129,7 @@ def summary(loaded: Loaded) -> str:
             f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP, predicted {k['predicted_seconds'] * 1e6:.1f} us"
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
+    lines += [str(call) for call in compilation.eager.values()]
     lines += [str(r) for r in compilation.remarks]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
     return "".join(f"{line}\n" for line in lines)
@@ -137,6 +154,7 @@ def as_json(loaded: Loaded, level: str) -> dict[str, Any]:
         "text": compilation.text(level),
         "kernels": kernels(loaded),
         "remarks": [str(r) for r in compilation.remarks],
+        "left_to_pytorch": [str(call) for call in compilation.eager.values()],
     }
 
 

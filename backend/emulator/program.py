@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import ExecutionError
-from ..launch_plan import Buffer, Launch, LaunchPlan
+from ..interpreter.eager import Eager
+from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from .build import build, build_standalone
 from .host_text import kernel_names, source_name
 
@@ -56,10 +57,10 @@ class Report:
 
 
 def run_cuda_on_cpu(
-    source: str, plan: LaunchPlan, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1)
+    source: str, plan: LaunchPlan, args: Sequence[np.ndarray], seeds: Sequence[int] = (0, 1), eager: Eager | None = None
 ) -> tuple[list[np.ndarray], list[Report]]:
-    """Compile a printed program for the host and run it: `EmulatedProgram(source, plan).run(args, seeds)`."""
-    return EmulatedProgram(source, plan).run(args, seeds)
+    """Compile a printed program for the host and run it, as `EmulatedProgram` does."""
+    return EmulatedProgram(source, plan, eager=eager).run(args, seeds)
 
 
 def run_standalone_on_cpu(source: str) -> subprocess.CompletedProcess[str]:
@@ -85,8 +86,12 @@ class EmulatedModule:
 class EmulatedProgram:
     """A printed program with its plan, ready to run on the host."""
 
-    def __init__(self, source: str, plan: LaunchPlan, module: EmulatedModule | None = None) -> None:
-        """`module` is what `compile_many` gave for this source; without it the source is compiled alone."""
+    def __init__(
+        self, source: str, plan: LaunchPlan, module: EmulatedModule | None = None, eager: Eager | None = None
+    ) -> None:
+        """`module` is what `compile_many` gave for this source; without it the source is compiled alone. `eager`
+        computes the functions that are left to PyTorch."""
+        self.eager = eager or {}
         self.plan = plan
         self.module = module or compile_many([source])[0]
         missing = [x.kernel for x in plan.launches if x.kernel not in kernel_names(source)]
@@ -125,7 +130,10 @@ class EmulatedProgram:
             ids = [library.new_buffer(b, args[i] if i < plan.inputs else None) for i, b in enumerate(plan.buffers)]
             reports: list[Report] = []
             completed = True
-            for launch in plan.launches:
+            for launch in plan.steps:
+                if isinstance(launch, EagerStep):
+                    library.call(launch, self.eager, plan.buffers, ids)
+                    continue
                 completed = library.launch(self.module, launch, plan.buffers, ids, seed)
                 reports += library.take_reports(self.module, launch.kernel)
                 if not completed:
@@ -192,9 +200,22 @@ class _Library:
         stopped = self.c.emu_launch(call, grid, threads, launch.shared, numbers, names, count, seed, ACCESS_LIMIT)
         return not stopped
 
+    def call(self, step: EagerStep, eager: Eager, buffers: Sequence[Buffer], ids: list[int]) -> None:
+        """Let PyTorch compute a step: its results are new buffers with contents, in place of those that wait for it."""
+        if step.function not in eager:
+            raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+        results = eager[step.function]([self.read(ids[i], buffers[i]) for i in step.inputs])
+        for i, result in zip(step.outputs, results, strict=True):
+            buffer, data = buffers[i], np.asarray(result)
+            if data.dtype != buffer.numpy_dtype or data.shape != buffer.shape:
+                given = f"{data.dtype}{list(data.shape)}"
+                raise ExecutionError(f"PyTorch gives {given}, not {buffer.dtype}{list(buffer.shape)}")
+            ids[i] = self.new_buffer(buffer, data)
+
     def unwritten(self, plan: LaunchPlan, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
-        for i in range(plan.inputs, plan.arguments):
+        given = {i for step in plan.eager for i in step.outputs}
+        for i in [i for i in range(plan.inputs, plan.arguments) if i not in given]:
             first = ctypes.c_uint64()
             if count := self.c.emu_buffer_unwritten(ids[i], ctypes.byref(first)):
                 text = f"{count} elements of {plan.buffers[i].name}, from element {first.value} on, are never written"

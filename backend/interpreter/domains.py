@@ -16,6 +16,7 @@ import numpy as np
 from xdsl.dialects.builtin import (
     AnyFloat,
     BFloat16Type,
+    ComplexType,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -50,6 +51,8 @@ def numpy_dtype(element: Attribute) -> np.dtype[Any]:
         if width in (8, 16, 32, 64):
             letter = "u" if element.signedness.data == Signedness.UNSIGNED else "i"
             return np.dtype(f"{letter}{width // 8}")
+    if isinstance(element, ComplexType):  # which only PyTorch computes on
+        return np.dtype(np.complex128 if isinstance(element.element_type, Float64Type) else np.complex64)
     found = _FLOATS.get(type(element))
     if found is None:
         raise ExecutionError(f"no execution of element type {element}")

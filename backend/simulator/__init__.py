@@ -18,6 +18,7 @@ from xdsl.ir import Attribute
 
 from ...errors import ExecutionError
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
+from ..interpreter.eager import Eager
 from ..interpreter.payload import PayloadFunctions
 from ..interpreter.running import Position, check_arguments, main_function, make_domain
 from .launching import HostFunctions
@@ -44,11 +45,13 @@ def simulate(
     max_blocks: int | None = None,
     domain: str | TypedDomain = "typed",
     shadows: bool = True,
+    eager: Eager | None = None,
 ) -> SimulationResult:
     """Run `@main` of a program at the kernel level: its first arguments are `args`, the rest its results.
 
     With `max_blocks` only that many blocks of each launch run, and results may stay unwritten; without `shadows` shared
-    memory is not watched for races and reads of what was never written, which is faster. A mistake of the program
+    memory is not watched for races and reads of what was never written, which is faster. `eager` computes the functions
+    that are left to PyTorch. A mistake of the program
     is a finding in the report (`report.raise_errors()` makes it an error), not an exception; a program that cannot be
     run at all, or arguments that do not fit, raise ExecutionError.
     """
@@ -68,9 +71,9 @@ def simulate(
     interpreter.register_implementations(FuncFunctions())
     interpreter.register_implementations(PayloadFunctions(scalars))
     interpreter.register_implementations(threads)
-    host = HostFunctions(scalars, threads, report)
+    host = HostFunctions(scalars, threads, report, eager or {})
     host.max_blocks, host.shadowed = max_blocks, shadows
-    interpreter.register_implementations(host)
+    interpreter.register_implementations(host, override=True)
     with position.located():
         interpreter.call_op(main, (*buffers, *results))
     for i, result in enumerate(results):

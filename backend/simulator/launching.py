@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
 
 from ...dialects import kernel
+from ...dialects.calls import eager_results, is_eager
 from ...dialects.payload import shape_of
 from ...errors import ExecutionError
 from ..interpreter.domains import TypedDomain, numpy_dtype
+from ..interpreter.eager import Eager, call_eager
 from .copies import Copies
 from .machine import Machine
 from .memory import GlobalBuffer, Shadow, SharedBuffer, poison
@@ -24,9 +27,10 @@ MAX_ELEMENTS = 1 << 22
 
 @register_impls
 class HostFunctions(InterpreterFunctions):
-    """`@main`: buffers and launches, one after another."""
+    """`@main`: buffers and launches, one after another, and calls of what PyTorch computes."""
 
-    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report) -> None:
+    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report, eager: Eager) -> None:
+        self.eager = eager
         self.domain = domain
         self.threads = threads
         self.report = report
@@ -39,53 +43,70 @@ class HostFunctions(InterpreterFunctions):
         assert isinstance(t, MemRefType)
         return (GlobalBuffer.empty(self.domain, tuple(t.get_shape()), t.element_type),)  # pyright: ignore
 
+    @impl(func.CallOp)
+    def call(self, interpreter: Interpreter, op: func.CallOp, args: PythonValues) -> PythonValues:
+        callee = interpreter.get_op_for_symbol(op.callee)
+        if not isinstance(callee, func.FuncOp) or not is_eager(callee):
+            return interpreter.call_op(op.callee, args)
+        buffers: list[GlobalBuffer] = list(args)
+        split = len(buffers) - eager_results(callee)
+        inputs = [b.data.reshape(b.shape) for b in buffers[:split]]
+        types = callee.function_type.inputs.data[split:]
+        for buffer, result in zip(buffers[split:], call_eager(callee, self.eager, inputs, types), strict=True):
+            buffer.data[...] = self.domain.encode(result, buffer.element).reshape(-1)
+            if buffer.written is not None:
+                buffer.written[...] = True
+        return ()
+
     @impl(kernel.LaunchOp)
     def launch(self, interpreter: Interpreter, op: kernel.LaunchOp, args: PythonValues) -> PythonValues:
-        func = check_kernel(interpreter.get_op_for_symbol(op.kernel))
-        if [a.type for a in func.body.block.args] != [b.type for b in op.buffers]:
-            raise ExecutionError(f"@{func.sym_name.data} takes other buffers")
+        callee = check_kernel(interpreter.get_op_for_symbol(op.kernel))
+        if [a.type for a in callee.body.block.args] != [b.type for b in op.buffers]:
+            raise ExecutionError(f"@{callee.sym_name.data} takes other buffers")
         buffers: list[GlobalBuffer] = list(args)
         for buffer in buffers:
             buffer.writer = None
-        counts = KernelCounts(func.sym_name.data)
+        counts = KernelCounts(callee.sym_name.data)
         self.report.launches.append(counts)
-        blocks = func.grid.data if self.max_blocks is None else min(func.grid.data, self.max_blocks)
+        blocks = callee.grid.data if self.max_blocks is None else min(callee.grid.data, self.max_blocks)
         counts.blocks = blocks
-        step = batch_size(func)
+        step = batch_size(callee)
         for first in range(0, blocks, step):
             machine = Machine(
                 self.domain,
                 self.report,
                 counts,
                 np.arange(first, min(first + step, blocks), dtype=np.int64),
-                func.threads,
+                callee.threads,
                 first == 0,
                 self.shadowed,
                 {id(b): i for i, b in enumerate(buffers)},
             )
-            place_shared(machine, func)
+            place_shared(machine, callee)
             outer = getattr(self.threads, "machine", None)
             self.threads.machine, self.threads.copies = machine, Copies()
-            interpreter.run_ssacfg_region(func.body, tuple(buffers), func.sym_name.data)
+            interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
             if outer is not None:
                 self.threads.machine = outer
         return ()
 
 
-def batch_size(func: kernel.FuncOp) -> int:
+def batch_size(function: kernel.FuncOp) -> int:
     """How many blocks run at once without very large arrays."""
-    widest = max((math.prod(shape_of(r.type)) for op in func.walk() for r in op.results), default=1)
-    shared = sum(op.result.type.get_shape()[0] for op in func.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
-    return max(1, MAX_ELEMENTS // max(func.threads * widest, shared))
+    widest = max((math.prod(shape_of(r.type)) for op in function.walk() for r in op.results), default=1)
+    shared = sum(op.result.type.get_shape()[0] for op in function.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
+    return max(1, MAX_ELEMENTS // max(function.threads * widest, shared))
 
 
-def place_shared(machine: Machine, func: kernel.FuncOp) -> None:
+def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
     """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
-    ops = [op for op in func.walk() if isinstance(op, kernel.SharedOp)]
+    ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
     end = max((op.offset.data + _bytes(op) for op in ops if op.offset is not None), default=0)
-    if func.shared is not None and end > func.shared.data:
+    if function.shared is not None and end > function.shared.data:
         last = next(op for op in ops if op.offset is not None and op.offset.data + _bytes(op) == end)
-        machine.report.add("out-of-bounds", last, f"ends at byte {end} of {func.shared.data} bytes of shared memory")
+        machine.report.add(
+            "out-of-bounds", last, f"ends at byte {end} of {function.shared.data} bytes of shared memory"
+        )
     cell = min((_itemsize(op) for op in ops), default=1)
     cell = math.gcd(cell, *(op.offset.data for op in ops if op.offset is not None)) or 1
     blocks = len(machine.numbers)

@@ -19,6 +19,8 @@ def poison(domain: TypedDomain, element: Attribute) -> Array:
     if is_float(element):
         return domain.constant(float("nan"), element)
     dtype = numpy_dtype(element)
+    if dtype.kind == "c":
+        return np.asarray(np.nan, dtype)
     return np.asarray(True) if dtype == np.bool_ else np.asarray(np.iinfo(dtype).max // 3, dtype)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import IntegerAttr, MemRefType, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ...dialects import kernel, tile
+from ...dialects.calls import EAGER_RESULTS
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type, shape_of
 from ...errors import CompileError
@@ -17,6 +18,16 @@ from ...errors import CompileError
 def buffer_type(t: Attribute) -> MemRefType[Attribute]:
     """The buffer that holds a tensor."""
     return MemRefType(element_type(t), shape_of(t))
+
+
+def lower_declaration(function: func.FuncOp) -> func.FuncOp:
+    """A function without a body on buffers: its results become trailing arguments."""
+    inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
+    new = func.FuncOp.external(function.sym_name.data, [buffer_type(t) for t in (*inputs, *outputs)], [])
+    new.attributes.update(function.attributes)
+    new.attributes[EAGER_RESULTS] = IntegerAttr(len(outputs), i64)
+    new.location = function.location
+    return new
 
 
 def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:

@@ -58,3 +58,24 @@ func.func @main() {
   func.call @elsewhere() : () -> ()
   func.return
 }
+
+// -----
+
+// What PyTorch computes is called where it stood, also from inside of another function.
+// CHECK: func.func private @eager_inverse(memref<4xf32>, memref<4xf32>) -> () attributes {torch.eager = "aten.inverse"
+// CHECK-LABEL: func.func @main(
+// CHECK-NEXT: %[[T:.*]] = kernel.alloc
+// CHECK-NEXT: func.call @eager_inverse(%x, %[[T]])
+// CHECK-NEXT: func.call @eager_inverse(%[[T]], %y)
+// CHECK-NEXT: func.return
+func.func private @eager_inverse(memref<4xf32>, memref<4xf32>) attributes {torch.eager = "aten.inverse", torch.eager_results = 1 : i64}
+func.func private @layer(%x: memref<4xf32>, %y: memref<4xf32>) {
+  func.call @eager_inverse(%x, %y) : (memref<4xf32>, memref<4xf32>) -> ()
+  func.return
+}
+func.func @main(%x: memref<4xf32>, %y: memref<4xf32>) {
+  %t = kernel.alloc : memref<4xf32>
+  func.call @layer(%x, %t) : (memref<4xf32>, memref<4xf32>) -> ()
+  func.call @eager_inverse(%t, %y) : (memref<4xf32>, memref<4xf32>) -> ()
+  func.return
+}

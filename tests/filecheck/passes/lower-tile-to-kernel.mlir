@@ -153,3 +153,16 @@ tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, 
   %d_1 = tile.convert_layout %d : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
   tile.store %d_1, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<32x32xbf16, #layout1>, memref<32x32xbf16>
 }
+
+// -----
+
+// The results of a function that PyTorch computes are its trailing buffers.
+// CHECK: func.func private @eager_qr(memref<4xf32>, memref<4xf32>, memref<2xf32>) -> () attributes {torch.eager = "aten.qr", torch.eager_results = 2 : i64}
+// CHECK-LABEL: func.func @main(%x: memref<4xf32>, %out: memref<2xf32>) {
+// CHECK-NEXT: %[[Q:.*]] = kernel.alloc : memref<4xf32>
+// CHECK-NEXT: func.call @eager_qr(%x, %[[Q]], %out) : (memref<4xf32>, memref<4xf32>, memref<2xf32>) -> ()
+func.func private @eager_qr(tensor<4xf32>) -> (tensor<4xf32>, tensor<2xf32>) attributes {torch.eager = "aten.qr"}
+func.func @main(%x: tensor<4xf32>) -> tensor<2xf32> {
+  %0, %1 = func.call @eager_qr(%x) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<2xf32>)
+  func.return %1 : tensor<2xf32>
+}
