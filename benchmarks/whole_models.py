@@ -19,12 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from xdsl.dialects.func import FuncOp
-
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin, nvrtc_version
-from deplodock.dialects.tile import LaunchOp
 from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.compile_model import launches_of_layers
 from deplodock.frontend.models import build_model, cache_shape, capture_step, config_dtype, load_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,12 +61,6 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
         result["spilling_kernels"] = sorted(k for k, use in compiled.kernels.items() if use.spills)
         result["warnings"] = list(compiled.warnings)
     return result
-
-
-def launches_of_layers(compilation: Compilation) -> list[int]:
-    """The launches of every kind of layer."""
-    functions = [f for f in compilation.at("tile").ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
-    return [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in functions]
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:

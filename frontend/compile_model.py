@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from ..passes.running import Observer
+from ..passes.inline_calls import InlineCallsPass
+from ..passes.pipelines import parse_passes
+from ..passes.running import Observer, run_passes
 from .capture import CapturedProgram
 from .compilation import Compilation
 from .models import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
@@ -63,15 +65,11 @@ def compile_model(
 
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
     """Of every step its kernels and launches, and the launches of every kind of layer."""
-    from xdsl.dialects.func import FuncOp
-
     from ..backend.launch_plan import make_plan
-    from ..dialects.tile import LaunchOp
 
     found: list[dict[str, Any]] = []
     for phase, compilation in compiled.compilations.items():
         plan = make_plan(compilation.at("kernel"))
-        layers = [f for f in compilation.at("tile").ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
         found.append(
             {
                 "phase": phase,
@@ -79,9 +77,22 @@ def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
                 "context": compiled.plan.caches.context,
                 "kernels": len({x.kernel for x in plan.launches}),
                 "launches": len(plan.launches),
-                "launches_per_layer": [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in layers],
+                "launches_per_layer": launches_of_layers(compilation),
                 "scratch_bytes": plan.scratch_bytes,
                 "pass_seconds": sum(s for _, s in compilation.seconds),
             }
         )
     return found
+
+
+def launches_of_layers(compilation: Compilation) -> list[int]:
+    """The launches of every kind of repeated part of a program."""
+    from xdsl.dialects.func import FuncOp
+
+    from ..dialects.kernel import LaunchOp
+
+    module = compilation.at("tile").clone()
+    passes = [p for p in parse_passes("tile-to-kernel") if not isinstance(p, InlineCallsPass)]
+    run_passes(compilation.ctx, module, passes)
+    layers = [f for f in module.ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
+    return [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in layers]

@@ -36,6 +36,7 @@ OWN_PASSES = {
     "place-barriers": ".place_barriers:PlaceBarriersPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
     "plan-schedules": ".plan_schedules:PlanSchedulesPass",
+    "share-launches": ".share_launches:ShareLaunchesPass",
     "simplify-index-maps": ".simplify_index_maps:SimplifyIndexMapsPass",
     "split-dimensions": ".split_dimensions:SplitDimensionsPass",
     "split-reductions": ".split_reductions:SplitReductionsPass",

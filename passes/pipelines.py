@@ -26,8 +26,8 @@ PIPELINES = {
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,tile-pipeline-loads,check-border{level=tile}",
-    "tile-to-kernel": "lower-tile-to-kernel,inline-calls,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
-    "check-border{level=kernel}",
+    "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
+    "share-launches,dce,inline-calls,check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
@@ -19,6 +20,7 @@ from ..frontend.fallback import Fallback, FallbackWarning
 from ..frontend.saved import SavedProgram
 from ..passes.planning.work import Work, count_work
 from ..passes.running import PrintChanges
+from ..passes.share_launches import parts_of
 
 if TYPE_CHECKING:
     from ..dialects.kernel import FuncOp
@@ -96,6 +98,11 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
     launches, names = Counter(launched(loaded)), kernel_names(compilation.at("kernel"))
     functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
     works = {f"k{i}": w for i, w in enumerate(count_work(compilation.scheduled()))}
+
+    def work(f: FuncOp) -> Work:
+        """The work of a kernel, which may stand for several nests."""
+        return reduce(Work.__add__, (works[name] for name in parts_of(f)))
+
     return [
         {
             "name": names[f.sym_name.data],
@@ -108,7 +115,7 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
             "predicted_seconds": _times(loaded, w, f),
         }
         for f in functions
-        for w in [works[f.sym_name.data]]
+        for w in [work(f)]
     ]
 
 

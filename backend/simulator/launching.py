@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
+from xdsl.ir import Operation
 
-from ...dialects import kernel
+from ...dialects import kernel, payload
 from ...dialects.calls import eager_results, is_eager
+from ...dialects.kernel_ranges import constant_index
 from ...dialects.payload import shape_of
 from ...errors import ExecutionError
 from ..interpreter.domains import TypedDomain, numpy_dtype
@@ -70,13 +74,12 @@ class HostFunctions(InterpreterFunctions):
         self.report.launches.append(counts)
         blocks = callee.grid.data if self.max_blocks is None else min(callee.grid.data, self.max_blocks)
         counts.blocks = blocks
-        step = batch_size(callee)
-        for first in range(0, blocks, step):
+        for first, last in batches(callee, blocks):
             machine = Machine(
                 self.domain,
                 self.report,
                 counts,
-                np.arange(first, min(first + step, blocks), dtype=np.int64),
+                np.arange(first, last, dtype=np.int64),
                 callee.threads,
                 first == 0,
                 self.shadowed,
@@ -89,6 +92,29 @@ class HostFunctions(InterpreterFunctions):
             if outer is not None:
                 self.threads.machine = outer
         return ()
+
+
+def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
+    """The first blocks of a kernel in ranges that run at once. Where the blocks from some number on do something else
+    than those before, a range ends, so that all blocks of a range go the same way."""
+    cuts = sorted(
+        {0, blocks, *(n for op in function.body.ops if (n := _decided_by_block(op)) is not None and n < blocks)}
+    )
+    step = batch_size(function)
+    for start, end in pairwise(cuts):
+        for first in range(start, end, step):
+            yield first, min(first + step, end)
+
+
+def _decided_by_block(op: Operation) -> int | None:
+    """The number of the first block that goes the other way at the conditional `op`, if that is what decides."""
+    condition = op.cond.owner if isinstance(op, scf.IfOp) else None
+    if not isinstance(condition, payload.CmpOp) or condition.predicate.data != "lt":
+        return None
+    block = condition.lhs.owner
+    if not isinstance(block, kernel.IdOp) or block.kind.data != kernel.Id.BLOCK:
+        return None
+    return constant_index(condition.rhs)
 
 
 def batch_size(function: kernel.FuncOp) -> int:

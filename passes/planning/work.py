@@ -34,6 +34,10 @@ class Work:
         """Bytes moved in both directions."""
         return self.read + self.written
 
+    def __add__(self, other: Work) -> Work:
+        """The work of two nests, each by itself."""
+        return Work(self.read + other.read, self.written + other.written, self.flops + other.flops)
+
 
 @dataclass(frozen=True)
 class Counted:
