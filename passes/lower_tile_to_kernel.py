@@ -23,6 +23,7 @@ from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
 from .tile_to_kernel.matrices import lower_mma
 from .tile_to_kernel.places import Places
+from .tile_to_kernel.warpgroups import lower_wgmma
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,8 @@ class _Kernel:
         else:
             held = linear_of(op.lhs.type) is not None
             left = self.layout(op.lhs) if held else layout_in_shared(op.lhs)
-            new = lower_mma(self.out, op, *values, (left, right, acc))
+            lower = lower_wgmma if op.atom.data == "wgmma" else lower_mma
+            new = lower(self.out, op, *values, (left, right, acc))
         self.define(op.result, new)
 
     def lower_convert(self, op: tile.ConvertLayoutOp) -> None:

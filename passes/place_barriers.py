@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from xdsl.context import Context
 from xdsl.dialects import scf
@@ -11,12 +11,21 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
-from ..dialects.kernel import AsyncCommitOp, AsyncWaitOp, BarrierOp, CopyAsyncOp, FuncOp
+from ..dialects.kernel import (
+    AsyncCommitOp,
+    AsyncWaitOp,
+    BarrierOp,
+    CopyAsyncOp,
+    FenceAsyncOp,
+    FuncOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+)
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.locations import copy_location, location_text
 from ..errors import CompileError
 from .remarks import emit_remark
-from .shared_accesses import Access, Renaming, access_of, renamings
+from .shared_accesses import Access, Renaming, accesses_of, renamings
 
 OLDEST = 64
 """Groups of copies older than this are not told apart."""
@@ -25,22 +34,26 @@ OLDEST = 64
 @dataclass
 class State:
     """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
-    copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one."""
+    copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one;
+    `unfenced` the writes of threads that the asynchronous proxy does not see yet."""
 
     pending: dict[Access, None] = field(default_factory=dict[Access, None])
     flying: dict[Access, int] = field(default_factory=dict[Access, int])
+    unfenced: dict[Access, None] = field(default_factory=dict[Access, None])
 
     def joined(self, other: State) -> State:
         """What may have happened if either has."""
         flying = dict(self.flying)
         for access, age in other.flying.items():
             flying[access] = min(age, flying.get(access, age))
-        return State({**self.pending, **other.pending}, flying)
+        return State({**self.pending, **other.pending}, flying, {**self.unfenced, **other.unfenced})
 
     def covers(self, other: State) -> bool:
         """Whether everything in `other` is in here."""
-        return other.pending.keys() <= self.pending.keys() and all(
-            a in self.flying and self.flying[a] <= age for a, age in other.flying.items()
+        return (
+            other.pending.keys() <= self.pending.keys()
+            and other.unfenced.keys() <= self.unfenced.keys()
+            and all(a in self.flying and self.flying[a] <= age for a, age in other.flying.items())
         )
 
     def renamed(self, slots: Renaming) -> State:
@@ -49,7 +62,11 @@ class State:
         for access, age in self.flying.items():
             new = access.renamed(slots)
             flying[new] = min(age, flying.get(new, age))
-        return State({a.renamed(slots): None for a in self.pending}, flying)
+        return State(
+            {a.renamed(slots): None for a in self.pending},
+            flying,
+            {a.renamed(slots): None for a in self.unfenced},
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,8 @@ class PlaceBarriersPass(ModulePass):
     all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start; one
     that only reads shared memory waits once, in front of it. An asynchronous copy is a write in the place where its
     thread has waited for it; to meet it earlier is an error, which no barrier could mend. Slots of a ring are apart
-    where a loop only lets them change places.
+    where a loop only lets them change places. In front of a product of warpgroups that reads what threads stored, each
+    thread also orders its stores before asynchronous readers (`kernel.fence_async`).
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 
@@ -82,7 +100,7 @@ class PlaceBarriersPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for func in op.body.ops:
             if isinstance(func, FuncOp):
-                placement = _Placement()
+                placement = _Placement(func)
                 placement.block(func.body.block, State())
                 placement.insert()
                 if placement.accesses and not placement.before:
@@ -92,33 +110,37 @@ class PlaceBarriersPass(ModulePass):
 class _Placement:
     """Walks one kernel and decides in front of which operations threads wait; counts the accesses that it sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, func: FuncOp) -> None:
         self.accesses = 0
         self.before: dict[Operation, None] = {}
+        self.fences: dict[Operation, None] = {}
+        self.multiplied = [a for o in func.body.walk() if isinstance(o, WgmmaOp) for a in accesses_of(o)]
 
     def insert(self) -> None:
         """Insert the barriers."""
         for op in self.before:
-            barrier = BarrierOp()
-            copy_location(op, (barrier,))
+            made = [*([FenceAsyncOp()] if op in self.fences else []), BarrierOp()]
+            copy_location(op, made)
+            while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
+                op = op.prev_op
             assert op.parent is not None
-            op.parent.insert_op_before(barrier, op)
+            op.parent.insert_ops_before(made, op)
 
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
         for op in block.ops:
             if isinstance(op, BarrierOp):
-                state = State({}, state.flying)
+                state = replace(state, pending={})
             elif isinstance(op, AsyncCommitOp):
-                state = State(state.pending, {a: min(age + 1, OLDEST) for a, age in state.flying.items()})
+                state = replace(state, flying={a: min(age + 1, OLDEST) for a, age in state.flying.items()})
             elif isinstance(op, AsyncWaitOp):
-                state = _arrived(op, state)
+                state = self._arrived(op, state)
             elif isinstance(op, scf.ForOp):
                 state = self._loop(op, state)
             elif op.regions:
                 state = self._conditional(op, state)
-            elif (access := access_of(op)) is not None:
-                state = self._meet(op, [access], state)
+            elif found := accesses_of(op):
+                state = self._meet(op, found, state)
         return state
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
@@ -130,13 +152,30 @@ class _Placement:
                     operator=op.name,
                     location=location_text(op),
                 )
-        pending = state.pending
-        if any(a.conflicts(p) for a in accesses for p in pending):
+        pending, unfenced = state.pending, state.unfenced
+        unseen = any(a.conflicts(p) for a in accesses for p in unfenced) and self._multiplies(op)
+        if unseen or any(a.conflicts(p) for a in accesses for p in pending):
             self.before[op] = None
-            pending = {}
+            if unfenced:
+                self.fences[op] = None
+            pending, unfenced = {}, {}
         if isinstance(op, CopyAsyncOp):
-            return State(pending, {**state.flying, **dict.fromkeys(accesses, -1)})
-        return State({**pending, **dict.fromkeys(accesses)}, state.flying)
+            return State(pending, {**state.flying, **dict.fromkeys(accesses, -1)}, unfenced)
+        writes = self._multiplied(a for a in accesses if a.writes)
+        return State({**pending, **dict.fromkeys(accesses)}, state.flying, {**unfenced, **writes})
+
+    def _multiplies(self, op: Operation) -> bool:
+        return any(isinstance(o, WgmmaOp) for o in op.walk())
+
+    def _multiplied(self, writes: Iterable[Access]) -> dict[Access, None]:
+        """Which of `writes` may be to operands of products of warpgroups, in whatever slot."""
+        return {a: None for a in writes if any(a.shares_memory(m) for m in self.multiplied)}
+
+    def _arrived(self, op: AsyncWaitOp, state: State) -> State:
+        """The state behind a wait: what has arrived is a write that only this thread sees yet."""
+        here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
+        flying = {a: age for a, age in state.flying.items() if a not in here}
+        return State({**state.pending, **here}, flying, {**state.unfenced, **self._multiplied(here)})
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
         inside = list(_accesses_inside(op))
@@ -144,9 +183,9 @@ class _Placement:
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
         to_first, to_next, to_after = renamings(op)
-        before, entry = dict(self.before), state.renamed(to_first)
+        before, fences, entry = dict(self.before), dict(self.fences), state.renamed(to_first)
         while True:  # what is decided holds for every iteration once the entry covers what an iteration leaves
-            self.before = dict(before)
+            self.before, self.fences = dict(before), dict(fences)
             leaving = self.block(op.body.block, entry)
             again = leaving.renamed(to_next)
             if entry.covers(again):
@@ -170,17 +209,9 @@ class _Placement:
         return self._meet(op, inside, state)
 
 
-def _arrived(op: AsyncWaitOp, state: State) -> State:
-    """The state behind a wait: what has arrived is a write that only this thread sees yet."""
-    here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
-    return State({**state.pending, **here}, {a: age for a, age in state.flying.items() if a not in here})
-
-
 def _accesses_inside(op: Operation) -> Iterator[Access]:
     for inner in op.walk():
-        access = access_of(inner)
-        if access is not None:
-            yield access
+        yield from accesses_of(inner)
 
 
 def _runs(op: scf.ForOp) -> bool:

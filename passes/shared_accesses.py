@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects import scf
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ..dialects.kernel import LoadOp, SharedOp, SlotOp, StoreOp, is_shared
@@ -13,6 +14,7 @@ from ..dialects.kernel_access import memory_bytes, shape_of_memory
 from ..dialects.kernel_async import CopyAsyncOp
 from ..dialects.kernel_matrix import LdMatrixOp
 from ..dialects.kernel_ranges import constant_index
+from ..dialects.kernel_wgmma import WgmmaOp
 from ..dialects.locations import location_text
 from ..errors import CompileError
 
@@ -40,8 +42,12 @@ class Access:
 
     def touches(self, other: Access) -> bool:
         """Whether the two may meet in a byte."""
+        return self.shares_memory(other) and not (self.buffer is other.buffer and _are_apart(self, other))
+
+    def shares_memory(self, other: Access) -> bool:
+        """Whether the buffers of the two overlap, whatever the slots."""
         if self.buffer is other.buffer:
-            return not _are_apart(self, other)
+            return True
         if self.start is None or other.start is None:
             return False
         return self.start < other.end and other.start < self.end
@@ -126,13 +132,17 @@ def slot_key(value: SSAValue) -> Slot:
     return value if number is None else number
 
 
-def access_of(op: Operation) -> Access | None:
-    """The access to shared memory that `op` makes, if it does. Raises CompileError for memory of unknown origin."""
+def accesses_of(op: Operation) -> list[Access]:
+    """The accesses to shared memory that `op` makes. Raises CompileError for memory of unknown origin."""
+    if isinstance(op, WgmmaOp):
+        return [_access(op, m) for m in (op.lhs, op.rhs) if isinstance(m.type, MemRefType)]
     memory = op.target if isinstance(op, CopyAsyncOp) else None
     if isinstance(op, LoadOp | StoreOp | LdMatrixOp):
         memory = op.memory
-    if memory is None or not is_shared(memory.type):
-        return None
+    return [] if memory is None or not is_shared(memory.type) else [_access(op, memory)]
+
+
+def _access(op: Operation, memory: SSAValue) -> Access:
     slot, size, buffer = None, 0, memory.owner
     if isinstance(buffer, SlotOp):
         slot, size = slot_key(buffer.offset), shape_of_memory(memory.type)[0]

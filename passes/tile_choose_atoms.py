@@ -16,7 +16,8 @@ from ..dialects.locations import copy_location
 from ..dialects.matrix_layouts import ATOM
 from ..dialects.payload import element_type, shape_of, with_element
 from ..dialects.schedule import ScheduleAttr
-from .layout_assignment.classes import Classes
+from ..dialects.warpgroup_layouts import warpgroup_accumulator
+from .layout_assignment.classes import Classes, TileClass
 from .narrow_factors import is_exact, widened_from
 from .remarks import emit_remark
 
@@ -30,11 +31,12 @@ PARTS = 3
 class TileChooseAtomsPass(ModulePass):
     """Give matrix products to the tensor cores where the schedule says so.
 
-    What: with `atom = mma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask then put
-    constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is declined, unless
-    the schedule has the permission `narrow = operands`; then it is rounded to the type of the other factor. With
-    `narrow = parts` it is split into three bf16 numbers, and there are three products. Products that share an
-    accumulator stay alike.
+    What: with `atom = mma` or `wgmma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask
+    then put constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is
+    declined, unless the schedule has the permission `narrow = operands`; then it is rounded to the type of the other
+    factor. With `narrow = parts` it is split into three bf16 numbers, and there are three products. Products that share
+    an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of another shape is one for `mma`
+    instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
     Why here: after contractions are found, and before layouts, which the atom decides.
@@ -55,12 +57,12 @@ class TileChooseAtomsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.atom.data == "mma":
-                choose(kernel, schedule.narrow.data)
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.atom.data != "fma":
+                choose(kernel, schedule.narrow.data, schedule.atom.data)
         dce(op)
 
 
-def choose(kernel: tile.KernelOp, permission: str) -> None:
+def choose(kernel: tile.KernelOp, permission: str, atom: str) -> None:
     """Put the products of `kernel` that can be onto tensor cores; `permission` is the schedule's `narrow`."""
     classes = Classes(kernel)
     for c in classes:
@@ -68,11 +70,20 @@ def choose(kernel: tile.KernelOp, permission: str) -> None:
             continue
         found = [(dot, operand_type(dot, permission)) for dot in c.dots]
         refused = next((why for _, why in found if isinstance(why, str)), None)
+        own = _atom_of(c, kernel.warps.data, atom)
         for dot, narrow in found:
             if refused is None and not isinstance(narrow, str):
-                (_rewrite_in_parts if permission == "parts" else _rewrite)(dot, narrow)
+                (_rewrite_in_parts if permission == "parts" else _rewrite)(dot, narrow, own)
             else:
                 emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
+
+
+def _atom_of(c: TileClass, warps: int, atom: str) -> str:
+    """The atom of the products that share an accumulator, if they are on tensor cores."""
+    if atom == "wgmma" and isinstance(why := warpgroup_accumulator(c.shape, warps), str):
+        emit_remark(c.dots[0], NAME, f"mma instead of wgmma: {why}")
+        return "mma"
+    return atom
 
 
 def operand_type(dot: tile.DotOp, permission: str) -> Attribute | str:
@@ -97,21 +108,21 @@ def operand_type(dot: tile.DotOp, permission: str) -> Attribute | str:
     return narrow
 
 
-def _rewrite(dot: tile.DotOp, narrow: Attribute) -> None:
+def _rewrite(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
     assert dot.parent is not None
     for i, value in enumerate((dot.lhs, dot.rhs)):
         made: list[Operation] = []
         dot.operands[i] = _narrowed(value, narrow, made)
         dot.parent.insert_ops_before(made, dot)
         copy_location(dot, made)
-    dot.properties["atom"] = StringAttr("mma")
+    dot.properties["atom"] = StringAttr(atom)
 
 
-def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute) -> None:
+def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
     """A product for each part of the factor that was computed, the smallest part first."""
     which = next((i for i, v in enumerate((dot.lhs, dot.rhs)) if widened_from(v) is None), None)
     if which is None:
-        _rewrite(dot, narrow)
+        _rewrite(dot, narrow, atom)
         return
     assert dot.parent is not None
     made: list[Operation] = []
@@ -120,7 +131,7 @@ def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute) -> None:
     for part in reversed(_parts(dot.operands[which], narrow, made)):
         factors = (part, other) if which == 0 else (other, part)
         product = tile.DotOp(*factors, acc)
-        product.properties["atom"] = StringAttr("mma")
+        product.properties["atom"] = StringAttr(atom)
         product.result.name_hint = dot.result.name_hint
         made.append(product)
         acc = product.result

@@ -11,11 +11,14 @@ from xdsl.passes import ModulePass
 
 from ..dialects import tile
 from ..dialects.layouts import SharedAttr
-from ..dialects.locations import copy_location
+from ..dialects.linear_layout import Linear, Shared
+from ..dialects.locations import copy_location, location_text
 from ..dialects.payload import shape_of
 from ..dialects.tile import encoding_of
+from ..dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of
+from ..errors import ScheduleError
 from .shared_layouts import Reader, choose_shared
-from .tile_layouts import attr_of, layout_in_registers
+from .tile_layouts import attr_of, layout_in_registers, shared_of
 from .tile_to_kernel.accesses import element_bytes
 from .tile_to_kernel.dots import operand_layout
 from .tile_to_kernel.matrices import held_fragments, readers
@@ -27,7 +30,8 @@ class TileStageOperandsPass(ModulePass):
 
     What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
     once and reading it slice by slice takes the fewest wavefronts of shared memory. A left operand on tensor cores
-    stays in registers if each thread holds just what it multiplies (the weights of attention).
+    stays in registers if each thread holds just what it multiplies (the weights of attention). What warpgroups multiply
+    lies in boxes: rows of at most 128 bytes, swizzled as `kernel.wgmma` reads them.
     Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
     a time where its layout allows.
     Why here: who writes and who reads is known once the tiles have layouts. Whether all of it fits is asked by
@@ -66,7 +70,9 @@ def stage_operands(kernel: tile.KernelOp) -> None:
                 continue  # computed by the threads that multiply it
             size = element_bytes(operand.type)
             writer = Reader(held, size)
-            if op.atom is None:
+            if op.atom is not None and op.atom.data == "wgmma":
+                shared = attr_of(_in_boxes(op, i, acc, kernel.warps.data))
+            elif op.atom is None:
                 reader = Reader(operand_layout(acc, i, depth), size, depth)
                 shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
             else:
@@ -77,6 +83,33 @@ def stage_operands(kernel: tile.KernelOp) -> None:
             stage = staged.get((operand, shared)) or _stage(operand, shared)
             staged[operand, shared] = stage
             op.operands[i] = stage.result
+
+
+def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
+    """How an operand of a product of warpgroups lies: in boxes with rows along the dimension that its writers prefer,
+    as wide as those of both operands can be."""
+    chosen: dict[int, Boxes] = {}
+    for i, value in enumerate((op.lhs, op.rhs)):
+        shape, size, there = shape_of(value.type), element_bytes(value.type), shared_of(value.type)
+        if there is not None:
+            found = boxes_of(there, size)
+        else:
+            held = layout_in_registers(value, warps)
+            if i == 0 and held_fragments(op, acc, held) is not None:
+                continue
+            writer = Reader(held, size)
+            fitting = [b for fast in (1 - i, i) if (b := boxes_along(shape, fast, size)) is not None]
+            found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
+        if found is None:
+            raise ScheduleError(
+                f"operand {i} of {list(shape)} does not fit into boxes", operator=op.name, location=location_text(op)
+            )
+        chosen[i] = found
+    value, own = op.operands[operand], chosen[operand]
+    shape, size = shape_of(value.type), element_bytes(value.type)
+    boxes = boxes_along(shape, own.fast, size, min(b.swizzle for b in chosen.values()))
+    assert boxes is not None
+    return boxes.layout(shape, size)
 
 
 def _stage(value: SSAValue, shared: SharedAttr) -> tile.StageOp:

@@ -11,9 +11,12 @@ from xdsl.ir import SSAValue
 
 from ...dialects import tile
 from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
+from ...dialects.locations import location_text
 from ...dialects.matrix_layouts import accumulator
 from ...dialects.payload import shape_of
 from ...dialects.schedule import ScheduleAttr
+from ...dialects.warpgroup_layouts import warpgroup_accumulator
+from ...errors import ScheduleError
 from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
 from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
 from ..tile_to_kernel.places import divisor_of, number_of, range_of_value
@@ -149,11 +152,17 @@ def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, war
 def product_layout(c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool) -> Linear:
     """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
 
-    The atom leaves open which columns a thread has. If the right operands lie along k in memory they can be read in any
-    order of columns, and a thread gets as many neighbours as its stores move at once.
+    A product of warpgroups has one layout; `mma` leaves open which columns a thread has. If the right operands lie
+    along k in memory they can be read in any order of columns, and a thread gets as many neighbours as its stores move
+    at once.
     """
     if any(dot.atom is None for dot in c.dots):
         return patch(c.shape, rows, warps, row_in_warp)
+    if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
+        found = warpgroup_accumulator(c.shape, warps)
+        if isinstance(found, str):
+            raise ScheduleError(found, operator=c.dots[0].name, location=location_text(c.dots[0]))
+        return found
     right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
     vec = 2
     if right and all(wish.order[0] == 0 for wish in right):
