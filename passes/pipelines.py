@@ -87,10 +87,12 @@ class _Expansion:
         for unknown in sorted(set(spec.parameters) - own):
             known = ", ".join(sorted(own)) or "none"
             raise PipelineError(f"unknown option {unknown!r} (options: {known})", operator=spec.name)
+        flags = {o.name for o in dataclasses.fields(cls) if o.type in ("bool", bool)}
+        set_flags: Options = {n: (True,) for n, v in spec.parameters.items() if n in flags and not v}
         passed_down = {name: value for name, value in inherited.items() if name in own}
         used |= set(passed_down)
         try:
-            return cls.from_spec(ArgSpec(spec.name, {**passed_down, **spec.parameters}))
+            return cls.from_spec(ArgSpec(spec.name, {**passed_down, **spec.parameters, **set_flags}))
         except (ValueError, TypeError) as error:
             raise PipelineError(str(error), operator=spec.name) from None
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
 
 from ..backend.targets import Target, get_target
 from ..dialects import loop
 from ..dialects.locations import location_text
 from ..dialects.schedule import NARROWS, ScheduleAttr
 from ..errors import ScheduleError
-from .planning.copies import plan_copies
+from .planning.abilities import CARRIED_OUT
+from .planning.choice import Candidate, rank
 from .planning.facts import Facts
-from .planning.matrices import plan_matrix_products
-from .planning.parts import choose_parts, with_parts
-from .planning.products import find_products, plan_products
-from .planning.rows import plan_elementwise, plan_rows
+from .planning.given import Given
+from .planning.products import find_products
+from .planning.resources import resources
+from .planning.tiles import Tiles
+from .remarks import emit_remark
 from .split_reductions import find_split
 from .tiling.kernels import schedule_of
 
@@ -33,6 +36,12 @@ MOST_STAGES = 8
 """Stages of a pipeline of copies: more groups than these are not told apart."""
 
 
+NAME = "plan-schedules"
+
+SHOWN = 8
+"""How many candidates `explain` tells of."""
+
+
 @dataclass(frozen=True)
 class PlanSchedulesPass(ModulePass):
     """Give every nest that has none a schedule.
@@ -41,7 +50,11 @@ class PlanSchedulesPass(ModulePass):
     reduction index, warps, the register tile of matrix products and how far ahead their factors are copied. There are
     three families: matrix products (tiles of the result, operands in chunks; on tensor cores where both factors were
     bf16 or f16), rows (reductions, as many elements of a row in registers as fit) and elementwise work (vectors of 16
-    bytes). A schedule that is already there is checked and kept: it is the user's.
+    bytes). Each gives some dozens of candidates; the model (`planning/model.py`) predicts the time of each, and the
+    fastest is taken. `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
+    A schedule that is already there is checked and kept: it is the user's.
+    The options `block`, `chunk`, `serial`, `thread`, `warps`, `stages`, `split_k`, `atom` and `copy` decide in the
+    planner's place, for the nest that `nest` names (`k0` is the first) or for all that have as many indices.
     `narrow = operands` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
@@ -62,31 +75,76 @@ class PlanSchedulesPass(ModulePass):
 
     target: str = "sm_90a"
     narrow: str = "never"
+    explain: bool = False
+    nest: str | None = None
+    block: tuple[int, ...] = ()
+    chunk: tuple[int, ...] = ()
+    serial: tuple[int, ...] = ()
+    thread: tuple[int, ...] = ()
+    warps: int | None = None
+    stages: int | None = None
+    split_k: int | None = None
+    atom: str | None = None
+    copy: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
         if self.narrow not in NARROWS:
             raise ScheduleError(f"{self.narrow} is none of {', '.join(NARROWS)}", argument="narrow")
-        for nest in op.walk():
-            if isinstance(nest, loop.NestOp):
-                if "schedule" not in nest.attributes:
-                    nest.attributes["schedule"] = plan(nest, target, self.narrow)
-                check_schedule(nest, target)
+        nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
+        names = [f"k{i}" for i in range(len(nests))]
+        if self.nest is not None and self.nest not in names:
+            raise ScheduleError(f"there is no {self.nest}, of {len(nests)} nests", argument="nest")
+        for name, nest in zip(names, nests, strict=True):
+            if "schedule" not in nest.attributes:
+                nest.attributes["schedule"] = self._plan(nest, target, name)
+            check_schedule(nest, target)
+
+    def _plan(self, nest: loop.NestOp, target: Target, name: str) -> ScheduleAttr:
+        facts = Facts(nest)
+        ranked = rank(facts, target, self.narrow)
+        for i, candidate in enumerate(ranked[:SHOWN] if self.explain else ()):
+            emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
+        chosen = fastest(nest, target, ranked)
+        given = Given(**{f.name: getattr(self, f.name) for f in fields(Given)})
+        if self.nest not in (None, name) or not given.decisions():
+            return chosen
+        try:
+            return decided(nest, chosen, given, facts, target)
+        except ScheduleError as error:
+            if self.nest is not None:
+                raise
+            emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
+            return chosen
+
+
+def decided(nest: loop.NestOp, chosen: ScheduleAttr, given: Given, facts: Facts, target: Target) -> ScheduleAttr:
+    """`chosen` with the decisions that are given; raises ScheduleError, saying why, if they do not fit."""
+    if why := given.misfit(facts):
+        raise ScheduleError(why, operator=nest.name, location=location_text(nest))
+    try:
+        schedule = given.over(chosen)
+    except VerifyException as error:
+        raise ScheduleError(str(error).removeprefix("schedule: "), operator=nest.name) from None
+    nest.attributes["schedule"] = schedule
+    try:
+        check_schedule(nest, target)
+    finally:
+        del nest.attributes["schedule"]
+    return schedule
 
 
 def plan(nest: loop.NestOp, target: Target, narrow: str = "never") -> ScheduleAttr:
-    """A schedule for `nest` on `target`; `narrow` is the permission that it records for tensor cores."""
-    facts = Facts(nest)
-    products = find_products(facts)
-    if products:
-        schedule = plan_matrix_products(facts, target, products, narrow) or plan_products(facts, target, products)
-    elif facts.reductions:
-        schedule = plan_rows(facts, target)
-    else:
-        schedule = plan_elementwise(facts, target)
-    parts = choose_parts(facts, schedule, target)
-    schedule = with_parts(schedule, parts) if parts > 1 else schedule
-    return plan_copies(facts, schedule, target, products)
+    """The schedule for `nest` on `target` that the model predicts to be fastest; `narrow` is the permission that it
+    records for tensor cores. Raises ScheduleError if none can be carried out."""
+    return fastest(nest, target, rank(Facts(nest), target, narrow))
+
+
+def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> ScheduleAttr:
+    """The first of ranked candidates; raises ScheduleError if it cannot be carried out."""
+    if ranked[0].prediction is None:
+        raise ScheduleError(f"no schedule can be carried out on {target.name}: {ranked[0].refused}", operator=nest.name)
+    return ranked[0].schedule
 
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
@@ -119,11 +177,15 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError(f"a tile of {largest} elements; at most {LARGEST_TILE} are possible", argument="block")
     if len(schedule.thread) not in (0, 2):
         raise ScheduleError("a register tile has rows and columns", argument="thread")
+    if facts.reductions:
+        resources(facts, Tiles(facts, schedule), schedule, target, find_products(facts))
     if schedule.split_k.data > 1:
         find_split(nest, schedule.split_k.data)
-    for atom in {"mma", "wgmma"} & {schedule.atom.data}:
-        if not target.has(atom):
-            raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
+    atom = schedule.atom.data
+    if atom != "fma" and not target.has(atom):
+        raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
+    if atom not in CARRIED_OUT:
+        raise ScheduleError(f"no pass carries out {atom}", argument="atom")
     _check_copies(schedule, target)
 
 
@@ -131,8 +193,8 @@ def _check_copies(schedule: ScheduleAttr, target: Target) -> None:
     copy, stages = schedule.copy.data, schedule.stages.data
     if copy != "plain" and not target.has(copy):
         raise ScheduleError(f"{target.name} has no {copy}", argument="copy")
-    if copy == "tma":
-        raise ScheduleError("no pass carries out copies by TMA", argument="copy")
+    if copy not in CARRIED_OUT:
+        raise ScheduleError(f"no pass carries out copies by {copy}", argument="copy")
     if copy == "plain" and stages > 1:
         raise ScheduleError("plain copies do not run ahead: several stages need cp_async", argument="stages")
     if stages > MOST_STAGES:

@@ -136,7 +136,7 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
             position += len(op.shape)
     serial = [split.free.index(i) for i in fields["serial"] if i in split.free]
     fields["warps"] = max(1, fields["warps"] // shorter)
-    names = ("thread", "warps", "atom", "copy", "stages")
+    names = ("thread", "warps", "atom", "copy", "stages", "narrow")
     return ScheduleAttr.get(block, chunk, serial=serial, **{n: fields[n] for n in names})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,17 @@ def test_verbose_shows_kernels_and_diffs(capsys: pytest.CaptureFixture[str]) -> 
     closed = [line for line in out.splitlines() if line.startswith("<<< t:")]
     assert ">>> t:lower-loop-to-tile" in opened
     assert [o[4:] for o in opened] == [c[4:] for c in closed]
+
+
+def test_explain_shows_what_was_considered(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "F.gelu(nn.Linear(512, 1024, dtype=torch.bfloat16)(torch.randn(256, 512, dtype=torch.bfloat16)))"
+    assert cli.main(["compile", "--explain", "--target", "sm_80", "-c", code]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"k0: a nest over \[256, 1024\], sums over \[\[512\]\].* schedules for sm_80 \(A100\)", lines[0])
+    times = [float(m[1]) for line in lines if (m := re.match(r"  \d+\. ([\d.]+) us, limited by ", line))]
+    assert times == sorted(times)
+    assert len(times) == 8
+    assert "atom = mma" in lines[1]
 
 
 def test_json_has_the_kernels(capsys: pytest.CaptureFixture[str]) -> None:

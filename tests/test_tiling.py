@@ -22,7 +22,6 @@ from deplodock.dialects.payload import shape_of
 from deplodock.dialects.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError, TargetError
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.planning.parts import with_parts
 from deplodock.passes.running import run_passes
 from deplodock.passes.split_reductions import splittable, stages_of
 from deplodock.passes.tiling.kernels import reduction_indices
@@ -160,7 +159,7 @@ def test_every_split(name: str) -> None:
         planned = module.clone()
         run_passes(make_context(), planned, parse_passes("plan-schedules"))
         (copy,) = nests(planned)
-        copy.attributes["schedule"] = with_parts(copy.attributes["schedule"], parts)  # pyright: ignore
+        copy.attributes["schedule"] = copy.attributes["schedule"].changed(split_k=parts)  # pyright: ignore
         lowered = lower(planned)
         assert sum(isinstance(op, tile.KernelOp) for op in lowered.ops) == 2
         check(module, lowered)

@@ -52,6 +52,7 @@ def cli() -> None:
 @_program_options
 @click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
+@click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
 @click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artefact.")
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
@@ -68,6 +69,7 @@ def compile(
     debug: bool,
     ir: str,
     emit: str | None,
+    explain: bool,
     print_pipeline: bool,
     output: str | None,
     phase: str,
@@ -98,6 +100,8 @@ def compile(
     _tell_what_is_left(program.captured)
     if print_pipeline:
         text = program.compilation.pipeline(ir) + "\n"
+    elif explain:
+        text = reports.explain(program)
     elif emit:
         text = reports.standalone(program)
     elif as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
+from ..dialects.loop import NestOp
 from ..errors import CompileError, ExecutionError
 from ..frontend.capture import CapturedProgram, capture
 from ..frontend.comparison import Difference, compare, tolerances
@@ -18,7 +19,7 @@ from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
 from ..frontend.fallback import Fallback, FallbackWarning
 from ..frontend.saved import SavedProgram
-from ..passes.planning.work import Work, count_work
+from ..passes.planning.work import Work, nest_work
 from ..passes.running import PrintChanges
 from ..passes.share_launches import parts_of
 
@@ -75,18 +76,14 @@ def standalone(loaded: Loaded) -> str:
     return emit_standalone(compilation.at("kernel"), compilation.at("tensor"), compilation.cuda)
 
 
-def _times(loaded: Loaded, work: Work, function: FuncOp) -> float:
-    """Predicted seconds of a kernel: the roof of memory or of arithmetic, and a launch.
-
-    A kernel with products on tensor cores, and none beside them, computes at their rate.
-    """
+def _predicted(nest: NestOp, target: str) -> float:
+    """Seconds that a nest takes under its schedule, by the planning model."""
     from ..backend.targets import get_target
-    from ..dialects.kernel import MmaOp, OuterFmaOp
+    from ..passes.planning.facts import Facts
+    from ..passes.planning.model import Model
+    from ..passes.tiling.kernels import schedule_of
 
-    target = get_target(loaded.compilation.target)
-    kinds = {type(op) for op in function.walk()}
-    rate = target.tensor if MmaOp in kinds and OuterFmaOp not in kinds else target.fp32
-    return max(work.bytes / target.bandwidth, work.flops / rate) + target.rates.launch
+    return Model(Facts(nest), get_target(target)).predict(schedule_of(nest)).seconds
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
@@ -97,11 +94,11 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
     compilation = loaded.compilation
     launches, names = Counter(launched(loaded)), kernel_names(compilation.at("kernel"))
     functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
-    works = {f"k{i}": w for i, w in enumerate(count_work(compilation.scheduled()))}
+    nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
 
-    def work(f: FuncOp) -> Work:
-        """The work of a kernel, which may stand for several nests."""
-        return reduce(Work.__add__, (works[name] for name in parts_of(f)))
+    def parts(f: FuncOp) -> list[NestOp]:
+        """The nests that a kernel stands for."""
+        return [nests[name] for name in parts_of(f)]
 
     return [
         {
@@ -112,11 +109,21 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
             "shared_bytes": f.shared.data if f.shared is not None else 0,
             "bytes": w.bytes,
             "flops": w.flops,
-            "predicted_seconds": _times(loaded, w, f),
+            "predicted_seconds": max(_predicted(nest, compilation.target) for nest in parts(f)),
         }
         for f in functions
-        for w in [work(f)]
+        for w in [reduce(Work.__add__, map(nest_work, parts(f)))]
     ]
+
+
+def explain(loaded: Loaded) -> str:
+    """The schedules that the planner considered for every nest, the fastest first, with what limits each."""
+    from ..backend.targets import get_target
+    from ..passes.planning.choice import explain_nest
+
+    target = get_target(loaded.compilation.target)
+    nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
+    return "\n".join(explain_nest(f"k{i}", nest, target) for i, nest in enumerate(nests))
 
 
 def launched(loaded: Loaded) -> list[str]:

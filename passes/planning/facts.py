@@ -74,6 +74,11 @@ class Facts:
         found = find_contraction(op, self.dependence)
         self.reductions.append(Reduction(op, indices, around, isinstance(outer, loop.NestOp), found))
 
+    @property
+    def reduction_indices(self) -> list[SSAValue]:
+        """The reduction indices in the order of a schedule's `chunk`."""
+        return [i for r in self.reductions for i in r.indices]
+
     def contiguous(self) -> dict[SSAValue, int]:
         """Index -> bytes of the tensors that are read with neighbouring elements at neighbouring values of it."""
         found: dict[SSAValue, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from xdsl.dialects.builtin import bf16
 from xdsl.ir import Attribute
 
@@ -10,7 +12,7 @@ from ...dialects.matrix_layouts import ATOM
 from ...dialects.schedule import ScheduleAttr
 from ..narrow_factors import widened_from
 from .facts import Facts
-from .products import Product, chunk_products, is_nested, main_product, plan_products, shrink_to_shared
+from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
 from .sizes import Sizes
 
 SHAPES = (
@@ -29,55 +31,61 @@ WORTH_PARTS = 4.5
 """So many times faster than multiply-adds tensor cores must be, for three products to be worth one: as with weights of
 attention, which are computed in f32."""
 
-LARGE = 64 * 64
-"""Elements of the result from which chunks of 32 are long enough to be worth their two barriers; else 64."""
+DEPTHS = (64, 32)
+"""Chunks of the summed index: a longer one is worth its two barriers where the tile is small."""
 
 
-def plan_matrix_products(
+def matrix_plans(
     facts: Facts, target: Target, products: list[Product], narrow: str = "never"
-) -> ScheduleAttr | None:
-    """A schedule with `atom = mma` and the permission `narrow`; None if the target or the main product is not
-    for tensor cores.
+) -> Iterator[ScheduleAttr]:
+    """Schedules with `atom = mma` and the permission `narrow`; none if the target or the main product is not for
+    tensor cores.
 
     Further products that are not stay with scalar multiply-adds; inside another reduction (attention) tiles are those
     that these would have.
     """
     if narrow == "never" and is_nested(products) and target.tensor > WORTH_PARTS * target.fp32:
-        narrow = "parts" if all(_may(p, "parts") for p in products) else "never"
-    able = [p for p in products if _may(p, narrow)]
+        narrow = "parts" if all(may_be_narrow(p, "parts") for p in products) else "never"
+    able = [p for p in products if may_be_narrow(p, narrow)]
     if not able or not target.has("mma"):
-        return None
+        return
     if is_nested(products):
-        schedule = plan_products(facts, target, products)
-        sizes = _sizes_of(facts, schedule)
-        if all(p in able and _fits(sizes, p) for p in products):  # a warp keeps whole rows, from scores to weights
-            rows = sizes.tile[main_product(facts, products).row]
-            schedule = schedule.changed(warps=min(schedule.warps.data, rows // ATOM[0]), thread=[])
-        return schedule.changed(atom="mma", narrow=narrow) if any(_fits(sizes, p) for p in able) else None
+        yield from _nested_plans(facts, target, products, able, narrow)
+        return
     main = main_product(facts, products)
     if main not in able:
-        return None
+        return
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
-    chosen: tuple[Sizes, int] | None = None
-    for rows, columns, warps in SHAPES:
+    for rows, columns, most in SHAPES:
         if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:
             continue
-        sizes = Sizes(facts)
-        sizes.set(main.row, rows)
-        sizes.set(main.column, columns)
-        atoms = sizes.tile[main.row] * sizes.tile[main.column] // (ATOM[0] * ATOM[0])
-        chosen = sizes, max(1, min(warps, atoms))
-        if sizes.blocks() >= target.sms:
-            break
-    assert chosen is not None
-    sizes, warps = chosen
-    depth = 32 if sizes.elements((main.row, main.column)) > LARGE else 64
-    chunk_products(facts, sizes, products, depth, warps)
-    shrink_to_shared(facts, sizes, products, target)
-    return sizes.schedule(warps).changed(atom="mma", narrow=narrow) if _fits(sizes, main) else None
+        for depth in DEPTHS:
+            sizes = Sizes(facts)
+            sizes.set(main.row, rows)
+            sizes.set(main.column, columns)
+            atoms = sizes.tile[main.row] * sizes.tile[main.column] // (ATOM[0] * ATOM[0])
+            warps = max(1, min(most, atoms))
+            chunk_products(facts, sizes, products, depth, warps)
+            shrink_to_shared(facts, sizes, products, target)
+            if _fits(sizes, main):
+                yield sizes.schedule(warps).changed(atom="mma", narrow=narrow)
 
 
-def _may(product: Product, narrow: str) -> bool:
+def _nested_plans(
+    facts: Facts, target: Target, products: list[Product], able: list[Product], narrow: str
+) -> Iterator[ScheduleAttr]:
+    """The plans on CUDA cores with `atom = mma`; where all products are on tensor cores a warp keeps whole rows, from
+    scores to weights."""
+    for schedule in product_plans(facts, target, products):
+        sizes = _sizes_of(facts, schedule)
+        if all(p in able and _fits(sizes, p) for p in products):
+            rows = sizes.tile[main_product(facts, products).row]
+            schedule = schedule.changed(warps=min(schedule.warps.data, rows // ATOM[0]), thread=[])
+        if any(_fits(sizes, p) for p in able):
+            yield schedule.changed(atom="mma", narrow=narrow)
+
+
+def may_be_narrow(product: Product, narrow: str) -> bool:
     """Whether a product may be on tensor cores under the permission `narrow`."""
     found = narrow_type(product, narrow != "never")
     return found is not None and (narrow != "parts" or found == bf16 or narrow_type(product) is not None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...backend.targets import Target
 from ...dialects.schedule import ScheduleAttr
+from ..tiling.dependence import yielded
 from .facts import Facts, Reduction, pow2_at_least
 from .sizes import Sizes
 
@@ -26,6 +27,9 @@ SHAPES = (
 )
 """Tiles of the result with the register tile of a thread, from the best use of operands to the most blocks."""
 
+DEPTHS = (32, 16)
+"""Chunks of the summed index."""
+
 WIDEST_HEAD = 256
 """The longest index of a nested product that is kept whole."""
 
@@ -37,6 +41,20 @@ class Product:
     reduction: Reduction
     row: SSAValue
     column: SSAValue
+
+    @property
+    def factors(self) -> tuple[SSAValue, SSAValue]:
+        """What is multiplied."""
+        found = self.reduction.contraction
+        assert found is not None
+        return found.lhs, found.rhs
+
+    @property
+    def multiplication(self) -> Operation:
+        """The product that is summed."""
+        found = yielded(self.reduction.op.body.block)[0].owner
+        assert isinstance(found, Operation)
+        return found
 
 
 def find_products(facts: Facts) -> list[Product]:
@@ -57,8 +75,8 @@ def _longest(facts: Facts, indices: Iterable[SSAValue]) -> SSAValue:
     return max(indices, key=lambda i: (facts.extents[i], order[i]))
 
 
-def plan_products(facts: Facts, target: Target, products: list[Product]) -> ScheduleAttr:
-    """The largest tiles of the result that still give every multiprocessor a block.
+def product_plans(facts: Facts, target: Target, products: list[Product]) -> Iterator[ScheduleAttr]:
+    """Schedules on CUDA cores: tiles of the result with the register tiles of their threads, and chunks of the sum.
 
     A product inside another reduction (queries with keys, inside attention) keeps its own index whole; then the result
     is a row of tiles wide, and what is carried around stays in registers.
@@ -66,24 +84,19 @@ def plan_products(facts: Facts, target: Target, products: list[Product]) -> Sche
     nested = is_nested(products)
     main = main_product(facts, products)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
-    chosen: tuple[Sizes, int, tuple[int, int]] | None = None
     for rows, columns, thread in SHAPES:
         if rows * columns * several > 128 * 128 or (nested and not 32 <= rows <= 64):
             continue
-        sizes = Sizes(facts)
-        sizes.set(main.row, rows)
-        sizes.set(main.column, WIDEST_HEAD if nested and main.column in facts.free else columns)
-        tile = sizes.tile[main.row], sizes.tile[main.column]
-        patch = _patch(tile, thread)
-        chosen = sizes, tile[0] * tile[1] // (patch[0] * patch[1] * 32), patch
-        if sizes.blocks() >= target.sms:
-            break
-    assert chosen is not None
-    sizes, warps, patch = chosen
-    warps = max(1, min(8, warps))
-    chunk_products(facts, sizes, products, 16 if sizes.elements((main.row, main.column)) > 64 * 64 else 32, warps)
-    shrink_to_shared(facts, sizes, products, target)
-    return sizes.schedule(warps, patch)
+        for depth in DEPTHS:
+            sizes = Sizes(facts)
+            sizes.set(main.row, rows)
+            sizes.set(main.column, WIDEST_HEAD if nested and main.column in facts.free else columns)
+            tile = sizes.tile[main.row], sizes.tile[main.column]
+            patch = _patch(tile, thread)
+            warps = max(1, min(8, tile[0] * tile[1] // (patch[0] * patch[1] * 32)))
+            chunk_products(facts, sizes, products, depth, warps)
+            shrink_to_shared(facts, sizes, products, target)
+            yield sizes.schedule(warps, patch)
 
 
 def is_nested(products: list[Product]) -> bool:

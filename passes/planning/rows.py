@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -19,6 +19,9 @@ ROW_LIMIT = PER_THREAD * MAX_WARPS * 32
 """The longest row that one block keeps in registers."""
 
 
+TILES = (1024, 512, 256)
+"""Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
+
 SHORT = 256
 """A reduction of so few elements costs next to nothing."""
 
@@ -26,17 +29,21 @@ WIDEST = 256
 """How many values of an index one block takes when some of its reductions are the same for all of them."""
 
 
-def plan_elementwise(facts: Facts, target: Target) -> ScheduleAttr:
+def elementwise_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
     """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
 
     Where a tensor is read along another index than the one it is written along, a square tile, so that both are
     contiguous.
     """
-    sizes = Sizes(facts)
     total = _product(facts, facts.free)
-    elements = 1024
-    while elements > 256 and total // elements < 2 * target.sms:
-        elements //= 2
+    enough = [n for n in TILES if total // n >= 2 * target.sms]
+    for elements in (*enough, *(n for n in reversed(TILES) if n not in enough)):
+        yield _elementwise(facts, elements)
+
+
+def _elementwise(facts: Facts, elements: int) -> ScheduleAttr:
+    """The schedule with tiles of `elements`, where they are not square."""
+    sizes = Sizes(facts)
     order = [*reversed(facts.free)]
     if order and facts.extents[order[0]]:
         other = _other_direction(facts)
@@ -70,6 +77,15 @@ def _other_direction(facts: Facts) -> SSAValue | None:
         return None
     best = facts.free[max(others)[1]]
     return best if facts.extents[best] >= 8 else None
+
+
+def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
+    """The plan for rows, and the same with half as many warps and with twice as many."""
+    plan = plan_rows(facts, target)
+    yield plan
+    for warps in (plan.warps.data // 2, plan.warps.data * 2):
+        if 1 <= warps <= MAX_WARPS:
+            yield plan.changed(warps=warps)
 
 
 def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:

@@ -68,8 +68,8 @@ func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
 // matrix product but a row program.
 
 // CHECK-LABEL: func.func @products
-// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [16], thread = [8, 8], warps = 8, stages = 3, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [32], thread = [2, 2], warps = 2, stages = 2, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], thread = [8, 8], warps = 8, stages = 3, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, copy = cp_async>
 // CHECK:         schedule = #tile.schedule<block = [1, 2], chunk = [2048], warps = 8>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
@@ -166,7 +166,7 @@ func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
 // One long sum: many blocks share it.
 
 // CHECK-LABEL: func.func @long_sum
-// CHECK:         schedule = #tile.schedule<block = [], chunk = [16384], warps = 32, split_k = 256>
+// CHECK:         schedule = #tile.schedule<block = [], chunk = [16384], warps = 32, split_k = 128>
 func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [1048576] -> f32 {
@@ -183,7 +183,7 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 // A product of bf16: on tensor cores, operands some chunks ahead.
 
 // CHECK-LABEL: func.func @product
-// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], warps = 8, stages = 3, atom = mma, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [64], warps = 8, stages = 3, atom = mma, copy = cp_async>
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {

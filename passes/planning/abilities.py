@@ -1,0 +1,6 @@
+"""What the passes below planning carry out, of what a schedule can say."""
+
+from __future__ import annotations
+
+CARRIED_OUT = frozenset({"fma", "mma", "plain", "cp_async"})
+"""Atoms and copies. The model predicts the others too; they are refused in programs until a pass makes them."""

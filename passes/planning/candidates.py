@@ -1,0 +1,80 @@
+"""All schedules of a nest that are worth a prediction, from its tiles to its copies and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ...backend.targets import Target
+from ...dialects.payload import element_bytes
+from ...dialects.schedule import ScheduleAttr
+from ..split_reductions import splittable, stages_of
+from ..tiling.dependence import access_indices
+from .copies import staged
+from .facts import Facts
+from .matrices import matrix_plans
+from .products import Product, product_plans
+from .rows import elementwise_plans, row_plans
+from .tiles import Tiles
+
+SMALLEST = 1 << 14
+"""Bytes that a part of a divided reduction reads at least."""
+
+MOST_PARTS = 256
+"""Parts at most; more would make combining them the long reduction."""
+
+STAGES = (3, 4, 2)
+"""How many chunks of factors may be on their way or in use at once; of equally fast ones the first is taken."""
+
+
+def candidates(facts: Facts, target: Target, products: list[Product], narrow: str) -> list[ScheduleAttr]:
+    """The schedules to choose from, each once, in a fixed order; of equally good ones the first is to be taken."""
+    if products:
+        plans = [*matrix_plans(facts, target, products, narrow)] or [*product_plans(facts, target, products)]
+    elif facts.reductions:
+        plans = [*row_plans(facts, target)]
+    else:
+        plans = [*elementwise_plans(facts, target)]
+    divisible = _divisible(facts)
+    found: dict[ScheduleAttr, None] = {}
+    for plan in plans:
+        for divided in (plan, *(plan.changed(split_k=n) for n in _parts(facts, plan, target, divisible))):
+            found.update(dict.fromkeys(_with_copies(facts, divided, target, products)))
+    return list(found)
+
+
+def _with_copies(
+    facts: Facts, schedule: ScheduleAttr, target: Target, products: list[Product]
+) -> Iterator[ScheduleAttr]:
+    """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
+    is."""
+    if products and target.has("cp_async"):
+        found = staged(facts, schedule, products)
+        for stages in STAGES if found.early else ():
+            if stages <= found.chunks and stages * found.early + found.late <= target.shared_per_block * 3 // 4:
+                yield schedule.changed(copy="cp_async", stages=stages)
+    yield schedule
+
+
+def _divisible(facts: Facts) -> int:
+    """The longest extent of the reduction that blocks can share; 1 if none can be."""
+    reduction = splittable(facts.nest)
+    return 1 if isinstance(reduction, str) else max(stages_of(reduction)[0].shape, default=1)
+
+
+def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int) -> list[int]:
+    """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for one block
+    or two on every multiprocessor."""
+    tiles = Tiles(facts, schedule)
+    if divisible == 1 or not 0 < 2 * tiles.blocks <= target.sms:
+        return []
+    read = sum(
+        element_bytes(op.source.type)
+        * prod(tiles.tile[i] if i in tiles.counts else facts.extents[i] for i in access_indices(op))
+        for op in facts.loads
+    ) // max(1, len(facts.groups[0]))
+    found: list[int] = []
+    for wanted in (2 * target.sms, target.sms):
+        most = min(MOST_PARTS, -(-wanted // tiles.blocks), read // SMALLEST)
+        found.append(max((p for p in range(1, most + 1) if divisible % p == 0), default=1))
+    return [p for p in dict.fromkeys(found) if p > 1]

@@ -1,0 +1,84 @@
+"""Choosing among the schedules of a nest: the one that the model predicts to be fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...backend.targets import Target
+from ...dialects.locations import location_text
+from ...dialects.loop import NestOp
+from ...dialects.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from .candidates import candidates
+from .facts import Facts
+from .model import Model, Prediction
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with its prediction, or with why it is refused."""
+
+    schedule: ScheduleAttr
+    prediction: Prediction | None
+    refused: str = ""
+
+    def __str__(self) -> str:
+        schedule = str(self.schedule).removeprefix("#tile.schedule")
+        p = self.prediction
+        if p is None:
+            return f"refused: {self.refused}  {schedule}"
+        t = p.times
+        spent = {
+            "memory": t.memory,
+            "cache": t.cache,
+            "shared": t.shared,
+            "compute": t.compute,
+            "latency": t.latency,
+            "epilogue": t.drain,
+            "combining": p.combine,
+        }
+        parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
+        waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
+        return (
+            f"{_us(p.seconds)} us, limited by {p.limit}  {schedule}  ({parts}; {p.blocks} blocks, {p.resident} on a"
+            f" multiprocessor, {waves}; {p.registers} registers, {p.shared} B shared)"
+        )
+
+
+def rank(facts: Facts, target: Target, narrow: str = "never") -> list[Candidate]:
+    """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
+    enumerated first comes first."""
+    model = Model(facts, target)
+    found = [judge(model, s) for s in candidates(facts, target, model.products, narrow)]
+    return sorted(found, key=lambda c: c.prediction.seconds if c.prediction is not None else float("inf"))
+
+
+def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
+    """A schedule with its prediction, or why it cannot be carried out."""
+    try:
+        return Candidate(schedule, model.predict(schedule))
+    except ScheduleError as error:
+        return Candidate(schedule, None, str(error))
+
+
+def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8) -> str:
+    """What was considered for a nest, as text: a line for each of the `shown` fastest candidates and for those that are
+    refused."""
+    facts = Facts(nest)
+    ranked = rank(facts, target)
+    reduced = [list(group[0].shape) for group in facts.groups]
+    place = location_text(nest)
+    head = f"{name}: a nest over {list(nest.shape)}" + (f", sums over {reduced}" if reduced else "")
+    lines = [head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card})"]
+    possible = [c for c in ranked if c.prediction is not None]
+    lines += [f"  {i + 1}. {c}" for i, c in enumerate(possible[:shown])]
+    if len(possible) > shown:
+        slowest = possible[-1].prediction
+        assert slowest is not None
+        lines.append(f"  and {len(possible) - shown} slower ones, up to {_us(slowest.seconds)} us")
+    lines += [f"  {c}" for c in ranked if c.prediction is None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f}"

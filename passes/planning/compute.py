@@ -1,0 +1,138 @@
+"""How long the multiprocessor works on one block: sums of products by their unit, and everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import Float32Type
+from xdsl.ir import Operation, SSAValue
+
+from ...backend.targets import Target
+from ...dialects.matrix_layouts import ATOM
+from ...dialects.payload import CastOp, element_type
+from ...dialects.schedule import ScheduleAttr
+from ..tiling.dependence import yielded
+from .clock import SPECIAL, Operations
+from .facts import Facts
+from .matrices import may_be_narrow, narrow_type
+from .products import Product
+from .tiles import Tiles
+from .work import nest_operations
+
+WGMMA_CYCLES = ((256, 129.3), (192, 97.5), (128, 65.0), (64, 32.8))
+"""Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""
+
+SHARED_WIDTH = 128
+"""Bytes of shared memory that a multiprocessor moves in a cycle."""
+
+COPIED, ISSUED = 16, 4
+"""Bytes that one instruction copies into shared memory, and the instructions that this takes with its address; twice as
+many, if the copy goes through registers."""
+
+PARTS = 3
+"""Products that a factor in f32 takes on tensor cores, if it is split into parts."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a multiprocessor for one block: `compute` by its units, and `shared` for the bytes that go through
+    shared memory."""
+
+    compute: float
+    shared: float
+
+
+class Arithmetic:
+    """The operations of a nest, looked at once for all schedules of it."""
+
+    def __init__(self, facts: Facts, products: list[Product]) -> None:
+        self.facts = facts
+        self.products = products
+        inside: set[Operation] = set()
+        self.widenings: dict[SSAValue, Product] = {}
+        """Factors of products: those on tensor cores take them before they were widened."""
+        for p in products:
+            inside |= {p.reduction.op, p.multiplication}
+            self.widenings.update((factor, p) for factor in p.factors if isinstance(factor.owner, CastOp))
+        self.others = [c for c in nest_operations(facts.nest) if c.op not in inside]
+        self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
+
+    def cost(self, tiles: Tiles, schedule: ScheduleAttr, target: Target, warps: float) -> Cost:
+        """What one block costs where `warps` work on a multiprocessor at once."""
+        vector = special = 0.0
+        atoms = {p: atom_of(p, tiles, schedule) for p in self.products}
+        for counted in self.others:
+            widened = self.widenings.get(counted.op.results[0])
+            if widened is not None and atoms[widened] != "fma":
+                continue
+            times = tiles.span(counted.indices)
+            vector += times / 2 if isinstance(counted.op, CastOp) else times
+            special += times if counted.op.name in SPECIAL else 0
+        rates = target.rates
+        issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
+        vector += sum(self._filled(p, tiles, atoms[p]) / COPIED * issued for p in self.products if atoms[p] != "wgmma")
+        compute = Operations(vector, special).seconds(rates) * target.sms
+        shared = 0.0
+        for p in self.products:
+            flops = 2.0 * tiles.span(self.steps[p])
+            atom = atoms[p]
+            if atom == "wgmma":
+                compute += self._wgmma(p, tiles, schedule) / rates.clock
+                shared += self._filled(p, tiles, atom) / SHARED_WIDTH / rates.clock
+            elif atom == "mma":
+                flops *= PARTS if narrow_type(p) is None and schedule.narrow.data == "parts" else 1
+                compute += flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
+                shared += (self._filled(p, tiles, atom) + self._read(p, tiles, schedule)) / SHARED_WIDTH / rates.clock
+            else:
+                busy = _pipe(schedule) * _busy(warps, 1.44, 7.0, 1.0)
+                compute += flops * target.sms / rates.fma / busy
+        return Cost(compute, shared)
+
+    def _wgmma(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
+        """Cycles of a block's products, each of 64 rows."""
+        columns = tiles.tile[p.column]
+        wide, cycles = next(((n, c) for n, c in WGMMA_CYCLES if n <= columns), WGMMA_CYCLES[-1])
+        return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
+
+    def _filled(self, p: Product, tiles: Tiles, atom: str) -> float:
+        """Bytes of both factors that a block writes into shared memory."""
+        size = 4.0 if atom == "fma" else 2.0
+        return size * sum(tiles.span(self.facts.dependence.of(f)) for f in p.factors)
+
+    def _read(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
+        """Bytes that the warps of a block read from shared memory, for warps that stand in a near-square."""
+        rows, columns = tiles.tile[p.row], tiles.tile[p.column]
+        (high, wide), warps = warp_tile(rows, columns, schedule.warps.data), schedule.warps.data
+        return 2.0 * (high + wide) * warps * tiles.span(self.steps[p]) / (rows * columns)
+
+
+def atom_of(p: Product, tiles: Tiles, schedule: ScheduleAttr) -> str:
+    """What computes a product under a schedule: fma, mma or wgmma."""
+    depth = max(tiles.tile[i] for i in p.reduction.indices)
+    fits = min(tiles.tile[p.row], tiles.tile[p.column], depth) >= ATOM[0]
+    wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
+    return schedule.atom.data if fits and wide and may_be_narrow(p, schedule.narrow.data) else "fma"
+
+
+def warp_tile(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """Rows and columns of a warp's part of a tile, halved along the longer side as long as there are warps."""
+    while warps > 1:
+        if rows >= columns and rows > ATOM[0] or columns <= ATOM[1]:
+            rows = max(1, rows // 2)
+        else:
+            columns //= 2
+        warps //= 2
+    return rows, columns
+
+
+def _pipe(schedule: ScheduleAttr) -> float:
+    """The share of its cycles that a warp spends on multiply-adds: the others go to reading factors from shared memory,
+    four at a time."""
+    rows, columns = [v.data for v in schedule.thread] or [1, 1]
+    sums, reads = rows * columns / 4, 3 * (max(1, rows / 4) + max(1, columns / 4))
+    return sums / (max(sums, reads) + 0.35 * min(sums, reads))
+
+
+def _busy(warps: float, scale: float, half: float, most: float) -> float:
+    """The share of its rate that a unit reaches with so many warps on a multiprocessor: a fit of published points."""
+    return min(most, scale * warps / (warps + half))

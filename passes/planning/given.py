@@ -1,0 +1,55 @@
+"""Decisions that a user gives for some nests: options of `plan-schedules` laid over what the planner chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...dialects.schedule import ScheduleAttr
+from .facts import Facts
+
+
+@dataclass(frozen=True)
+class Given:
+    """Decisions as the options of the pass have them: an empty list, None or "" is none."""
+
+    block: tuple[int, ...] = ()
+    chunk: tuple[int, ...] = ()
+    serial: tuple[int, ...] = ()
+    thread: tuple[int, ...] = ()
+    warps: int | None = None
+    stages: int | None = None
+    split_k: int | None = None
+    atom: str | None = None
+    copy: str | None = None
+
+    def decisions(self) -> dict[str, Any]:
+        """What was decided, by name."""
+        lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
+        rest = {n: getattr(self, n) for n in ("warps", "stages", "split_k", "atom", "copy")}
+        return lists | {n: v for n, v in rest.items() if v is not None}
+
+    def misfit(self, facts: Facts) -> str:
+        """Why the lists do not fit a nest; "" if they do."""
+        for name, found, what in (
+            ("block", facts.free, "free"),
+            ("chunk", facts.reduction_indices, "reduction"),
+        ):
+            given = getattr(self, name)
+            if given and len(given) != len(found):
+                return f"{name} has {len(given)} extents; the nest has {len(found)} {what} indices"
+        return ""
+
+    def over(self, schedule: ScheduleAttr) -> ScheduleAttr:
+        """`schedule` with these decisions. What depends on one that changed goes with it: without a copy ahead of its
+        use there is one stage, on tensor cores there is no register tile, and serial indices are those of the old
+        tiles."""
+        decided = self.decisions()
+        if decided.get("copy") == "plain":
+            decided.setdefault("stages", 1)
+        if decided.get("atom", "fma") != "fma":
+            decided.setdefault("thread", ())
+        if "block" in decided:
+            decided.setdefault("serial", ())
+            decided.setdefault("split_k", 1)
+        return schedule.changed(**decided)

@@ -1,0 +1,150 @@
+"""The planning model: how long a nest would take under a schedule, and what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...backend.targets import Target
+from ...dialects.schedule import ScheduleAttr
+from .clock import Times
+from .compute import Arithmetic
+from .facts import Facts
+from .products import find_products
+from .resources import resources
+from .tiles import Tiles
+from .traffic import Loads, results_of
+
+SYNC = 0.04e-6
+"""Seconds of a barrier between the warps of a block."""
+
+
+GAP = 1.0e-6
+"""Seconds from the last block of a kernel to the next kernel, which needs its results."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a schedule would give.
+
+    times      seconds by what they go to
+    combine    seconds of the second kernel that combines the parts of a divided reduction
+    blocks     blocks of the grid; `resident` of them run at once on a multiprocessor, in `waves` one after the other
+    registers  of a thread, an estimate; `shared` bytes of a block
+    read, written  bytes from and to device memory
+    """
+
+    times: Times
+    combine: float
+    blocks: int
+    resident: int
+    waves: int
+    registers: int
+    shared: int
+    read: float
+    written: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes in all."""
+        return self.times.seconds + self.combine
+
+    @property
+    def limit(self) -> str:
+        """What most of the time goes to."""
+        return "combining" if self.combine > self.times.seconds else self.times.limit
+
+
+class Model:
+    """Predicts schedules of one nest on one target.
+
+    A kernel takes as long as the one thing that it needs most: bytes from memory, bytes from the cache, bytes through
+    shared memory, operations of its busiest multiprocessor, or the latencies of one block after the other; beside them
+    a launch, and what is written at the end with nothing else to do. The rates are those of `backend/targets.py`; the
+    form for products is the published one for Hopper: per wave the longer of operations and bytes, and its results.
+    """
+
+    def __init__(self, facts: Facts, target: Target) -> None:
+        self.facts = facts
+        self.target = target
+        self.products = find_products(facts)
+        self.loads = Loads(facts)
+        self.arithmetic = Arithmetic(facts, self.products)
+
+    def predict(self, schedule: ScheduleAttr) -> Prediction:
+        """The time under `schedule`; raises ScheduleError if a block would need more than the target has."""
+        target, rates = self.target, self.target.rates
+        tiles = Tiles(self.facts, schedule)
+        takes = resources(self.facts, tiles, schedule, target, self.products)
+        blocks = max(1, tiles.blocks)
+        each = -(-blocks // target.sms)
+        together = min(takes.resident, each)
+        cost = self.arithmetic.cost(tiles, schedule, target, together * schedule.warps.data)
+        traffic = self.loads.traffic(tiles, target, takes.resident * target.sms)
+        waves = -(-blocks // (takes.resident * target.sms))
+        if self.products:
+            waiting, latency = self._waiting(tiles, schedule, cost.compute) ** together, 0.0
+        else:
+            life = self._life(tiles, schedule, cost.compute, traffic.block)
+            waiting, latency = 0.0, waves * life + (waves - 1) * rates.latency
+        bulk = rates.bulk if schedule.copy.data == "tma" else rates.cache
+        element = traffic.written / max(1, self._results())
+        drain = each / together * results_of(tiles) * element * target.sms / rates.store if self.products else 0.0
+        times = Times(
+            start=rates.launch + rates.ramp,
+            memory=(traffic.read + traffic.written) / rates.memory,
+            cache=(traffic.near + (0.0 if self.products else traffic.written)) / bulk,
+            shared=each * cost.shared,
+            compute=each * cost.compute / (1 - waiting),
+            latency=latency,
+            drain=min(drain, blocks * results_of(tiles) * element / rates.store),
+        )
+        combine = self._combine(tiles)
+        return Prediction(
+            times, combine, blocks, takes.resident, waves, takes.registers, takes.shared, traffic.read, traffic.written
+        )
+
+    def _results(self) -> int:
+        total = 1
+        for i in self.facts.free:
+            total *= self.facts.extents[i]
+        return total
+
+    def _waiting(self, tiles: Tiles, schedule: ScheduleAttr, compute: float) -> float:
+        """The share of its time that a block with products waits for factors or other warps, if it is alone; blocks
+        that run at once fill each other's, as far as they don't wait too."""
+        rates, free = self.target.rates, self.facts.free
+        steps = tiles.walked(free) * max(
+            tiles.walked({*p.reduction.indices, *(i for i in p.reduction.around if i not in free)})
+            for p in self.products
+        )
+        own, stages = compute / steps, schedule.stages.data
+        barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
+        if schedule.copy.data == "plain" or stages == 1:
+            wait = rates.latency + 2 * barrier
+        else:
+            ahead = max(0.0, rates.latency / (stages - 1) - own)
+            wait = ahead if schedule.copy.data == "tma" else ahead + barrier
+        return wait / (wait + own)
+
+    def _life(self, tiles: Tiles, schedule: ScheduleAttr, compute: float, read: float) -> float:
+        """Seconds from the first instruction of a block without products to its last, its first loads left out, if it
+        were alone."""
+        rates, facts = self.target.rates, self.facts
+        barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
+        first = self._first_of_groups
+        steps = sum(tiles.walked({*r.indices}) for r in facts.reductions if r.op in first)
+        again = steps + tiles.walked(facts.free) - (len(first) + 1)
+        life = compute + again * rates.latency + len(facts.reductions) * 3 * barrier
+        return max(life, read / rates.block - rates.latency)
+
+    @property
+    def _first_of_groups(self) -> set[object]:
+        return {group[0] for group in self.facts.groups}
+
+    def _combine(self, tiles: Tiles) -> float:
+        """Seconds to combine the parts of a divided reduction, in f32."""
+        if tiles.parts == 1:
+            return 0.0
+        rates = self.target.rates
+        moved = 4.0 * self._results() * tiles.parts * 2 * len(self.facts.groups[0])
+        return GAP + rates.launch + rates.ramp + moved / rates.cache

@@ -1,0 +1,73 @@
+"""What a block takes of a multiprocessor under a schedule: registers, shared memory, and so how many run at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...backend.targets import REGISTERS, Target, occupancy
+from ...dialects.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from .compute import atom_of, warp_tile
+from .copies import staged
+from .facts import Facts
+from .products import Product
+from .tiles import Tiles
+
+BASE = 30
+"""Registers for addresses, counters and what is just being computed."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """`registers` of a thread (an estimate), `shared` bytes of a block, and `resident` blocks on a multiprocessor."""
+
+    registers: int
+    shared: int
+    resident: int
+
+
+def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Product]) -> Resources:
+    """What a block takes; raises ScheduleError, saying of what, if it needs more than there is."""
+    shared = staged(facts, schedule, products).bytes(schedule)
+    if shared > target.shared_per_block:
+        raise ScheduleError(
+            f"the factors of products take {shared} bytes of shared memory; {target.name} has {target.shared_per_block}"
+            " for a block",
+            argument="stages" if schedule.stages.data > 1 else "block",
+        )
+    threads = 32 * schedule.warps.data
+    held = sum(_accumulators(p, tiles) for p in products) / threads
+    if held > REGISTERS:
+        raise ScheduleError(
+            f"a thread would keep {held:.0f} sums in registers; it has {REGISTERS} of them", argument="block"
+        )
+    registers = min(REGISTERS, _registers(facts, tiles, schedule, products, threads))
+    resident = occupancy(target, threads, registers, shared)
+    if resident == 0:  # the compiler is told the number of threads, and will not take more than fits
+        registers = target.registers_per_sm // threads
+        resident = occupancy(target, threads, registers // 8 * 8, shared)
+    return Resources(registers, shared, max(1, resident))
+
+
+def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: list[Product], threads: int) -> int:
+    if not products:
+        largest = max(
+            [tiles.elements(facts.free), *(tiles.elements({*r.around, *r.indices}) for r in facts.reductions)]
+        )
+        sources = len({op.source for op in facts.loads})
+        return round(BASE + largest / threads * min(3, max(1, sources)))
+    total = float(BASE)
+    operands = 0.0
+    for p in products:
+        total += _accumulators(p, tiles) / threads
+        rows, columns = tiles.tile[p.row], tiles.tile[p.column]
+        if atom_of(p, tiles, schedule) == "mma":
+            operands = max(operands, sum(warp_tile(rows, columns, schedule.warps.data)) / 4)
+        elif atom_of(p, tiles, schedule) == "fma":
+            operands = max(operands, 2.0 * sum([v.data for v in schedule.thread] or [2, 2]))
+    return round(total + operands)
+
+
+def _accumulators(p: Product, tiles: Tiles) -> int:
+    """Sums of a product in the registers of a block at once."""
+    return tiles.tile[p.row] * tiles.tile[p.column]

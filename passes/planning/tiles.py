@@ -1,0 +1,61 @@
+"""What one block of a nest covers under a schedule: how much of every index, in how many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from ...dialects.schedule import ScheduleAttr
+from .facts import Facts
+
+
+class Tiles:
+    """The extents of a schedule, by index.
+
+    tile    extent of a tile along an index
+    steps   how many tiles one block walks through along it: 1 for what is on the grid
+    counts  of the free indices: how many blocks stand along it
+    parts   into how many parts blocks divide the reduction
+    """
+
+    def __init__(self, facts: Facts, schedule: ScheduleAttr) -> None:
+        self.facts = facts
+        self.parts = schedule.split_k.data
+        serial = {s.data for s in schedule.serial}
+        self.tile: dict[SSAValue, int] = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
+        self.tile.update(zip(facts.reduction_indices, (c.data for c in schedule.chunk), strict=True))
+        self.steps = {i: -(-n // self.tile[i]) for i, n in facts.extents.items()}
+        self.counts: dict[SSAValue, int] = {}
+        for position, index in enumerate(facts.free):
+            self.counts[index] = 1 if position in serial else self.steps[index]
+            if position not in serial:
+                self.steps[index] = 1
+        if self.parts > 1:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Give each part its share of the longest index of the outermost reductions."""
+        for r in self.facts.reductions:
+            if r.outermost:
+                longest = max(r.indices, key=lambda i: self.facts.extents[i])
+                length = -(-self.facts.extents[longest] // self.parts)
+                self.steps[longest] = -(-length // self.tile[longest])
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return prod(self.counts.values()) * self.parts
+
+    def span(self, indices: Iterable[SSAValue]) -> int:
+        """Elements over `indices` that one block goes through, padding included."""
+        return prod(self.tile[i] * self.steps[i] for i in indices)
+
+    def elements(self, indices: Iterable[SSAValue]) -> int:
+        """Elements of one tile over `indices`."""
+        return prod(self.tile[i] for i in indices)
+
+    def walked(self, indices: Iterable[SSAValue]) -> int:
+        """Tiles over `indices` that one block walks through."""
+        return prod(self.steps[i] for i in indices)
