@@ -100,6 +100,12 @@ def _inner(atom: Atom) -> Form:
     return Form(atom[1], atom[2])
 
 
+def number_of(atom: Atom) -> int:
+    """Which dimension or symbol an atom is."""
+    number: int = atom[1]
+    return number
+
+
 def complexity(form: Form) -> int:
     """A measure of how much there is to compute; simplification never raises it."""
     return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(_inner(atom)) for atom, _ in form.terms)

@@ -25,7 +25,8 @@ class TilePipelineLoadsPass(ModulePass):
     What: in a kernel whose schedule says `copy = cp_async, stages = S`, every `tile.stage` of a loaded tile inside a
     loop over chunks becomes a `tile.stage_async` that runs S - 1 iterations ahead. The first S - 1 copies stand in
     front of the loop, the tiles in flight are carried around it, each iteration awaits the oldest and starts the
-    newest, under a predicate in the last iterations. Loops shorter than S get as many stages as they have iterations.
+    newest, under a predicate in the last iterations. Loops shorter than S get as many stages as they have iterations;
+    where bounds are computed (chunks that are masked are left out), the first copies are under a predicate as well.
     Tiles that are computed on, gathered, padded with anything but zero or not aligned to 4 bytes keep their plain copy.
     Why: memory answers after hundreds of cycles; meanwhile the block computes, and no registers hold what is coming.
     Why here: what is staged, and how it lies in shared memory, has just been decided; and these are still values, so
@@ -68,9 +69,9 @@ def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
     """Make the copies directly inside `loop` run `stages` - 1 iterations ahead, where that can be."""
     staged = [op for op in loop.body.block.ops if isinstance(op, tile.StageOp)]
     trips = trip_count(loop)
-    if trips is None or trips < 2:
+    if constant_index(loop.step) is None or (trips is not None and trips < 2):
         for op in staged:
-            why = "does not have a constant number of iterations" if trips is None else "has no iterations ahead"
+            why = "has a step that is computed" if trips is None else "has no iterations ahead"
             emit_remark(op, TilePipelineLoadsPass.name, f"its loop {why}")
         return
     copies: list[Copy] = []
@@ -81,7 +82,7 @@ def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
         else:
             emit_remark(op, TilePipelineLoadsPass.name, found)
     if copies:
-        _Pipeline(loop, copies, min(stages, trips)).build()
+        _Pipeline(loop, copies, stages if trips is None else min(stages, trips)).build()
 
 
 def trip_count(loop: scf.ForOp) -> int | None:
@@ -124,15 +125,21 @@ class _Pipeline:
 
     def _before(self, number: int) -> list[SSAValue]:
         """The copies of iteration `number`, in front of the loop."""
-        block = self.loop.parent
-        lb, step = constant_index(self.loop.lb), constant_index(self.loop.step)
+        block, lb, step = self.loop.parent, constant_index(self.loop.lb), constant_index(self.loop.step)
         assert block is not None
-        assert lb is not None
         assert step is not None
-        counter = arith.ConstantOp.from_int_and_width(lb + number * step, IndexType())
-        block.insert_op_before(counter, self.loop)
-        copy_location(self.loop, (counter,))
-        return self._insert(block, self.loop, counter.result, None)
+        first = arith.ConstantOp.from_int_and_width(number * step if lb is None else lb + number * step, IndexType())
+        made: list[Operation] = [first]
+        if lb is None:
+            made.append(arith.AddiOp(self.loop.lb, first.result))
+        counter, predicate = made[-1].results[0], None
+        if trip_count(self.loop) is None:
+            more = payload.CmpOp("lt", counter, self.loop.ub)
+            made.append(more)
+            predicate = more.result
+        block.insert_ops_before(made, self.loop)
+        copy_location(self.loop, made)
+        return self._insert(block, self.loop, counter, predicate)
 
     def _insert(self, block: Block, before: Operation, at: SSAValue, predicate: SSAValue | None) -> list[SSAValue]:
         """All copies of iteration `at`, one group."""

@@ -23,7 +23,8 @@ from .memory import GlobalBuffer, SharedBuffer, cells_of, poison
 
 @dataclass
 class Copy:
-    """A copy on its way: every element's block, thread and place in `buffer`, and what it brings."""
+    """A copy on its way: every element's block, thread and place in `buffer`, what it brings, and the number that its
+    group has in its block, -1 while that is open."""
 
     op: kernel.CopyAsyncOp
     buffer: SharedBuffer
@@ -31,19 +32,34 @@ class Copy:
     thread: Array
     place: Array
     value: Array
+    group: Array
+
+    def taken(self, which: Array) -> Copy:
+        """The elements `which` of the copy, which lose them."""
+        gone = Copy(self.op, self.buffer, *(a[which] for a in self._arrays()))
+        self.block, self.thread, self.place, self.value, self.group = (a[~which] for a in self._arrays())
+        return gone
+
+    def _arrays(self) -> tuple[Array, ...]:
+        return self.block, self.thread, self.place, self.value, self.group
 
 
 @dataclass
 class Copies:
-    """The copies of one launch: those of the open group, and the groups that were closed, oldest first."""
+    """The copies of one launch that have not arrived; and how many groups each block has closed, as blocks need not
+    run the same iterations."""
 
-    open: list[Copy] = field(default_factory=list[Copy])
-    groups: list[list[Copy]] = field(default_factory=list[list[Copy]])
+    blocks: int
+    flying: list[Copy] = field(default_factory=list[Copy])
+    closed: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.closed = np.zeros(self.blocks, np.int64)
 
 
-def slot(buffer: SharedBuffer, op: kernel.SlotOp, offset: Array) -> SharedBuffer:
-    """The part of a buffer that `op` names. Raises ExecutionError if threads disagree about it."""
-    where = np.unique(offset)
+def slot(machine: Machine, buffer: SharedBuffer, op: kernel.SlotOp, offset: Array) -> SharedBuffer:
+    """The part of a buffer that `op` names. Raises ExecutionError if threads that run disagree about it."""
+    where = np.unique(np.broadcast_to(ranked(offset, 2), machine.active.shape)[machine.active])
     size = slot_size(op.result.type)
     if len(where) != 1 or not 0 <= int(where[0]) <= buffer.data.shape[1] - size:
         raise ExecutionError(f"slot at {where.tolist()} of a ring of {buffer.data.shape[1]} elements", operator=op.name)
@@ -91,34 +107,41 @@ def start_copy(
             text = "{who} starts a copy to where another thread reads or writes, with no barrier in between"
             machine.find("race", op, where, text)
     target.data[block, at] = poison(machine.domain, target.element)
-    copies.open.append(Copy(op, target, block, thread, at, value[happens]))
+    open_group = np.full(len(block), -1, np.int64)
+    copies.flying.append(Copy(op, target, block, thread, at, value[happens], open_group))
 
 
 def commit(machine: Machine, copies: Copies, op: Operation) -> None:
-    """Close a group."""
-    _together(machine, op)
-    copies.groups.append(copies.open)
-    copies.open = []
+    """Close a group in every block that runs."""
+    running = _running(machine, op)
+    for copy in copies.flying:
+        closing = (copy.group < 0) & running[copy.block]
+        copy.group[closing] = copies.closed[copy.block[closing]]
+    copies.closed[running] += 1
 
 
 def wait(machine: Machine, copies: Copies, op: kernel.AsyncWaitOp) -> None:
-    """Let all groups arrive but the newest ones."""
-    _together(machine, op)
-    arriving = max(0, len(copies.groups) - op.pending.data)
-    for group in copies.groups[:arriving]:
-        for copy in group:
-            copy.buffer.data[copy.block, copy.place] = copy.value
-            if machine.shadowed:
-                cells, threads = cells_of(copy.buffer, copy.block, copy.thread, copy.place)
-                unchanged = np.zeros(threads.shape, np.bool_)
-                machine.shadow.write(cells, threads, machine.epoch[cells[0]], copy.buffer.number, unchanged)
-                machine.shadow.flying[cells] = False
-    del copies.groups[:arriving]
+    """Let all groups arrive but the newest ones, in every block that runs."""
+    running = _running(machine, op)
+    newest = copies.closed - op.pending.data
+    for copy in copies.flying:
+        arriving = (copy.group >= 0) & running[copy.block] & (copy.group < newest[copy.block])
+        here = copy.taken(arriving)
+        here.buffer.data[here.block, here.place] = here.value
+        if machine.shadowed:
+            cells, threads = cells_of(here.buffer, here.block, here.thread, here.place)
+            unchanged = np.zeros(threads.shape, np.bool_)
+            machine.shadow.write(cells, threads, machine.epoch[cells[0]], here.buffer.number, unchanged)
+            machine.shadow.flying[cells] = False
+    copies.flying = [c for c in copies.flying if len(c.block)]
 
 
-def _together(machine: Machine, op: Operation) -> None:
-    if not machine.active.all():
+def _running(machine: Machine, op: Operation) -> Array:
+    """Which blocks run. Raises ExecutionError if only a part of one does."""
+    running = np.asarray(machine.active.all(axis=1))
+    if (machine.active.any(axis=1) != running).any():
         raise ExecutionError("groups of copies that not all threads close and await", operator=op.name)
+    return running
 
 
 def places(machine: Machine, op: kernel.CopyAsyncOp, origin: Array) -> Array:

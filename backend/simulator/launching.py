@@ -87,7 +87,7 @@ class HostFunctions(InterpreterFunctions):
             )
             place_shared(machine, callee)
             outer = getattr(self.threads, "machine", None)
-            self.threads.machine, self.threads.copies = machine, Copies()
+            self.threads.machine, self.threads.copies = machine, Copies(len(machine.numbers))
             interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
             if outer is not None:
                 self.threads.machine = outer

@@ -118,7 +118,7 @@ class KernelFunctions(InterpreterFunctions):
 
     @impl(kernel.SlotOp)
     def slot(self, interpreter: Interpreter, op: kernel.SlotOp, args: PythonValues) -> PythonValues:
-        return (copies.slot(args[0], op, args[1]),)
+        return (copies.slot(self.machine, args[0], op, args[1]),)
 
     @impl(kernel.CopyAsyncOp)
     def copy_async(self, interpreter: Interpreter, op: kernel.CopyAsyncOp, args: PythonValues) -> PythonValues:

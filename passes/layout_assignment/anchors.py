@@ -17,9 +17,9 @@ from ...dialects.payload import shape_of
 from ...dialects.schedule import ScheduleAttr
 from ...dialects.warpgroup_layouts import warpgroup_accumulator
 from ...errors import ScheduleError
-from ..index_simplify import DIM, SYM, Form, Simplifier, dim, symbol
+from ..index_simplify import DIM, SYM, Form, Simplifier, dim, number_of, symbol
 from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
-from ..tile_to_kernel.places import divisor_of, number_of, range_of_value
+from ..tile_to_kernel.places import divisor_of, range_of_value
 from .classes import Access, Classes, TileClass
 
 SECTOR_ELEMENTS = 8

@@ -19,7 +19,7 @@ from xdsl.ir.affine import AffineExpr
 from ...dialects import kernel, payload, tile
 from ...dialects.linear_layout import Linear
 from ...dialects.payload import shape_of
-from ..index_simplify import DIM, DIV, MOD, SYM, Atom, Form, Range, Simplifier, dim, symbol
+from ..index_simplify import DIM, DIV, MOD, SYM, Atom, Form, Range, Simplifier, dim, number_of, range_of, symbol
 from .emitter import Emitter, Index, is_disjoint
 
 
@@ -186,12 +186,6 @@ def uniform_index(out: Emitter, value: Index) -> Index:
     return value
 
 
-def number_of(atom: Atom) -> int:
-    """Which dimension or symbol an atom is."""
-    number: int = atom[1]
-    return number
-
-
 def _is_vector(value: Index) -> bool:
     return isinstance(value, SSAValue) and isinstance(value.type, VectorType)
 
@@ -223,18 +217,33 @@ def range_of_value(value: SSAValue) -> Range:
     if (number := _constant_of(value)) is not None:
         return number, number + 1
     if (loop := _loop_of(value)) is not None:
-        lb, ub, step = (_constant_of(v) for v in (loop.lb, loop.ub, loop.step))
-        if lb is None or ub is None or step is None:
-            return None
-        trips = max(-(-(ub - lb) // step), 1)
-        return lb, lb + (trips - 1) * step + 1
+        return _range_of_counter(loop)
     if isinstance(value, BlockArgument) and isinstance(parent := value.owner.parent_op(), tile.KernelOp):
         return 0, parent.grid_shape[value.index - len(parent.buffers)]
     if isinstance(value.owner, arith.AddiOp) and value.type == IndexType():
         lhs, rhs = range_of_value(value.owner.lhs), range_of_value(value.owner.rhs)
         if isinstance(lhs, tuple) and isinstance(rhs, tuple):
             return lhs[0] + rhs[0], lhs[1] + rhs[1] - 1
+    if isinstance(value.owner, arith.MinSIOp | arith.MaxSIOp):
+        lhs, rhs = range_of_value(value.owner.lhs), range_of_value(value.owner.rhs)
+        if isinstance(lhs, tuple) and isinstance(rhs, tuple):
+            pick = min if isinstance(value.owner, arith.MinSIOp) else max
+            return pick(lhs[0], rhs[0]), pick(lhs[1], rhs[1])
+    if isinstance(value.owner, tile.AffineOp) and value.type == IndexType():
+        op = value.owner
+        return range_of(op.map.data.results[0], (), [range_of_value(s) for s in op.symbols])
     return None
+
+
+def _range_of_counter(loop: scf.ForOp) -> Range:
+    """What the counter of a loop lies between; where the bounds are computed, as if the loop ran at least once."""
+    lb, ub, step = (range_of_value(v) for v in (loop.lb, loop.ub, loop.step))
+    if not isinstance(lb, tuple) or not isinstance(ub, tuple) or not isinstance(step, tuple):
+        return None
+    last = ub[1] - 2
+    if lb[1] - lb[0] == 1 and step[1] - step[0] == 1:
+        last = lb[0] + (last - lb[0]) // step[0] * step[0]
+    return lb[0], max(last, lb[0]) + 1
 
 
 def divisor_of(value: SSAValue) -> int:

@@ -70,12 +70,12 @@ class Emitter:
 
     def loops(
         self,
-        counts: Sequence[int],
+        counts: Sequence[int | tuple[SSAValue, SSAValue]],
         carried: Sequence[SSAValue],
         body: Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]],
         hints: Sequence[str | None] = (),
     ) -> list[SSAValue]:
-        """Nested loops over range(count) for each count, carrying values.
+        """Nested loops over range(count), or range(start, stop), for each of `counts`, carrying values.
 
         `body` gets the counters and the carried values, emits into the innermost scope and returns the new values.
         """
@@ -91,7 +91,9 @@ class Emitter:
         )
         self.insert(scf.YieldOp(*results), self.depth)
         self.scopes.pop()
-        op = scf.ForOp(self.number(0), self.number(counts[0]), self.number(1), carried, block)
+        first = counts[0]
+        start, stop = (self.number(0), self.number(first)) if isinstance(first, int) else first
+        op = scf.ForOp(start, stop, self.number(1), carried, block)
         self.insert(op, self.depth)
         for r, value in zip(op.res, results, strict=True):
             r.name_hint = value.name_hint

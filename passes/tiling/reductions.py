@@ -12,6 +12,7 @@ from ...dialects import loop, payload, tile
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
+from .bounds import Bounds, ChunkBounds
 from .contraction import find_contraction
 from .dependence import Dependence, Indices, transport_slice, yielded
 from .emitter import Emitter
@@ -25,6 +26,7 @@ class Reducer:
         self.emitter = emitter
         self.chunks = chunks
         self.dependence = Dependence()
+        self.bounds = ChunkBounds(emitter, self.dependence)
         self._order = free
         """The place of the next reduction index in tiles."""
 
@@ -77,6 +79,11 @@ class Reducer:
         """How many chunks each index of `op` has."""
         return [-(-n // self.chunks[a]) for a, n in zip(op.body.block.args, op.shape, strict=True)]
 
+    def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
+        """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
+        chunks = [self.chunks[a] for a in stages[0].body.block.args]
+        return self.bounds.of(stages, looped, self._counts(stages[0]), chunks)
+
     # Reductions
 
     def reduce(self, op: loop.ReduceOp) -> None:
@@ -119,7 +126,7 @@ class Reducer:
                 return [e.spread(new, all_dims, e.depth)]
 
             hints = [op.body.block.args[i].name_hint for i in looped]
-            (result,) = e.loops([counts[i] for i in looped], [start.value], chunk, hints)
+            (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
             total = Tile(result, (*dims, *partial), e.depth)
             e.tiles[op.result] = self._finish(op, total, partial)
 
@@ -213,7 +220,7 @@ class Reducer:
                 return self._stages(op, own, old)
 
             hints = [stages[0].body.block.args[i].name_hint for i in looped]
-            results = e.loops([counts[i] for i in looped], starts, chunk, hints)
+            results = e.loops(self._visited(stages, looped), starts, chunk, hints)
             for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
                 value.name_hint = result.name_hint or stage.result.name_hint
                 e.tiles[result] = Tile(value, own, e.depth)

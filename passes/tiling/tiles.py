@@ -141,6 +141,12 @@ class Coordinates:
         full = AffineMap(len(self.dims), len(self.symbols), tuple(results))
         return simplify_map(full, shape(self.dims), self._ranges)
 
+    def range_of(self, expr: AffineExpr) -> tuple[int, int]:
+        """The least and the greatest value of an expression made of expressions from here, all of bounded symbols."""
+        found = range_of(expr, shape(self.dims), self._ranges)
+        assert found is not None
+        return found[0], found[1] - 1
+
     def used(self, access: AffineMap, domain: DomainAttr | None) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
         """An access and its domain with the symbols that are left in them after simplification, and those."""
         maps = [access] if domain is None else [access, domain.affine]

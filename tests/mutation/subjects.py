@@ -63,6 +63,11 @@ def _randn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Call
     return lambda: tuple(torch.randn(s).to(dtype) for s in shapes)
 
 
+def _banded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    distance = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=(distance >= -1) & (distance < 10))
+
+
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -89,6 +94,7 @@ PROGRAMS: dict[str, Program] = {
     "bf16 matmul": Program(lambda x, y: x @ y, _randn((16, 40), (40, 24), dtype=torch.bfloat16), masked_rows),
     "attention": Program(_attention, _randn(*[(1, 2, 19, 16)] * 3), large),
     "chunked attention": Program(_attention, _randn(*[(1, 1, 41, 8)] * 3), large),
+    "banded attention": Program(_banded, _randn(*[(1, 1, 100, 8)] * 3), large),
     "column sums": Program(lambda x: x.sum(0), _randn((300, 40)), masked_rows),
     "transpose": Program(lambda x: (x.t() * 2).contiguous(), _randn((33, 45)), masked_rows),
     "sliced norm": Program(

@@ -148,3 +148,33 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   }
   func.return %y : tensor<4xf32>
 }
+
+// -----
+
+// Chunks of which every term is masked are not visited: the 32 rows of a block need the columns up to their last row,
+// and those from 39 before their first row on.
+
+// CHECK-LABEL: tile.kernel @k0(%x: memref<128x128xf32>, %y: memref<128xf32>) blocks (%i) in [4] warps 1
+// CHECK:         %[[STOP:.*]] = tile.affine affine_map<()[s0] -> (((s0 * 2) + 2))>(%i) : index
+// CHECK-NEXT:    %[[FROM:.*]] = tile.affine affine_map<()[s0] -> (((s0 * 2) + -3))>(%i) : index
+// CHECK-NEXT:    %[[START:.*]] = arith.maxsi %[[FROM]], %c0 : index
+// CHECK:         scf.for %k = %[[START]] to %[[STOP]] step %c1
+func.func @main(%x: tensor<128x128xf32>) -> tensor<128xf32> {
+  %y = loop.nest (%i) in [128] -> tensor<128xf32> attributes {schedule = #tile.schedule<block = [32], chunk = [16], warps = 1>} {
+    %zero = payload.constant 0.0 : f32
+    %n = payload.cast %i : index -> i64
+    %s = loop.reduce add (%k) in [128] -> f32 {
+      %m = payload.cast %k : index -> i64
+      %far = payload.constant 40 : i64
+      %since = arith.subi %n, %far : i64
+      %before = payload.cmp le %m, %n : i64
+      %near = payload.cmp gt %m, %since : i64
+      %c = arith.andi %before, %near : i1
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<128x128xf32>
+      %t = payload.select %c, %a, %zero : f32
+      loop.yield %t : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<128xf32>
+}
