@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import SymbolTable
 
 from ..dialects import kernel, loop, tensor
@@ -72,9 +72,19 @@ def input_types(module: ModuleOp) -> list[Attribute]:
     if not is_kernel_level(module):
         return types
     for i, argument in enumerate(main.body.block.args):
-        if any(_writes(use.operation, use.index, module) for use in argument.uses):
+        if _is_written(argument, module):
             return types[:i]
     return types
+
+
+def _is_written(memory: SSAValue, module: ModuleOp) -> bool:
+    """Whether a kernel gets `memory`, or a part of it, and writes it."""
+    return any(
+        _is_written(use.operation.result, module)
+        if isinstance(use.operation, kernel.SliceOp)
+        else _writes(use.operation, use.index, module)
+        for use in memory.uses
+    )
 
 
 def _writes(launch: Operation, position: int, module: ModuleOp) -> bool:

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
+from xdsl.traits import SymbolTable
 
 from ..dialects import loop, tensor, tile
 from ..dialects.calls import without_calls
@@ -42,6 +44,8 @@ def _op_flops(op: Operation) -> int:
 
 
 def _flops(op: Operation) -> int:
+    if isinstance(op, tensor.FoldOp):
+        return op.steps * sum(_flops(inner) for inner in _step(op).body.block.ops)
     times = 1
     if isinstance(op, loop.NestOp | loop.ReduceOp):
         times = math.prod(op.shape)
@@ -53,12 +57,21 @@ def _flops(op: Operation) -> int:
 
 def _bytes(op: Operation) -> int:
     """What one kernel reads and writes; at the tensor level every op counts as a kernel."""
+    if isinstance(op, tensor.FoldOp):
+        return op.steps * sum(_bytes(inner) for inner in _step(op).body.block.ops)
     if isinstance(op, loop.NestOp):
         read = {o for inner in op.walk() for o in inner.operands if isinstance(o.type, TensorType)}
         return sum(_size(v) for v in read) + sum(_size(r) for r in op.results)
     if isinstance(op, tile.LaunchOp) or op.name.startswith("tensor.") or is_payload(op):
         return sum(_size(v) for v in {*op.operands, *op.results})
     return 0
+
+
+def _step(op: tensor.FoldOp) -> FuncOp:
+    """The function that a fold applies."""
+    step = SymbolTable.lookup_symbol(op, op.step)
+    assert isinstance(step, FuncOp)
+    return step
 
 
 def count(module: ModuleOp) -> Counts:

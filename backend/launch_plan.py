@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, IntegerType, MemRefType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import kernel
 from ..dialects.calls import eager_results, is_eager
+from ..dialects.kernel_ranges import constant_index
 from ..dialects.locations import location_text
+from ..dialects.payload import ConstantOp
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names
 
@@ -79,7 +82,8 @@ class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
 
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
-    plan's buffers; `grid` and `threads` may have up to three extents.
+    plan's buffers; `grid` and `threads` may have up to three extents. `parts` has, for arguments that are only a part
+    of their buffer, by number of the argument, where it begins and how long it is, in bytes.
     """
 
     kernel: str
@@ -87,6 +91,12 @@ class Launch:
     threads: tuple[int, ...]
     shared: int
     buffers: tuple[int, ...]
+    parts: tuple[tuple[int, int, int], ...] = ()
+
+    def begins(self) -> tuple[int, ...]:
+        """Where in its buffer each argument begins, in bytes."""
+        found = {argument: begin for argument, begin, _ in self.parts}
+        return tuple(found.get(i, 0) for i in range(len(self.buffers)))
 
 
 @dataclass(frozen=True)
@@ -163,43 +173,25 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     """The plan of `@main` of a module at the kernel level.
 
     Results are the last arguments: those that a kernel writes, and those of size zero behind the last that none writes.
-    Raises CompileError if there is no such `@main`, or if it holds anything but allocations, launches and calls of what
-    PyTorch computes.
+    Loops are run: the plan has every launch of them. Raises CompileError if there is no such `@main`, or if it holds
+    anything but allocations, launches, slices, loops and calls of what PyTorch computes.
     """
     main, kernels = _main_and_kernels(module)
     declared = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp) and is_eager(f)}
     if any(not isinstance(t, MemRefType) for t in main.function_type.inputs):
         raise CompileError("@main does not work on buffers: this is not the kernel level")
-    number: dict[SSAValue, int] = {}
-    buffers: list[Buffer] = []
-    launches: list[Launch] = []
-    eager: list[EagerStep] = []
-    names = _Names()
+    host = _Host(kernels, declared)
     for arg in main.body.block.args:
-        number[arg] = len(buffers)
-        buffers.append(_buffer(arg, names))
+        host.new_buffer(arg)
+    buffers, launches = host.buffers, host.launches
     arguments = len(buffers)
-    for op in main.body.block.ops:
-        if isinstance(op, kernel.AllocOp):
-            number[op.result] = len(buffers)
-            buffers.append(_buffer(op.result, names))
-        elif isinstance(op, kernel.LaunchOp):
-            launches.append(_launch(op, kernels, number, buffers, len(launches) + len(eager)))
-        elif isinstance(op, CallOp) and op.callee.string_value() in declared:
-            function = declared[op.callee.string_value()]
-            where = [number[v] for v in op.operands]
-            split = len(where) - eager_results(function)
-            _use(buffers, where, range(split, len(where)), len(launches) + len(eager))
-            name = function.sym_name.data
-            eager.append(EagerStep(name, len(launches), tuple(where[:split]), tuple(where[split:])))
-        elif not isinstance(op, ReturnOp):
-            raise CompileError("is no allocation and no launch", operator=op.name, location=location_text(op))
+    host.run(main.body.block.ops)
     inputs = arguments
     while inputs and (buffers[inputs - 1].written or _is_empty_and_unused(buffers[inputs - 1])):
         inputs -= 1
     _give_slots(buffers, arguments)
     sizes = _slot_sizes(buffers, arguments)
-    return LaunchPlan(tuple(buffers), tuple(launches), arguments, inputs, sizes, tuple(eager))
+    return LaunchPlan(tuple(buffers), tuple(launches), arguments, inputs, sizes, tuple(host.eager))
 
 
 def buffer_dtype(e: Attribute) -> str:
@@ -242,33 +234,102 @@ def _buffer(value: SSAValue, names: _Names) -> Buffer:
     return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type.element_type))
 
 
-def _launch(
-    op: kernel.LaunchOp,
-    kernels: dict[str, tuple[str, kernel.FuncOp]],
-    number: dict[SSAValue, int],
-    buffers: list[Buffer],
-    step: int,
-) -> Launch:
-    """The launch `op`, which is step `step`; notes what it uses in `buffers`."""
-    name = op.kernel.root_reference.data
-    if name not in kernels:
-        raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
-    cuda_name, func = kernels[name]
-    if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
-        raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
-    written = {i for i, a in enumerate(func.body.block.args) if _is_written(a)}
-    where = [number[v] for v in op.buffers]
-    _use(buffers, where, written, step)
-    shared = func.shared.data if func.shared is not None else 0
-    return Launch(cuda_name, (func.grid.data,), (func.threads,), shared, tuple(where))
+@dataclass(frozen=True)
+class _Part:
+    """`bytes` of the buffer number `buffer`, from byte `begin` on."""
+
+    buffer: int
+    begin: int
+    bytes: int
 
 
-def _use(buffers: list[Buffer], where: Sequence[int], written: Container[int], step: int) -> None:
-    """Note that `step` uses the buffers `where`, and writes those at the positions `written` in that."""
-    for i, number in enumerate(where):
-        old = buffers[number]
-        first = step if old.first < 0 else old.first
-        buffers[number] = replace(old, first=first, last=step, written=old.written or i in written)
+class _Host:
+    """Runs `@main` without its kernels, noting what is allocated and launched."""
+
+    def __init__(self, kernels: dict[str, tuple[str, kernel.FuncOp]], declared: dict[str, FuncOp]) -> None:
+        self.kernels = kernels
+        self.declared = declared
+        self.eager: list[EagerStep] = []
+        self.buffers: list[Buffer] = []
+        self.launches: list[Launch] = []
+        self._names = _Names()
+        self._parts: dict[SSAValue, _Part] = {}
+        self._numbers: dict[SSAValue, int] = {}
+
+    def new_buffer(self, value: SSAValue) -> None:
+        """`value` is an argument or an allocation."""
+        buffer = _buffer(value, self._names)
+        self._parts[value] = _Part(len(self.buffers), 0, buffer.bytes)
+        self.buffers.append(buffer)
+
+    def run(self, ops: Iterable[Operation]) -> None:
+        """Execute these ops of the host."""
+        for op in ops:
+            if isinstance(op, kernel.AllocOp):
+                self.new_buffer(op.result)
+            elif isinstance(op, kernel.LaunchOp):
+                self._launch(op)
+            elif isinstance(op, CallOp) and op.callee.string_value() in self.declared:
+                self._call(op)
+            elif isinstance(op, kernel.SliceOp):
+                self._slice(op)
+            elif isinstance(op, scf.ForOp) and not op.iter_args:
+                for i in range(*(self._number(v) for v in (op.lb, op.ub, op.step))):
+                    self._numbers[op.body.block.args[0]] = i
+                    self.run(op.body.block.ops)
+            elif not isinstance(op, ReturnOp | scf.YieldOp | ConstantOp):
+                raise CompileError("is no allocation and no launch", operator=op.name, location=location_text(op))
+
+    def _number(self, value: SSAValue) -> int:
+        number = self._numbers.get(value, constant_index(value))
+        if number is None:
+            raise CompileError("the host computes no numbers", argument=value.name_hint)
+        return number
+
+    def _slice(self, op: kernel.SliceOp) -> None:
+        assert isinstance(op.source.type, MemRefType)
+        assert isinstance(op.result.type, MemRefType)
+        row, source = op.row(self._number(op.index)), self._parts[op.source]
+        if not 0 <= row < op.rows:
+            raise CompileError(f"row {row} of {op.source.type}", operator=op.name, location=location_text(op))
+        item = np.dtype(_DTYPES[buffer_dtype(op.result.type.element_type)]).itemsize
+        size = math.prod(op.result.type.get_shape()) * item
+        self._parts[op.result] = _Part(source.buffer, source.begin + row * op.row_elements * item, size)
+
+    def _launch(self, op: kernel.LaunchOp) -> None:
+        name = op.kernel.root_reference.data
+        if name not in self.kernels:
+            raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
+        cuda_name, func = self.kernels[name]
+        if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
+            raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
+        written = {i for i, a in enumerate(func.body.block.args) if _is_written(a)}
+        parts = [self._parts[value] for value in op.buffers]
+        self._use(parts, written)
+        smaller = tuple(
+            (i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes != self.buffers[p.buffer].bytes or p.begin
+        )
+        shared = func.shared.data if func.shared is not None else 0
+        where = tuple(p.buffer for p in parts)
+        self.launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where, smaller))
+
+    def _call(self, op: CallOp) -> None:
+        function = self.declared[op.callee.string_value()]
+        parts = [self._parts[value] for value in op.operands]
+        if any(p.bytes != self.buffers[p.buffer].bytes for p in parts):
+            raise CompileError("PyTorch computes no step of a recurrence", operator=op.name, location=location_text(op))
+        where = tuple(p.buffer for p in parts)
+        split = len(where) - eager_results(function)
+        self._use(parts, range(split, len(where)))
+        self.eager.append(EagerStep(function.sym_name.data, len(self.launches), where[:split], where[split:]))
+
+    def _use(self, parts: Sequence[_Part], written: Container[int]) -> None:
+        """Note that the next step uses these parts, and writes those at the positions `written`."""
+        now = len(self.launches) + len(self.eager)
+        for i, part in enumerate(parts):
+            old = self.buffers[part.buffer]
+            first = now if old.first < 0 else old.first
+            self.buffers[part.buffer] = replace(old, first=first, last=now, written=old.written or i in written)
 
 
 def _is_written(memory: SSAValue) -> bool:

@@ -93,8 +93,8 @@ class CudaProgram:
                     if isinstance(x, EagerStep):
                         self._eager(x, [*inputs, *outputs], scratch)
                         continue
-                    function = next(functions)
-                    arguments = tuple(np.uint64(pointers[i]) for i in x.buffers)
+                    function, places = next(functions), zip(x.buffers, x.begins(), strict=True)
+                    arguments = tuple(np.uint64(pointers[i] + begin) for i, begin in places)
                     function(_three(x.grid), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error

@@ -166,8 +166,11 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
     lines += [f"  char* slot{i} = allocate<char>({size});" for i, size in enumerate(plan.slots)]
     for launch in plan.launches:
         grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.threads))
-        pointers = ", ".join(f"&{names[i]}" for i in launch.buffers)
         lines.append("  {")
+        parts = {argument: begin for argument, begin, _ in launch.parts}
+        for argument, begin in parts.items():
+            lines.append(f"    void* part{argument} = (char*){names[launch.buffers[argument]]} + {begin};")
+        pointers = ", ".join(f"&part{n}" if n in parts else f"&{names[i]}" for n, i in enumerate(launch.buffers))
         lines.append(f"    void* arguments[] = {{{pointers}}};")
         if launch.shared > _STATIC_SHARED_LIMIT:
             attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"

@@ -7,12 +7,18 @@ the operator. Its calls stay what they are at every level. On buffers its result
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from xdsl.dialects import func
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from ..errors import CompileError
 from .locations import location_text
+from .tensor_fold import FoldOp
+
+Call: TypeAlias = func.CallOp | FoldOp
+"""Operations of the host that run a function of the module, whose operands and results are in memory."""
 
 EAGER = "torch.eager"
 """The attribute of a declared function that PyTorch computes: its operator, `aten.linalg_inv_ex`."""
@@ -37,16 +43,17 @@ def eager_results(function: func.FuncOp) -> int:
 def inline_calls(module: ModuleOp) -> ModuleOp:
     """Replace every call in `module` by what the function does, remove private functions, and return the module.
 
-    Calls of what PyTorch computes stay. Raises CompileError for another function that has no body, and for one that
-    calls itself.
+    The functions of folds and calls of what PyTorch computes stay. Raises CompileError for another function that has no
+    body, and for one that calls itself.
     """
     functions = {f.sym_name.data: f for f in module.ops if isinstance(f, func.FuncOp)}
     done: set[str] = set()
     for name in functions:
         _inline_into(name, functions, done, ())
+    folded = {op.step.string_value() for op in module.walk() if isinstance(op, FoldOp)}
     for name, function in functions.items():
         private = function.sym_visibility is not None and function.sym_visibility.data == "private"
-        if name != "main" and private and not is_eager(function):
+        if name != "main" and private and not is_eager(function) and name not in folded:
             function.detach()
             function.erase()
     return module

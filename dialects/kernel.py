@@ -3,7 +3,8 @@
 Registers are SSA vectors: `vector<8xf32>` is eight registers of each thread, whose number's bits are the register bits
 of the tile layout it came from. The payload computes on them; `scf.for` with the same bounds in all threads loops.
 Accesses stay n-dimensional; a register's place is the base coordinate plus a constant for every set bit of its number.
-Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a list of allocations and launches.
+Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a list of allocations, launches, and
+loops of launches on slices of buffers.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from .kernel_barriers import (
     MbarrierType,
     MbarWaitOp,
 )
+from .kernel_host import SliceOp
 from .kernel_matrix import LdMatrixOp, MmaOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
 from .kernel_roles import RolesOp
@@ -340,6 +342,7 @@ Kernel = Dialect(
         WgmmaWaitOp,
         RolesOp,
         AllocOp,
+        SliceOp,
         LaunchOp,
     ],
     [IdAttr, MbarrierType, TensorMapType, PendingType],

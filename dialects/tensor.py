@@ -37,6 +37,7 @@ from .access import verify_access
 from .domain import DomainAttr
 from .extents import Extent, extents_of, tensor_of
 from .payload import element_type, is_float, is_low_precision
+from .tensor_fold import FoldOp
 
 
 class Kind(StrEnum):
@@ -243,4 +244,4 @@ class IotaOp(IRDLOperation):
             raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")
 
 
-Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ReduceOp, IotaOp], [KindAttr])
+Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ReduceOp, IotaOp, FoldOp], [KindAttr])

@@ -39,6 +39,8 @@ dist(Tensor self, Tensor other, Scalar p=2) -> Tensor
 erfinv(Tensor self) -> Tensor
 grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
 grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool
+    bidirectional, bool batch_first) -> (Tensor, Tensor)
 histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
 i0(Tensor self) -> Tensor
 index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor
@@ -56,6 +58,8 @@ linspace.Tensor_Scalar(Tensor start, Scalar end, int steps, *, ScalarType? dtype
 linspace.Tensor_Tensor(Tensor start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device?
     device=None, bool? pin_memory=None) -> Tensor
 logcumsumexp(Tensor self, int dim) -> Tensor
+lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool
+    bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)
 masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
 max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool
     ceil_mode=False) -> (Tensor, Tensor)
@@ -74,6 +78,10 @@ polygamma(int n, Tensor self) -> Tensor
 put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor
 reflection_pad3d(Tensor self, int[6] padding) -> Tensor
 replication_pad3d(Tensor self, int[6] padding) -> Tensor
+rnn_relu.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train,
+    bool bidirectional, bool batch_first) -> (Tensor, Tensor)
+rnn_tanh.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train,
+    bool bidirectional, bool batch_first) -> (Tensor, Tensor)
 rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool
     training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)
 scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor

@@ -181,7 +181,7 @@ class GraphImporter:
 
 def _try_to_decompose(op: AtenOp) -> None:
     """Raise UnsupportedError if `op` would be refused later."""
-    made, _ = decompose(op)
+    made, _, _ = decompose(op)
     for other in reversed(made):
         other.drop_all_references()
 

@@ -57,11 +57,14 @@ class Border:
 
 _LOOPS = frozenset({"scf.for", "scf.yield"})
 
+_FOLDS = frozenset({"tensor.fold"})
+"""Recurrences are operations of the host, as calls are, until there are buffers."""
+
 BORDERS = {
     "torch": Border(frozenset({"torch"}), FUNCTIONS | {"payload.constant", "arith.constant"}),
     "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
-    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS),
-    "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _LOOPS),
+    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS),
+    "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),
     "kernel": Border(PAYLOAD | {"kernel"}, FUNCTIONS | _LOOPS | {"scf.if"}),
 }
 """What may cross into each level. `docs/architecture.md` says the same in words."""

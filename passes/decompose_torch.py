@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
@@ -18,14 +19,17 @@ from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
 from .decomposition import argument_names, get_decompositions
 from .decomposition.builder import Builder
+from .outlining.structure import structure
 from .rewriting import rewrite_module
 
 WHERE_ONLY = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "copy", "cudnn_enabled"}
 """Arguments that say where or how a tensor is stored, not what is in it. Decompositions do not see them."""
 
+_NAME = ("sym_name",)
 
-def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:
-    """The ops that compute `op`, and its results, of exactly the types that `op` declares.
+
+def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue], list[tuple[tensor.FoldOp, FuncOp]]]:
+    """The ops that compute `op`, its results, of exactly the types that `op` declares, and the functions of folds.
 
     Raises UnsupportedError for an operator or argument without a decomposition, ShapeError where the declared types
     are not what the operator gives.
@@ -47,7 +51,7 @@ def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:
     for made in builder.ops:
         _check_element_type(made)
     results = [found] if isinstance(found, SSAValue) else list(found)
-    return builder.ops, _as_declared(builder, results, op.result_types)
+    return builder.ops, _as_declared(builder, results, op.result_types), builder.functions
 
 
 def _check_element_type(made: Operation) -> None:
@@ -70,6 +74,26 @@ def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[
     return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=True)]
 
 
+def _add_function(op: AtenOp, fold: tensor.FoldOp, function: FuncOp) -> None:
+    """Put the function of a fold in front of the one that `op` is in, unless the module has one like it."""
+    top: Operation = op
+    while (parent := top.parent_op()) is not None and not isinstance(parent, ModuleOp):
+        top = parent
+    assert isinstance(parent, ModuleOp)
+    key, taken = structure(function, {}, _NAME), set[str]()
+    for other in parent.ops:
+        if isinstance(other, FuncOp):
+            if structure(other, {}, _NAME) == key:
+                fold.step = SymbolRefAttr(other.sym_name.data)
+                return
+            taken.add(other.sym_name.data)
+    name = function.sym_name.data
+    number = next(n for n in range(len(taken) + 1) if (f"{name}_{n}" if n else name) not in taken)
+    function.sym_name = StringAttr(f"{name}_{number}" if number else name)
+    fold.step = SymbolRefAttr(function.sym_name.data)
+    parent.body.block.insert_op_before(function, top)
+
+
 class DecomposeAtenOp(RewritePattern):
     """Replaces an op of the torch dialect by what it computes."""
 
@@ -77,13 +101,15 @@ class DecomposeAtenOp(RewritePattern):
         if not isinstance(op, AtenOp):
             return
         try:
-            ops, results = decompose(op)
+            ops, results, functions = decompose(op)
         except CompileError as error:
             error.operator = f"aten.{op.SCHEMA.name}"
             raise
         for old, new in zip(op.results, results, strict=True):
             if old.name_hint and not new.name_hint:
                 new.name_hint = old.name_hint
+        for fold, function in functions:
+            _add_function(op, fold, function)
         rewriter.replace(op, ops, results)
 
 

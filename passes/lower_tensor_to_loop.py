@@ -15,6 +15,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
 from ..dialects import loop, payload
+from ..dialects.calls import Call
 from ..dialects.domain import DomainAttr
 from ..dialects.locations import location_of
 from ..dialects.payload import element_type, shape_of
@@ -85,7 +86,7 @@ def lower_function(function: func.FuncOp) -> None:
                 nests[result] = nest.res[0]
     returned = list[SSAValue]()
     for value in end.operands:
-        result = value if isinstance(value.owner, func.CallOp) else nests.get(value)
+        result = value if isinstance(value.owner, Call) else nests.get(value)
         if isinstance(value.type, TensorType) and (result is None or result in returned):
             copy = build_nest(Pull(graph, frozenset()), result or value, {})
             block.insert_op_before(copy, end)
@@ -94,11 +95,11 @@ def lower_function(function: func.FuncOp) -> None:
     for position, value in enumerate(returned):
         end.operands[position] = value
     for op in old:
-        if isinstance(op, func.CallOp):
+        if isinstance(op, Call):
             for position, operand in enumerate(op.operands):
                 op.operands[position] = nests.get(operand, operand)
     for op in reversed(old):
-        if isinstance(op, func.CallOp):
+        if isinstance(op, Call):
             continue
         if not any(result.has_one_use() or result.uses for result in op.results):
             op.detach()

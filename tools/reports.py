@@ -127,10 +127,13 @@ def explain(loaded: Loaded) -> str:
 
 
 def launched(loaded: Loaded) -> list[str]:
-    """The name of the kernel of every launch, in order."""
-    from ..dialects.kernel import LaunchOp
+    """The symbol of the kernel of every launch, in order."""
+    from ..backend.cuda.printer import kernel_names
+    from ..backend.launch_plan import make_plan
 
-    return [op.kernel.string_value() for op in loaded.compilation.at("kernel").walk() if isinstance(op, LaunchOp)]
+    module = loaded.compilation.at("kernel")
+    symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
+    return [symbols[x.kernel] for x in make_plan(module).launches]
 
 
 def summary(loaded: Loaded) -> str:

@@ -157,7 +157,7 @@ class _Library:
         c.emu_buffer_unwritten.restype = u64
         c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
         pointers = [ctypes.c_void_p] * 3
-        c.emu_launch.argtypes = [*pointers, u64, *pointers[:2], ctypes.c_int, u64, u64]
+        c.emu_launch.argtypes = [*pointers, u64, *pointers[:2], ctypes.c_int, *pointers[:2], u64, u64]
         self.kernels = self._read_table()
 
     def _read_table(self) -> dict[str, int]:
@@ -197,7 +197,13 @@ class _Library:
         numbers = (ctypes.c_int * count)(*(ids[i] for i in launch.buffers))
         names = (ctypes.c_char_p * count)(*(buffers[i].name.encode() for i in launch.buffers))
         call = self.kernels[f"{module.number}/{launch.kernel}"]
-        stopped = self.c.emu_launch(call, grid, threads, launch.shared, numbers, names, count, seed, ACCESS_LIMIT)
+        sizes = [buffers[i].bytes for i in launch.buffers]
+        for argument, _, size in launch.parts:
+            sizes[argument] = size
+        first, size_of = ((ctypes.c_uint64 * count)(*n) for n in (launch.begins(), sizes))
+        stopped = self.c.emu_launch(
+            call, grid, threads, launch.shared, numbers, names, count, first, size_of, seed, ACCESS_LIMIT
+        )
         return not stopped
 
     def call(self, step: EagerStep, eager: Eager, buffers: Sequence[Buffer], ids: list[int]) -> None:

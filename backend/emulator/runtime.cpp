@@ -31,11 +31,21 @@ struct Report {
   u64 pc, other_pc;
 };
 
+// What a kernel gets of a buffer: `size` bytes from `begin` on.
+struct Argument {
+  Buffer* buffer;
+  u64 begin, size;
+  bool holds(std::uintptr_t address, unsigned bytes) const {
+    const std::uintptr_t first = buffer->base + begin;
+    return address >= first && address + bytes <= first + size;
+  }
+};
+
 struct Launch {
   void (*call)(void**) = nullptr;
   void** arguments = nullptr;
   const char* const* names = nullptr;
-  std::vector<Buffer*> buffers;
+  std::vector<Argument> buffers;
   EmuIndex grid{1, 1, 1}, extent{1, 1, 1}, block{0, 0, 0};
   u64 shared_bytes = 0, accesses = 0, limit = 0;
   u32 first_serial = 0;
@@ -104,17 +114,19 @@ void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64
 }
 
 void global_access(unsigned index, std::uintptr_t address, unsigned size, bool write, bool atomic, u64 pc) {
-  Buffer& buffer = *launch.buffers[index];
+  const Argument& argument = launch.buffers[index];
+  Buffer& buffer = *argument.buffer;
   const char* name = launch.names[index];
-  const long long offset = static_cast<long long>(address - buffer.base), item = buffer.item;
-  if (offset < 0 || u64(offset) + size > buffer.size) {
-    const long long element = offset >= 0 ? offset / item : -((-offset + item - 1) / item);
+  if (!argument.holds(address, size)) {
+    const long long within = static_cast<long long>(address - buffer.base - argument.begin), item = buffer.item;
+    const long long element = within >= 0 ? within / item : -((-within + item - 1) / item);
     report("out-of-bounds", std::string(verb(write)) + " element " + std::to_string(element) + " of " + name +
-                                ", which has " + std::to_string(buffer.size / buffer.item), pc);
+                                ", which has " + std::to_string(argument.size / buffer.item), pc);
     abort_launch();
   }
+  const u64 offset = address - buffer.base;
   const Stamp me = detector.now(scheduler.current, pc, atomic);
-  for (u64 element = u64(offset / item); element * buffer.item < u64(offset) + size; ++element) {
+  for (u64 element = offset / buffer.item; element * buffer.item < offset + size; ++element) {
     Cell& c = buffer.cells[element];
     const bool missing = (!write || atomic) && !buffer.initialised && c.write.serial == 0;
     const Stamp* race = write ? detector.write(c, me, false) : detector.read(c, me, false);
@@ -140,8 +152,11 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
   const std::size_t byte = address - address_of(emu_shared_area), variable = address - address_of(__start_emu_shared);
   if (byte < EMU_MOST_SHARED) return shared_access(byte, size, write, atomic, pc);
   if (variable < variables_size()) return shared_access(EMU_MOST_SHARED + variable, size, write, atomic, pc);
+  // Several arguments may be parts of one buffer.
   for (unsigned i = 0; i < launch.buffers.size(); ++i)
-    if (launch.buffers[i]->near(address)) return global_access(i, address, size, write, atomic, pc);
+    if (launch.buffers[i].holds(address, size)) return global_access(i, address, size, write, atomic, pc);
+  for (unsigned i = 0; i < launch.buffers.size(); ++i)
+    if (launch.buffers[i].buffer->near(address)) return global_access(i, address, size, write, atomic, pc);
   report("out-of-bounds", std::string(verb(write)) + " memory that is none of the kernel's", pc);
   abort_launch();
 }
@@ -362,15 +377,16 @@ void emu_reset() {
   reports.clear();
 }
 
-// Runs a kernel on the buffers `ids`; at most `limit` accesses. Gives 0, or 1 if the launch stopped early.
+// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each; at most `limit` accesses. Gives 0,
+// or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
-               const char* const* names, int count, u64 seed, u64 limit) {
+               const char* const* names, int count, const u64* begins, const u64* sizes, u64 seed, u64 limit) {
   std::vector<void*> pointers(count), arguments(count);
   set_launch(call, arguments.data(), grid, extent, shared_bytes);
   for (int i = 0; i < count; ++i) {
-    pointers[i] = emu_buffer_data(ids[i]);
+    pointers[i] = static_cast<char*>(emu_buffer_data(ids[i])) + begins[i];
     arguments[i] = &pointers[i];
-    launch.buffers.push_back(all_buffers[ids[i]].get());
+    launch.buffers.push_back({all_buffers[ids[i]].get(), begins[i], sizes[i]});
   }
   launch.names = names;
   launch.limit = limit;
@@ -408,7 +424,7 @@ void emu_host_initialised(void* memory) {
 int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared, void** arguments) {
   set_launch(call, arguments, grid, extent, shared);
   const std::vector<const char*> names(all_buffers.size(), "a buffer, in bytes");
-  for (auto& buffer : all_buffers) launch.buffers.push_back(buffer.get());
+  for (auto& buffer : all_buffers) launch.buffers.push_back({buffer.get(), 0, buffer->size});
   launch.names = names.data();
   launch.limit = ~u64(0);
   const bool stopped = run_launch(0) != 0;

@@ -66,6 +66,18 @@ class TensorFunctions(InterpreterFunctions):
         x = np.broadcast_to(x, wanted)
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
 
+    @impl(tensor.FoldOp)
+    def fold(self, interpreter: Interpreter, op: tensor.FoldOp, args: PythonValues) -> PythonValues:
+        first, last = len(op.carries), len(op.carries) + len(op.each)
+        carries, shared = tuple(args[:first]), tuple(args[last:])
+        each = [full(np.asarray(a), v, self.sizes) for a, v in zip(args[first:last], op.each, strict=True)]
+        histories: dict[int, list[Array]] = {i: [] for i in op.kept}
+        for t in range(op.steps):
+            carries = interpreter.call_op(op.step, (*carries, *(a[t] for a in each), *shared))
+            for i, history in histories.items():
+                history.append(full(np.asarray(carries[i]), op.carries[i], self.sizes))
+        return tuple(np.stack(histories[i]) if i in histories else c for i, c in enumerate(carries))
+
     @impl(tensor.IotaOp)
     def iota(self, interpreter: Interpreter, op: tensor.IotaOp, args: PythonValues) -> PythonValues:
         axis = tensor_axes(self.sizes.shape(op.result.type))[op.dim.value.data]

@@ -62,6 +62,16 @@ class HostFunctions(InterpreterFunctions):
                 buffer.written[...] = True
         return ()
 
+    @impl(kernel.SliceOp)
+    def slice(self, interpreter: Interpreter, op: kernel.SliceOp, args: PythonValues) -> PythonValues:
+        buffer: GlobalBuffer = args[0]
+        row = op.row(int(np.asarray(args[1]).reshape(-1)[0]))
+        if not 0 <= row < op.rows:
+            raise ExecutionError(f"row {row} of {op.source.type}")
+        t = op.result.type
+        assert isinstance(t, MemRefType)
+        return (buffer.view(row * op.row_elements, tuple(t.get_shape())),)
+
     @impl(kernel.LaunchOp)
     def launch(self, interpreter: Interpreter, op: kernel.LaunchOp, args: PythonValues) -> PythonValues:
         callee = check_kernel(interpreter.get_op_for_symbol(op.kernel))

@@ -44,6 +44,12 @@ class GlobalBuffer:
         data = np.full(size, poison(domain, element), domain.dtype(element))
         return GlobalBuffer(data, tuple(shape), element, np.zeros(size, np.bool_))
 
+    def view(self, first: int, shape: tuple[int, ...]) -> GlobalBuffer:
+        """The elements from number `first` on as a buffer of that shape, in the same memory."""
+        part = slice(first, first + int(np.prod(shape, dtype=np.int64)))
+        written = None if self.written is None else self.written[part]
+        return GlobalBuffer(self.data[part], shape, self.element, written)
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element on the device."""

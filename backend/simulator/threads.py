@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from xdsl.dialects import scf
+from xdsl.dialects import func, scf
 from xdsl.interpreter import (
     Interpreter,
     InterpreterFunctions,
@@ -225,6 +225,8 @@ class KernelFunctions(InterpreterFunctions):
 
     @impl(scf.ForOp)
     def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
+        if isinstance(op.parent_op(), func.FuncOp):
+            return self._host_loop(interpreter, op, args)
         lower, upper, step = (ranked(a, 2) for a in args[:3])
         state, outer = tuple(args[3:]), self.machine.active
         most, count = trips(lower, upper, step)
@@ -239,6 +241,13 @@ class KernelFunctions(InterpreterFunctions):
             else:
                 state = tuple(self._where(running, a, b, r) for a, b, r in zip(new, state, op.results, strict=True))
         self.machine.active = outer
+        return state
+
+    def _host_loop(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
+        """A loop of `@main`, which no thread runs."""
+        state = tuple(args[3:])
+        for i in range(*(int(np.asarray(a).reshape(-1)[0]) for a in args[:3])):
+            state = interpreter.run_ssacfg_region(op.body, (np.asarray(i), *state), "for")
         return state
 
     @impl_terminator(scf.YieldOp)

@@ -36,6 +36,7 @@ _FAMILIES = (
     "normalization",
     "padding",
     "pooling",
+    "recurrent",
     "reductions",
     "resampling",
     "sampling",

@@ -11,6 +11,7 @@ from math import prod
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, UnknownLoc, f32, i1, i32, i64
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -39,6 +40,7 @@ class Builder:
         self.result_types = list(result_types)
         self.ops: list[Operation] = []
         self.location = location
+        self.functions: list[tuple[tensor.FoldOp, FuncOp]] = []
 
     def insert(self, op: Operation) -> SSAValue:
         """Append `op` and return its result."""

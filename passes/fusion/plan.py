@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...backend.targets import TARGETS, Target
 from ...dialects import payload, tensor
+from ...dialects.calls import Call
 from ..index_simplify import DIM, Form
 from .cost import Kernel
 from .graph import Graph, Index, Load, VariableKey
@@ -38,7 +39,7 @@ def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
         for result in op.results
         if isinstance(result.type, TensorType)
         and (ROOT in op.attributes or result in returned)
-        and not isinstance(op, func.CallOp)
+        and not isinstance(op, Call)
     }
 
 
@@ -51,7 +52,7 @@ def results_of(function: func.FuncOp) -> tuple[SSAValue, ...]:
 
 def kept_values(function: func.FuncOp) -> tuple[SSAValue, ...]:
     """What `function` returns and what it passes to other functions."""
-    calls = (op for op in function.body.block.ops if isinstance(op, func.CallOp))
+    calls = (op for op in function.body.block.ops if isinstance(op, Call))
     return (*results_of(function), *(operand for call in calls for operand in call.operands))
 
 
@@ -72,7 +73,7 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
         for op in function.body.block.ops
         for result in op.results
         if isinstance(result.type, TensorType)
-        and not isinstance(op, func.CallOp)
+        and not isinstance(op, Call)
         and (result in returned or not isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp))
     ]
 

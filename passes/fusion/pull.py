@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-from xdsl.dialects import arith, func
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects import payload, tensor
+from ...dialects.calls import Call
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type, shape_of
 from ...errors import UnsupportedError
@@ -34,7 +35,7 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
 
 def in_memory(value: SSAValue) -> bool:
     """Whether `value` is not computed here: an argument, or what a call gives."""
-    return isinstance(value.owner, Block | func.CallOp)
+    return isinstance(value.owner, Block | Call)
 
 
 class TooLarge(Exception):
@@ -60,7 +61,7 @@ class Pull:
             form, digits = self.graph.variable(("free", position, extent))
             forms.append(form)
             numbers.extend(digits)
-        if isinstance(value.owner, Block | func.CallOp):
+        if isinstance(value.owner, Block | Call):
             return self.value(value, tuple(forms), ()), tuple(numbers)
         return self._define(value, value.owner, tuple(forms), ()), tuple(numbers)
 
@@ -72,7 +73,7 @@ class Pull:
             if self.limit is not None and len(self._done) >= self.limit:
                 raise TooLarge
             owner = value.owner
-            if not isinstance(owner, Block | func.CallOp) and value not in self.stops:
+            if not isinstance(owner, Block | Call) and value not in self.stops:
                 node = self._define(value, owner, at, guard)
             elif isinstance(value.type, TensorType):
                 node = self._load(value, at, guard)

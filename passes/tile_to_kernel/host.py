@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IntegerAttr, MemRefType, i64
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Block, Operation, Region, SSAValue
 
-from ...dialects import kernel, tile
+from ...dialects import kernel, tensor, tile
 from ...dialects.calls import EAGER_RESULTS
 from ...dialects.locations import location_text
-from ...dialects.payload import element_type, shape_of
 from ...errors import CompileError
-
-
-def buffer_type(t: Attribute) -> MemRefType[Attribute]:
-    """The buffer that holds a tensor."""
-    return MemRefType(element_type(t), shape_of(t))
+from .folds import buffer_type, lower_fold
 
 
 def lower_declaration(function: func.FuncOp) -> func.FuncOp:
@@ -52,6 +47,10 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
             results = [_result_buffer(block, op, r, wanted.get(r, ()), 0) for r in op.results]
             buffers.update(zip(op.results, results, strict=True))
             _add(block, func.CallOp(op.callee, [*(buffers[i] for i in op.operands), *results], []), op)
+        elif isinstance(op, tensor.FoldOp):
+            results = [_result_buffer(block, op, r, wanted.get(r, ()), 0) for r in op.res]
+            buffers.update(zip(op.res, results, strict=True))
+            lower_fold(block, op, buffers)
         elif op is not last:
             raise CompileError("is no launch and no call", operator=op.name, location=location_text(op))
     for value in wanted:
