@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import SymbolTable
 
 from ..dialects import kernel, loop, tensor
+from ..dialects.kernel_tma import is_written
 from ..dialects.payload import shape_of
 from ..errors import ExecutionError
 from .counting import count
@@ -91,7 +92,7 @@ def _writes(launch: Operation, position: int, module: ModuleOp) -> bool:
     func = SymbolTable.lookup_symbol(module, launch.kernel) if isinstance(launch, kernel.LaunchOp) else None
     if not isinstance(func, kernel.FuncOp):
         return False
-    return any(isinstance(u.operation, kernel.StoreOp) for u in func.body.block.args[position].uses)
+    return is_written(func.body.block.args[position])
 
 
 def is_executable(module: ModuleOp) -> bool:

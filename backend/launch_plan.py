@@ -23,10 +23,11 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ..dialects import kernel
 from ..dialects.calls import eager_results, is_eager
 from ..dialects.kernel_ranges import constant_index
+from ..dialects.kernel_tma import is_written
 from ..dialects.locations import location_text
 from ..dialects.payload import ConstantOp
 from ..errors import CompileError, ExecutionError
-from .cuda.printer import kernel_names
+from .cuda.printer import kernel_names, tensor_maps
 
 _DTYPES: dict[str, Any] = {
     "f64": np.float64,
@@ -78,12 +79,30 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A `kernel.tensor_map`: boxes of the extents `box` in the argument number `argument` of the kernel, which has the
+    extents `shape` and elements of `dtype`."""
+
+    argument: int
+    shape: tuple[int, ...]
+    dtype: str
+    box: tuple[int, ...]
+    swizzle: int
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(_DTYPES[self.dtype]).itemsize
+
+
+@dataclass(frozen=True)
 class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
 
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
-    plan's buffers; `grid` and `threads` may have up to three extents. `parts` has, for arguments that are only a part
-    of their buffer, by number of the argument, where it begins and how long it is, in bytes.
+    plan's buffers, and behind them come its tensor maps; `grid` and `threads` may have up to three extents. `parts`
+    has, for arguments that are only a part of their buffer, by number of the argument, where it begins and how long it
+    is, in bytes.
     """
 
     kernel: str
@@ -92,6 +111,7 @@ class Launch:
     shared: int
     buffers: tuple[int, ...]
     parts: tuple[tuple[int, int, int], ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     def begins(self) -> tuple[int, ...]:
         """Where in its buffer each argument begins, in bytes."""
@@ -303,7 +323,7 @@ class _Host:
         cuda_name, func = self.kernels[name]
         if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
-        written = {i for i, a in enumerate(func.body.block.args) if _is_written(a)}
+        written = {i for i, a in enumerate(func.body.block.args) if is_written(a)}
         parts = [self._parts[value] for value in op.buffers]
         self._use(parts, written)
         smaller = tuple(
@@ -311,7 +331,8 @@ class _Host:
         )
         shared = func.shared.data if func.shared is not None else 0
         where = tuple(p.buffer for p in parts)
-        self.launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where, smaller))
+        maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
+        self.launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where, smaller, maps))
 
     def _call(self, op: CallOp) -> None:
         function = self.declared[op.callee.string_value()]
@@ -332,8 +353,13 @@ class _Host:
             self.buffers[part.buffer] = replace(old, first=first, last=now, written=old.written or i in written)
 
 
-def _is_written(memory: SSAValue) -> bool:
-    return any(isinstance(use.operation, kernel.StoreOp) and use.operation.memory is memory for use in memory.uses)
+def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
+    """A map of a kernel."""
+    t, memory = op.result.type, op.memory.type
+    assert isinstance(t, kernel.TensorMapType)
+    assert isinstance(memory, MemRefType)
+    argument = next(i for i, a in enumerate(func.body.block.args) if a is op.memory)
+    return TensorMap(argument, tuple(memory.get_shape()), buffer_dtype(t.element), t.shape, t.swizzle.data)
 
 
 def _is_empty_and_unused(buffer: Buffer) -> bool:

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..errors import ExecutionError, TargetError
 from .launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
 from .nvrtc import compile_cubin
+from .tensor_maps import encode
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
@@ -94,7 +95,8 @@ class CudaProgram:
                         self._eager(x, [*inputs, *outputs], scratch)
                         continue
                     function, places = next(functions), zip(x.buffers, x.begins(), strict=True)
-                    arguments = tuple(np.uint64(pointers[i] + begin) for i, begin in places)
+                    starts = [pointers[i] + begin for i, begin in places]
+                    arguments = (*(np.uint64(p) for p in starts), *(encode(m, starts[m.argument]) for m in x.maps))
                     function(_three(x.grid), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error

@@ -48,11 +48,13 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
     """The standalone program of `cuda`, the text of `kernel_module`, checked against `tensor_module`.
 
     Both modules are the same program at two levels. Raises ExecutionError if the reference cannot run it,
-    CompileError if a part of it is left to PyTorch.
+    CompileError if a part of it is left to PyTorch, or needs tensor maps, which only the driver can make.
     """
     plan = make_plan(kernel_module)
     if plan.eager:
         raise CompileError(f"@{plan.eager[0].function} is left to PyTorch, so the program does not stand alone")
+    if any(x.maps for x in plan.launches):
+        raise CompileError("a standalone program has no tensor maps: compile for another target, or with other copies")
     inputs = [make_input(b, i) for i, b in enumerate(plan.input_buffers)]
     with np.errstate(all="ignore"):
         real = run(tensor_module, inputs, "real")

@@ -64,7 +64,15 @@ from .kernel_host import SliceOp
 from .kernel_matrix import LdMatrixOp, MmaOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
 from .kernel_roles import RolesOp
-from .kernel_tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
+from .kernel_tma import (
+    BulkCommitOp,
+    BulkWaitOp,
+    FenceAsyncOp,
+    TensorMapOp,
+    TensorMapType,
+    TmaLoadOp,
+    TmaStoreOp,
+)
 from .kernel_wgmma import (
     PendingType,
     WgmmaCommitOp,

@@ -38,7 +38,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from .kernel_access import element_of_memory, memory_bytes, shape_of_memory
+from .kernel_access import StoreOp, element_of_memory, memory_bytes, shape_of_memory
 from .kernel_barriers import is_mbarriers
 
 SWIZZLES = (0, 32, 64, 128)
@@ -308,3 +308,14 @@ class FenceAsyncOp(IRDLOperation):
 
     def __init__(self) -> None:
         super().__init__()
+
+
+def is_written(memory: SSAValue) -> bool:
+    """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
+    for use in memory.uses:
+        op = use.operation
+        if isinstance(op, StoreOp) and op.memory is memory:
+            return True
+        if isinstance(op, TensorMapOp) and any(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
+            return True
+    return False

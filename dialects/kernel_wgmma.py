@@ -380,7 +380,7 @@ class WgmmaCommitOp(_InOrder):
 @irdl_op_definition
 class WgmmaWaitOp(_InOrder):
     """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
-    shared memory. With 0 the accumulators become registers again; otherwise they stay in flight.
+    shared memory. With 0 the accumulators may become registers again; otherwise they stay accumulators.
 
     ```
     %q = kernel.wgmma_wait 1, %p : !kernel.pending<vector<64xf32>>
@@ -393,17 +393,20 @@ class WgmmaWaitOp(_InOrder):
     acc = operand_def(base(PendingType))
     result = result_def(base(PendingType) | base(VectorType))
 
-    def __init__(self, pending: int, acc: SSAValue):
+    def __init__(self, pending: int, acc: SSAValue, registers: bool = False):
+        """With `registers` the accumulators become registers."""
         assert isinstance(acc.type, PendingType)
-        result = acc.type if pending else acc.type.registers
+        result = acc.type.registers if registers else acc.type
         super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
 
     def verify_(self) -> None:
         assert isinstance(self.acc.type, PendingType)
         if not 0 <= self.pending.data < 8:
             raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
-        if self.result.type != (self.acc.type if self.pending.data else self.acc.type.registers):
-            raise VerifyException("accumulators are registers again once nothing is pending, and only then")
+        if self.result.type == self.acc.type:
+            return
+        if self.pending.data or self.result.type != self.acc.type.registers:
+            raise VerifyException("accumulators become registers of their type once nothing is pending")
 
     @classmethod
     def parse(cls, parser: Parser) -> WgmmaWaitOp:

@@ -12,6 +12,7 @@ from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
 from ...dialects.kernel_matrix import LdMatrixOp, MmaOp
 from ...dialects.kernel_ranges import span
+from ...dialects.kernel_wgmma import WgmmaOp
 from ...dialects.locations import location_text
 from ...errors import CompileError
 from .expressions import add, infix, multiply
@@ -117,7 +118,9 @@ PAIR = 2
 
 def _is_multiplied(op: Operation) -> bool:
     """Whether `op` is a product on tensor cores, or picks registers for one."""
-    return isinstance(op, MmaOp) or isinstance(op, PickOp) and any(_is_multiplied(u.operation) for u in op.result.uses)
+    if isinstance(op, PickOp):
+        return any(_is_multiplied(u.operation) for u in op.result.uses)
+    return isinstance(op, MmaOp | WgmmaOp)
 
 
 def alignment_of(value: SSAValue) -> int:

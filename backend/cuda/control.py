@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import FoldOp, LdMatrixOp, MmaOp, OuterFmaOp
+from ...dialects.kernel import FoldOp, LdMatrixOp, MbarWaitOp, MmaOp, OuterFmaOp, WgmmaOp
 from ...dialects.kernel_access import LoadOp
 from ...dialects.kernel_ranges import constant_index
 from ...dialects.payload import ConstantOp, is_payload
@@ -80,7 +80,7 @@ def _is_short(op: scf.ForOp) -> bool:
     trips = max(0, -(-(ub - lb) // step)) if step > 0 else 0
     work = 0
     for inner in op.body.walk():
-        if isinstance(inner, scf.ForOp):
+        if isinstance(inner, scf.ForOp | MbarWaitOp | WgmmaOp):
             return False
         if isinstance(inner, FoldOp):
             work += registers(inner.source)

@@ -9,17 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cache
 
-
-@dataclass(frozen=True)
-class Helper:
-    """`name` is the C++ name (overloads share it), `cuda` and `host` define it; `needs` are the keys of others."""
-
-    name: str
-    cuda: str
-    host: str
-    needs: tuple[str, ...] = ()
+from .helper import Helper
+from .hopper_helpers import barrier_helpers, box_helpers, product_helpers, wgmma_helper, wgmma_names
 
 
 def _same(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
@@ -281,12 +274,14 @@ _MMA_HOST = """  const int lane = threadIdx.x % 32, first = lane & ~3;
 }"""
 
 _matrix_helpers()
+HELPERS.update({**barrier_helpers(), **box_helpers(), **product_helpers()})
 
 STRUCTS = {
+    "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",
     "bf16": "struct bf16 { unsigned short bits; };",
     "f16": "struct f16 { unsigned short bits; };",
 }
-"""Storage types: sixteen bits on which nothing is computed. They come first, in both texts."""
+"""Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
 
 _WORD_OF_BYTES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 _WIDE_FLOAT = {("float", 4): "float4", ("float", 2): "float2", ("double", 2): "double2"}
@@ -317,14 +312,32 @@ def access_helper(key: str) -> Helper:
 
 
 def get_helper(key: str) -> Helper:
-    """The helper of a key of `HELPERS`, or a wide access (`ld4.float.4`)."""
-    return HELPERS[key] if key in HELPERS else access_helper(key)
+    """The helper of a key of `HELPERS`, a wide access (`ld4.float.4`) or a product (`wgmma_128kk.bf16`)."""
+    if key in HELPERS:
+        return HELPERS[key]
+    return wgmma_helper(key) if key.startswith("wgmma_") else access_helper(key)
+
+
+@cache
+def _assembly() -> dict[str, str]:
+    """The host text for the text, without white space, of every fixed helper with inline assembly."""
+    return {"".join(h.cuda.split()): h.host for h in HELPERS.values() if "asm" in h.cuda}
+
+
+def host_text_of(cuda: str) -> str | None:
+    """The host text of a helper, from its CUDA text with any white space; None for what is no helper."""
+    squeezed = "".join(cuda.split())
+    product = re.search(r"(wgmma_\d+[krt][kt])\(.*k16\.f32\.(bf16|f16)\.", squeezed)
+    if product is None:
+        return _assembly().get(squeezed)
+    helper = wgmma_helper(f"{product[1]}.{product[2]}")
+    return helper.host if "".join(helper.cuda.split()) == squeezed else None
 
 
 def helper_names() -> frozenset[str]:
     """Every C++ name that a helper may have."""
     wide = {f"{kind}{1 << n}" for kind in ("ld", "st", "fill") for n in range(1, 5)}
-    return frozenset({h.name for h in HELPERS.values()} | wide | set(STRUCTS))
+    return frozenset({h.name for h in HELPERS.values()} | wide | set(STRUCTS) | wgmma_names())
 
 
 def helper_section(keys: Iterable[str], *, host: bool = False) -> str:

@@ -6,7 +6,17 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import FoldOp, IndicesOp, LdMatrixOp, MmaOp, OuterFmaOp, PickOp, ShuffleXorOp
+from ...dialects.kernel import (
+    FoldOp,
+    IndicesOp,
+    LdMatrixOp,
+    MmaOp,
+    OuterFmaOp,
+    PickOp,
+    ShuffleXorOp,
+    WgmmaResumeOp,
+    WgmmaStartOp,
+)
 from ...dialects.kernel_access import LoadOp
 from ...dialects.payload import CastOp, SelectOp, element_type
 
@@ -55,7 +65,7 @@ def hint_of(value: SSAValue) -> str:
         return FOLDED[op.kind.data.value]
     if isinstance(op, SelectOp):
         return "sel"
-    if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp):
+    if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp | WgmmaStartOp | WgmmaResumeOp):
         return "acc"
     if isinstance(op, ShuffleXorOp | PickOp | IndicesOp | CastOp):
         return "r"

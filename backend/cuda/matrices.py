@@ -40,8 +40,8 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     writer.use(f"{helper}.{writer.type_of(op.lhs)}")
     high, *rows = op.row_bits
     cols = op.col_bits
-    lhs = _element(*_array(statements, op.lhs), "i * 8" if rows else "")
-    rhs = _element(*_array(statements, op.rhs), "j * 4" if cols else "")
+    lhs = _element(*operand_array(statements, op.lhs), "i * 8" if rows else "")
+    rhs = _element(*operand_array(statements, op.rhs), "j * 4" if cols else "")
     heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
     for depth, (v, size) in enumerate(heads):
         writer.line("  " * depth + "#pragma unroll")
@@ -52,7 +52,7 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     writer.line(f"{'  ' * len(heads)}{helper}({upper}, {lower}, {lhs}, {rhs});")
 
 
-def _array(statements: Statements, value: SSAValue) -> tuple[str, int]:
+def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
     """The array that `value` is a part of, and where it starts; a new one for registers in another order."""
     writer, op = statements.writer, value.owner
     if value in writer.places:

@@ -13,7 +13,7 @@ enum explicit export extern false float for friend goto half if inline int long 
 not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires restrict return short
 signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid
 typename typeof union unsigned using virtual void volatile wchar_t while xor xor_eq linux unix
-main std asm_ smem i j m max min abs llabs printf assert malloc free memcpy memset
+main std asm_ smem i j m slice max min abs llabs printf assert malloc free memcpy memset
 acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 exp10 expm1 fabs fdim floor fma
 fmax fmin fmod frexp hypot isfinite isinf isnan j0 j1 jn ldexp lgamma log log10 log1p log2 logb lrint lround modf nan
 nearbyint nextafter norm pow remainder rint round rsqrt scalbn signbit sin sincos sinh sqrt tan tanh tgamma trunc y0 y1

@@ -17,10 +17,43 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import BarrierOp, ExtractOp, IndicesOp, PickOp, SharedOp, ShuffleXorOp, SplatOp, is_shared
+from ...dialects.kernel import (
+    BarrierOp,
+    ExtractOp,
+    FenceAsyncOp,
+    GroupBarrierOp,
+    IndicesOp,
+    MbarArriveOp,
+    MbarExpectOp,
+    MbarWaitOp,
+    PendingType,
+    PickOp,
+    SharedOp,
+    ShuffleXorOp,
+    SplatOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaResumeOp,
+    WgmmaWaitOp,
+    is_shared,
+)
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.locations import file_line_of, location_of
 from ...dialects.payload import ConstantOp, is_payload, shape_of
+
+ORDERED = (
+    BarrierOp,
+    FenceAsyncOp,
+    GroupBarrierOp,
+    MbarArriveOp,
+    MbarExpectOp,
+    MbarWaitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaResumeOp,
+    WgmmaWaitOp,
+)
+"""What no pointwise group moves across: what threads wait at, and what orders registers before products."""
 
 INLINE_DEPTH = 5
 """Expressions nested deeper than this get a name."""
@@ -55,7 +88,7 @@ Statement: TypeAlias = Operation | Group | Butterfly
 
 def registers(value: SSAValue) -> int:
     """How many registers a value is; a scalar is one."""
-    shape = shape_of(value.type)
+    shape = shape_of(value.type.registers if isinstance(value.type, PendingType) else value.type)
     return shape[0] if shape else 1
 
 
@@ -185,7 +218,7 @@ class Ordering:
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return
-        everything = op.regions or isinstance(op, BarrierOp)
+        everything = op.regions or isinstance(op, ORDERED)
         self._flush(list(self._pending.values()) if everything else needed)
         self.statements.append(statement)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from ...dialects.kernel import FuncOp, SharedOp
-from ...dialects.kernel_access import StoreOp
+from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, TmaLoadOp, TmaStoreOp, WgmmaOp
 from ...dialects.kernel_matrix import MmaOp
+from ...dialects.kernel_tma import is_written
 from ...dialects.locations import location_text
 from ...errors import BorderError, CompileError
-from . import copies, matrices  # noqa: F401  they add their statements
+from . import barriers, boxes, copies, matrices, products  # noqa: F401  they add their statements
 from .access import memory_shape
 from .control import print_block
 from .helpers import helper_section
@@ -80,7 +80,7 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         raise
     helpers |= writer.helpers
     # Large blocks and tensor cores get the second bound, or ptxas spills in order to fit more onto one multiprocessor.
-    crowded = func.threads > 512 or any(isinstance(op, MmaOp) for op in func.walk())
+    crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
     bounds = f"{func.threads}, 1" if crowded else str(func.threads)
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
@@ -95,21 +95,31 @@ def _header(func: FuncOp) -> list[str]:
 
 
 def _parameters(writer: Writer, func: FuncOp) -> str:
-    written = {op.memory for op in func.walk() if isinstance(op, StoreOp)}
     texts: list[str] = []
     for argument in func.body.block.args:
         memory_shape(argument.type)
         pointer = writer.type_of(argument.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
         name = writer.names.mint(argument.name_hint, "p")
         writer.places[argument] = Place(name, 1)
-        texts.append(f"{'' if argument in written else 'const '}{pointer}* __restrict__ {name}")
+        texts.append(f"{'' if is_written(argument) else 'const '}{pointer}* __restrict__ {name}")
+    for op in tensor_maps(func):
+        name = writer.names.mint(op.result.name_hint, "boxes")
+        writer.places[op.result] = Place(name, 1)
+        writer.use("TensorMap")
+        texts.append(f"const __grid_constant__ TensorMap {name}")
     return ", ".join(texts)
+
+
+def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
+    """The tensor maps of a kernel: its parameters behind the buffers, in this order."""
+    return [op for op in func.walk() if isinstance(op, TensorMapOp)]
 
 
 def _declare_shared(writer: Writer, func: FuncOp) -> None:
     buffers = [op for op in func.walk() if isinstance(op, SharedOp)]
     if buffers:
-        writer.line("extern __shared__ __align__(128) unsigned char smem[];")
+        alignment = 1024 if any(isinstance(op, TmaLoadOp | TmaStoreOp | WgmmaOp) for op in func.walk()) else 128
+        writer.line(f"extern __shared__ __align__({alignment}) unsigned char smem[];")
     for op in buffers:
         if op.offset is None:
             raise CompileError(

@@ -17,6 +17,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
+from ...dialects.kernel_barriers import MbarrierType
+from ...dialects.kernel_wgmma import PendingType
 from ...dialects.payload import element_type
 from ...errors import CompileError
 
@@ -41,9 +43,11 @@ _FLOATS = {Float32Type: "float", Float64Type: "double", BFloat16Type: "bf16", Fl
 
 def c_type(t: Attribute, index: str = "int") -> str:
     """The C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
-    e = element_type(t)
+    e = element_type(t.registers if isinstance(t, PendingType) else t)
     if isinstance(e, IndexType):
         return index
+    if isinstance(e, MbarrierType):
+        return "unsigned long long"
     for cls, name in _FLOATS.items():
         if isinstance(e, cls):
             return name

@@ -55,6 +55,7 @@ class Writer:
     """One kernel's text and the state of printing it."""
 
     def __init__(self, func: FuncOp) -> None:
+        self.func = func
         self.lines: list[str] = []
         self.names = Names()
         self.ranges = Ranges(func)

@@ -33,6 +33,30 @@ void emu_copy_async(void* target, const void* source, unsigned size, bool inside
 void emu_copy_commit();
 void emu_copy_wait(int pending);
 
+// mbarriers: set one up, arrive (and announce bytes), wait for the phase of a parity.
+void emu_mbar_init(void* barrier, int arrivals);
+void emu_mbar_arrive(void* barrier, int bytes);
+void emu_mbar_wait(void* barrier, int parity);
+void emu_fence_mbar_init();
+// Stores of this thread before, what runs beside the threads after.
+void emu_fence_async();
+
+// Boxes through tensor maps, with the first element's coordinates.
+void emu_tma_load(void* target, const void* map, void* barrier, const int* at, int rank);
+void emu_tma_store(const void* map, const void* source, const int* at, int rank);
+void emu_bulk_commit();
+void emu_bulk_wait(int pending);
+
+// Products of a warpgroup: d = (accumulate ? d : 0) + a * b, 64 x columns x 16, of which the thread has columns / 2
+// elements. `a` is 8 elements of this thread, or null for the descriptor `a_at`.
+void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
+               int a_transposed, int b_transposed, int f16);
+void emu_wgmma_fence();
+void emu_wgmma_commit();
+void emu_wgmma_wait(int pending);
+void emu_set_registers(int n);
+unsigned long long emu_shared_address(const void* p);
+
 // Checks that the compiler's instrumentation does not make.
 void emu_vector_access(const void* address, unsigned size);
 // One access that no other thread can interrupt, and that never races with another such access.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import ExecutionError
-from ..cuda.helpers import HELPERS
+from ..cuda.helpers import host_text_of
 
 _KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)\s*\(')
 _HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
@@ -58,7 +58,6 @@ def source_name(number: int) -> str:
 
 def _replace_assembly(source: str) -> str:
     """Put the host text in the place of every helper that holds inline assembly."""
-    host = {_squeezed(h.cuda): h.host for h in HELPERS.values() if "asm" in h.cuda}
     result, position = [], 0
     for match in _HELPER.finditer(source):
         if match.start() < position:
@@ -67,19 +66,16 @@ def _replace_assembly(source: str) -> str:
         text = source[match.start() : end]
         if not re.search(r"\basm\b", text):
             continue
-        if _squeezed(text) not in host:
+        host = host_text_of(text)
+        if host is None:
             name = text.split("(")[0].split()[-1]
             raise ExecutionError("is inline assembly that the emulator has no host text for", operator=name)
-        result += [source[position : match.start()], _one_line(host[_squeezed(text)]), "\n" * text.count("\n")]
+        result += [source[position : match.start()], _one_line(host), "\n" * text.count("\n")]
         position = end
     text = "".join([*result, source[position:]])
     if re.search(r"\basm\b", _COMMENT.sub("", text)):
         raise ExecutionError("inline assembly outside of a helper cannot be emulated")
     return text
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
 
 
 def _one_line(text: str) -> str:

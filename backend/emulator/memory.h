@@ -103,6 +103,25 @@ class Clocks {
   u32 seen(u32 thread, u32 other, u32 epoch) const {
     return seen_epoch_[thread] == epoch ? seen_[std::size_t(thread) * threads_ + other] : 0;
   }
+  // `known` learns what a thread knows, and the thread starts a new step.
+  void give(u32 thread, u32 epoch, std::vector<u32>& known, u32& known_epoch) {
+    if (known_epoch != epoch || known.size() != threads_) known.assign(threads_, 0);
+    known_epoch = epoch;
+    for (u32 o = 0; seen_epoch_[thread] == epoch && o < threads_; ++o)
+      known[o] = std::max(known[o], seen_[std::size_t(thread) * threads_ + o]);
+    known[thread] = std::max(known[thread], clock_[thread]);
+    step(thread);
+  }
+  // A thread learns what is `known`; of earlier epochs it knows everything.
+  void take(u32 thread, u32 epoch, const std::vector<u32>& known, u32 known_epoch) {
+    if (known_epoch != epoch || known.size() != threads_) return;
+    if (seen_.size() < std::size_t(threads_) * threads_) seen_.resize(std::size_t(threads_) * threads_);
+    u32* row = &seen_[std::size_t(thread) * threads_];
+    if (seen_epoch_[thread] != epoch) std::fill(row, row + threads_, 0u);
+    seen_epoch_[thread] = epoch;
+    for (u32 o = 0; o < threads_; ++o) row[o] = std::max(row[o], known[o]);
+  }
+  void step(u32 thread) { ++clock_[thread]; }
   // All of `threads` learn what any of them knew, and each starts a new step of its own.
   void join(const std::vector<u32>& threads, u32 epoch) {
     if (seen_.size() < std::size_t(threads_) * threads_) seen_.resize(std::size_t(threads_) * threads_);
@@ -156,6 +175,11 @@ class Detector {
     }
     cell.read = me;
     return race;
+  }
+  // Whether somebody's read of a cell of shared memory, since the last write, is not ordered before `me`.
+  bool unordered_read(Cell& cell, const Stamp& me) {
+    if (!fresh(cell.read, true)) return false;
+    return !ordered(cell.read, me, true) || (cell.more && unordered_reader(cell, me));
   }
   const Stamp* write(Cell& cell, const Stamp& me, bool shared) {
     const bool was_read = fresh(cell.read, shared);

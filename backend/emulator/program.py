@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import ExecutionError
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
+from ..tensor_maps import describe
 from .build import build, build_standalone
 from .host_text import kernel_names, source_name
 
@@ -31,8 +32,10 @@ class Report:
     """Something that a kernel must not do.
 
     `kind`: race, uninitialised, out-of-bounds, misaligned, divergent barrier, divergent shuffle, shuffle, deadlock,
-    arithmetic, trap, too long, unwritten or schedule. `line` is the line of the CUDA text, 0 where there is none;
-    `other_line` that of the access that it races with.
+    arithmetic, trap, too long, unwritten, schedule, fence (stores or registers that something asynchronous may not see
+    yet), divergent (threads of a warpgroup that do not act together) or protocol (asynchronous operations that count
+    wrongly, or outlive their block). `line` is the line of the CUDA text, 0 where there is none; `other_line` that of
+    the access that it races with.
     """
 
     kind: str
@@ -157,7 +160,8 @@ class _Library:
         c.emu_buffer_unwritten.restype = u64
         c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
         pointers = [ctypes.c_void_p] * 3
-        c.emu_launch.argtypes = [*pointers, u64, *pointers[:2], ctypes.c_int, *pointers[:2], u64, u64]
+        head = [*pointers, u64, *pointers[:2], ctypes.c_int]
+        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, u64, u64]
         self.kernels = self._read_table()
 
     def _read_table(self) -> dict[str, int]:
@@ -201,8 +205,11 @@ class _Library:
         for argument, _, size in launch.parts:
             sizes[argument] = size
         first, size_of = ((ctypes.c_uint64 * count)(*n) for n in (launch.begins(), sizes))
+        starts = [self.c.emu_buffer_data(ids[i]) + b for i, b in zip(launch.buffers, launch.begins(), strict=True)]
+        maps = np.array([describe(m, starts[m.argument]) for m in launch.maps], np.uint64)
         stopped = self.c.emu_launch(
-            call, grid, threads, launch.shared, numbers, names, count, first, size_of, seed, ACCESS_LIMIT
+            *(call, grid, threads, launch.shared, numbers, names, count, first, size_of),
+            *(maps.ctypes.data, len(maps), seed, ACCESS_LIMIT),
         )
         return not stopped
 

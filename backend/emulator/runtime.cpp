@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "asynchronous.h"
 #include "copies.h"
 #include "memory.h"
 #include "scheduler.h"
@@ -84,6 +87,9 @@ const char* verb(bool write) { return write ? "writes" : "reads"; }
 
 std::string bytes(u64 n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
 
+bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc);
+extern Agents agents;
+
 void report_cell(bool missing, const Stamp* race, bool write, const std::string& place, u64 pc) {
   if (missing) report("uninitialised", "reads " + place + ", which nobody wrote", pc);
   if (!race) return;
@@ -100,9 +106,10 @@ void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64
     abort_launch();
   }
   const Stamp me = detector.now(scheduler.current, pc, atomic);
+  const bool brought = agents.active && cell < EMU_MOST_SHARED && meet_agents(cell, size, write, pc);
   for (unsigned i = 0; i < size; ++i) {
     Cell& c = (*shared_cells)[cell + i];
-    const bool missing = (!write || atomic) && c.write.serial != detector.serial;
+    const bool missing = (!write || atomic) && c.write.serial != detector.serial && !brought;
     const Stamp* race = write ? detector.write(c, me, true) : detector.read(c, me, true);
     const std::size_t byte = (cell + i) % EMU_MOST_SHARED;
     if (c.flying)
@@ -171,6 +178,8 @@ void wait_as(State state, int line, const char* name) {
   scheduler.wait();
 }
 
+#include "hopper.h"
+
 // A barrier of the whole block opens when every thread that has not ended waits in it.
 bool open_barrier() {
   const Fiber* first = nullptr;
@@ -186,8 +195,16 @@ bool open_barrier() {
   if (divergent || ended) report("divergent barrier", "not every thread reaches it: " + scheduler.who_waits(), 0);
   for (unsigned t = 0; t < scheduler.count(); ++t)
     if (scheduler.fibers[t].state == State::barrier) scheduler.fibers[t].state = State::ready;
+  std::vector<u32> all(scheduler.count());
+  for (unsigned t = 0; t < scheduler.count(); ++t) all[t] = t;
+  agents.join(all);
   ++detector.epoch;
   return true;
+}
+
+void join(const std::vector<u32>& together) {
+  detector.clocks.join(together, detector.epoch);
+  agents.join(together);
 }
 
 bool open_named_barrier() {
@@ -202,7 +219,7 @@ bool open_named_barrier() {
     if (there.size() < f.barrier_threads) continue;
     if (there.size() > f.barrier_threads)
       report("divergent barrier", "more threads than it counts: " + scheduler.who_waits(), 0);
-    detector.clocks.join(there, detector.epoch);
+    join(there);
     for (u32 o : there) scheduler.fibers[o].state = State::ready;
     return true;
   }
@@ -241,7 +258,7 @@ bool open_warp() {
       }
     }
     const bool orders = f.source == -1;
-    if (orders) detector.clocks.join(there, detector.epoch);
+    if (orders) join(there);
     for (u32 o : there) scheduler.fibers[o].state = State::ready;
     opened = true;
   }
@@ -270,6 +287,7 @@ bool run_block(u64& seed) {
   const unsigned threads = launch.extent.x * launch.extent.y * launch.extent.z;
   detector.start_block(threads);
   copies.start_block(threads, seed, *shared_cells, emu_shared_area);
+  start_hopper(threads, seed);
   std::memset(emu_shared_area, 0xff, launch.shared_bytes);
   std::memset(__start_emu_shared, 0xff, variables_size());
   if (!scheduler.start(threads, thread_body)) {
@@ -288,11 +306,14 @@ bool run_block(u64& seed) {
         ++done;
       }
     }
+    if (ran && deliver_something(false)) continue;
     if (ran || done == threads) continue;
-    if (open_warp() || open_named_barrier() || open_barrier()) continue;
+    if (open_mbarriers() || open_warpgroups() || open_warp() || open_named_barrier() || open_barrier()) continue;
+    if (deliver_something(true)) continue;
     report("deadlock", scheduler.who_waits(), 0);
     return false;
   }
+  end_hopper();
   return true;
 }
 
@@ -377,17 +398,19 @@ void emu_reset() {
   reports.clear();
 }
 
-// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each; at most `limit` accesses. Gives 0,
-// or 1 if the launch stopped early.
+// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, and on what `maps` say of them; at
+// most `limit` accesses. Gives 0, or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
-               const char* const* names, int count, const u64* begins, const u64* sizes, u64 seed, u64 limit) {
-  std::vector<void*> pointers(count), arguments(count);
+               const char* const* names, int count, const u64* begins, const u64* sizes, const BoxMap* maps,
+               int map_count, u64 seed, u64 limit) {
+  std::vector<void*> pointers(count), arguments(count + map_count);
   set_launch(call, arguments.data(), grid, extent, shared_bytes);
   for (int i = 0; i < count; ++i) {
     pointers[i] = static_cast<char*>(emu_buffer_data(ids[i])) + begins[i];
     arguments[i] = &pointers[i];
     launch.buffers.push_back({all_buffers[ids[i]].get(), begins[i], sizes[i]});
   }
+  for (int i = 0; i < map_count; ++i) arguments[count + i] = const_cast<BoxMap*>(maps + i);
   launch.names = names;
   launch.limit = limit;
   return run_launch(seed);
@@ -409,28 +432,6 @@ void emu_report_numbers(int i, u64* out) {
   out[3] = r.other_thread;
   out[4] = r.pc ? r.pc - base : 0;
   out[5] = r.other_pc ? r.other_pc - base : 0;
-}
-
-// ---- for standalone programs ----
-
-void* emu_host_allocate(u64 size) {
-  const int id = emu_buffer_new(size, 1, 0);
-  return id < 0 ? nullptr : emu_buffer_data(id);
-}
-void emu_host_initialised(void* memory) {
-  for (auto& buffer : all_buffers)
-    if (buffer->near(address_of(memory))) buffer->initialised = true;
-}
-int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared, void** arguments) {
-  set_launch(call, arguments, grid, extent, shared);
-  const std::vector<const char*> names(all_buffers.size(), "a buffer, in bytes");
-  for (auto& buffer : all_buffers) launch.buffers.push_back({buffer.get(), 0, buffer->size});
-  launch.names = names.data();
-  launch.limit = ~u64(0);
-  const bool stopped = run_launch(0) != 0;
-  for (const Report& r : reports)
-    std::fprintf(stderr, "%s: %s [block %u thread %u]\n", r.kind.c_str(), r.text.c_str(), r.block, r.thread);
-  return stopped || !reports.empty();
 }
 
 // ---- for device code ----
@@ -486,27 +487,7 @@ void emu_trap(int line, const char* message) {
   abort_launch();
 }
 
-// ---- the calls that the compiler inserts ----
-
-#define FROM __builtin_return_address(0)
-#define ACCESSES(N)                                                                              \
-  void __tsan_read##N(void* p) { access(p, N, false, true, FROM); }                              \
-  void __tsan_write##N(void* p) { access(p, N, true, true, FROM); }                              \
-  void __tsan_unaligned_read##N(void* p) { access(p, N, false, false, FROM); }                   \
-  void __tsan_unaligned_write##N(void* p) { access(p, N, true, false, FROM); }
-ACCESSES(1)
-ACCESSES(2)
-ACCESSES(4)
-ACCESSES(8)
-ACCESSES(16)
-void __tsan_read_range(void* p, unsigned long n) { access(p, unsigned(n), false, false, FROM); }
-void __tsan_write_range(void* p, unsigned long n) { access(p, unsigned(n), true, false, FROM); }
-void __ubsan_handle_out_of_bounds(void*, void* index) {
-  report("out-of-bounds", "index " + std::to_string(reinterpret_cast<std::intptr_t>(index)) +
-                              " is outside of an array in registers", reinterpret_cast<u64>(FROM) - 1);
-  abort_launch();
-}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_init() {}
+#include "hopper_calls.h"
+#include "inserted.h"
+#include "standalone.h"
 }

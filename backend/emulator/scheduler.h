@@ -13,7 +13,7 @@
 
 namespace emu {
 
-enum class State : unsigned char { ready, barrier, named, warp, done };
+enum class State : unsigned char { ready, barrier, named, warp, mbarrier, products, done };
 
 struct Fiber {
   ucontext_t context;
@@ -128,7 +128,11 @@ class Scheduler {
   }
   static std::string describe(const Fiber& f) {
     if (f.state == State::done) return " ended";
-    std::string text = std::string(" in ") + f.name + " (line " + std::to_string(f.line) + ")";
+    std::string text = std::string(" in ") + f.name;
+    if (f.state == State::mbarrier)
+      return text + " at byte " + std::to_string(f.mask) + " for parity " + std::to_string(f.barrier_id);
+    if (f.state == State::products) return text;
+    text += " (line " + std::to_string(f.line) + ")";
     if (f.state == State::warp) {
       char mask[32];
       std::snprintf(mask, sizeof mask, " with mask 0x%08x", f.mask);

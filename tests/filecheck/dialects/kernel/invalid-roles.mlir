@@ -337,7 +337,7 @@ kernel.func @k() grid 1 warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma_wait: accumulators are registers again once nothing is pending, and only then
+// CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once nothing is pending
 kernel.func @k() grid 1 warps 4 {
   %p = kernel.wgmma_start : !kernel.pending<vector<32xf32>>
   %q = kernel.wgmma_wait 1, %p : !kernel.pending<vector<32xf32>> -> vector<32xf32>

@@ -52,7 +52,8 @@ kernel.func @boxes(%x: memref<512x320xbf16>, %y: memref<8x64x64xf32>) grid 1 war
 // CHECK-NEXT:    %r = kernel.wgmma %a[%i] transposed, %b[%i] transposed into %q slices 2 swizzle 128 if %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
 // CHECK-NEXT:    kernel.wgmma_commit
 // CHECK-NEXT:    %s = kernel.wgmma_wait 1, %r : !kernel.pending<vector<32xf32>>
-// CHECK-NEXT:    %acc = kernel.wgmma_wait 0, %s : !kernel.pending<vector<32xf32>> -> vector<32xf32>
+// CHECK-NEXT:    %z = kernel.wgmma_wait 0, %s : !kernel.pending<vector<32xf32>>
+// CHECK-NEXT:    %acc = kernel.wgmma_wait 0, %z : !kernel.pending<vector<32xf32>> -> vector<32xf32>
 // CHECK-NEXT:    %t = kernel.wgmma_resume %acc : vector<32xf32>
 // CHECK-NEXT:    %n = payload.cast %acc
 // CHECK-NEXT:    %u = kernel.wgmma %n, %b[%i] transposed panel 2048 into %t slices 4 swizzle 64 : vector<32xbf16>, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
@@ -67,7 +68,8 @@ kernel.func @products() grid 1 warps 4 {
   %r = kernel.wgmma %a[%i] transposed, %b[%i] transposed into %q slices 2 swizzle 128 if %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
   kernel.wgmma_commit
   %s = kernel.wgmma_wait 1, %r : !kernel.pending<vector<32xf32>>
-  %acc = kernel.wgmma_wait 0, %s : !kernel.pending<vector<32xf32>> -> vector<32xf32>
+  %z = kernel.wgmma_wait 0, %s : !kernel.pending<vector<32xf32>>
+  %acc = kernel.wgmma_wait 0, %z : !kernel.pending<vector<32xf32>> -> vector<32xf32>
   %t = kernel.wgmma_resume %acc : vector<32xf32>
   %n = payload.cast %acc : vector<32xf32> -> vector<32xbf16>
   %u = kernel.wgmma %n, %b[%i] transposed panel 2048 into %t slices 4 swizzle 64 : vector<32xbf16>, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>

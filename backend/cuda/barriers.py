@@ -1,0 +1,117 @@
+"""mbarriers, barriers of some warps, and roles as C++."""
+
+from __future__ import annotations
+
+from ...dialects.kernel import (
+    AdvanceOp,
+    FenceAsyncOp,
+    FenceMbarInitOp,
+    GroupBarrierOp,
+    MbarArriveOp,
+    MbarExpectOp,
+    MbarInitOp,
+    MbarWaitOp,
+    RolesOp,
+)
+from ...dialects.kernel_barriers import MbarrierOp
+from ...dialects.kernel_roles import REGISTERS, role_of
+from .access import memory_name
+from .control import print_block
+from .names import sanitise
+from .statements import Statements, add_printer
+from .types import ADD, EQUALITY, MUL, UNARY
+from .writer import Place
+
+MOST_REGISTERS = 255
+"""Registers of a thread, at most."""
+
+
+def barrier_at(statements: Statements, op: MbarrierOp) -> str:
+    """`&full[slot]`"""
+    return f"&{memory_name(statements.writer, op.barriers)}[{statements.writer.read(op.index).text}]"
+
+
+def _call(statements: Statements, helper: str, *arguments: str, template: int | None = None) -> None:
+    statements.writer.use(helper)
+    chosen = "" if template is None else f"<{template}>"
+    statements.writer.line(f"{helper}{chosen}({', '.join(arguments)});")
+
+
+def print_init(statements: Statements, op: MbarInitOp) -> None:
+    """Setting a barrier up."""
+    _call(statements, "mbar_init", barrier_at(statements, op), str(op.arrivals.data))
+
+
+def print_expect(statements: Statements, op: MbarExpectOp) -> None:
+    """Arriving with an announcement."""
+    _call(statements, "mbar_expect", barrier_at(statements, op), str(op.bytes.data))
+
+
+def print_wait(statements: Statements, op: MbarWaitOp) -> None:
+    """Waiting for a phase."""
+    _call(statements, "mbar_wait", barrier_at(statements, op), statements.writer.read(op.parity).text)
+
+
+def print_advance(statements: Statements, op: AdvanceOp) -> None:
+    """The next slot and phase, as two constants; of a ring with one slot only the phase changes."""
+    writer, slots = statements.writer, op.slots.data
+    slot, phase = writer.read(op.slot), writer.read(op.phase)
+    names = [writer.names.mint(r.name_hint, word) for r, word in zip(op.results, ("slot", "phase"), strict=True)]
+    if slots == 1:
+        writer.line(f"const {writer.index} {names[0]} = 0, {names[1]} = {phase.at(UNARY)} ^ 1;")
+    else:
+        step = f"{slot.at(ADD)} + 1"
+        writer.line(f"const {writer.index} {names[0]} = {step} == {slots} ? 0 : {step};")
+        writer.line(f"const {writer.index} {names[1]} = {phase.at(EQUALITY)} ^ ({names[0]} == 0);")
+    for result, name in zip(op.results, names, strict=True):
+        writer.places[result] = Place(name, 1)
+
+
+def print_group_barrier(statements: Statements, op: GroupBarrierOp) -> None:
+    """A barrier of the group that the warp belongs to."""
+    writer, first, warps = statements.writer, op.first.data, op.warps.data
+    found = role_of(op)
+    number = str(first)
+    if found is not None and found[0].role_warps[found[1]] > warps:
+        warp = writer.read(found[0].programs[found[1]].block.args[0])
+        number = f"{first} + {warp.at(MUL)} / {warps}"
+    elif found is None and statements.writer.func.warps.data > warps:
+        number = f"{first} + threadIdx.x / {32 * warps}"
+    _call(statements, "group_barrier", number, template=32 * warps)
+
+
+def print_roles(statements: Statements, op: RolesOp) -> None:
+    """The programs of the roles, one behind each other, each under the condition that a warp belongs to it."""
+    writer, last = statements.writer, len(op.programs) - 1
+    registers = op.role_registers
+    for number, (name, program) in enumerate(zip(op.role_names, op.programs, strict=True)):
+        first = op.first_warp(number)
+        end = 32 * (first + op.role_warps[number])
+        head = f"if (threadIdx.x < {end})" if number == 0 else f"else if (threadIdx.x < {end})"
+        head = head if number < last or last == 0 else "else"
+        with writer.braces(head):
+            writer.line(f"// {sanitise(name)}")
+            if registers:
+                _set_registers(statements, registers[number])
+            warp = writer.names.mint(program.block.args[0].name_hint, "warp")
+            writer.line(f"const {writer.index} {warp} = threadIdx.x / 32{f' - {first}' if first else ''};")
+            writer.places[program.block.args[0]] = Place(warp, 1)
+            print_block(writer, program.block)
+
+
+def _set_registers(statements: Statements, wanted: int) -> None:
+    """Give up or take registers: a thread starts with what its share of the multiprocessor is."""
+    share = min(REGISTERS // statements.writer.func.threads, MOST_REGISTERS) // 8 * 8
+    if wanted != share:
+        _call(statements, "take_registers" if wanted > share else "give_registers", template=wanted)
+
+
+add_printer(MbarInitOp, print_init)
+add_printer(MbarExpectOp, print_expect)
+add_printer(MbarArriveOp, lambda s, op: _call(s, "mbar_arrive", barrier_at(s, op)))
+add_printer(MbarWaitOp, print_wait)
+add_printer(FenceMbarInitOp, lambda s, _: _call(s, "fence_mbar_init"))
+add_printer(FenceAsyncOp, lambda s, _: _call(s, "fence_async"))
+add_printer(AdvanceOp, print_advance)
+add_printer(GroupBarrierOp, print_group_barrier)
+add_printer(RolesOp, print_roles)

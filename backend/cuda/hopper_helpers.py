@@ -1,0 +1,195 @@
+"""Device functions of sm_90a: mbarriers, boxes through tensor maps, products of a warpgroup, registers of roles.
+
+Their host texts call the emulator, which does with bytes what the instruction is documented to do; what is in flight,
+and who may see what, is kept there.
+"""
+
+from __future__ import annotations
+
+from .helper import Helper
+
+BARRIER = "unsigned long long*"
+_SHARED = "(unsigned)__cvta_generic_to_shared({})"
+
+
+def _define(name: str, parameters: str, asm: str, operands: str, host: str, needs: tuple[str, ...] = ()) -> Helper:
+    """A function of one instruction."""
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}({parameters}) {{\n"
+        f'  asm volatile("{asm}" :: {operands + " " if operands else ""}: "memory");\n}}',
+        f"static inline void {name}({parameters}) {{ {host} }}",
+        needs,
+    )
+
+
+def _shared(name: str) -> str:
+    return f'"r"({_SHARED.format(name)})'
+
+
+def barrier_helpers() -> dict[str, Helper]:
+    """mbarriers, and barriers of some warps."""
+    bar, at = f"{BARRIER} barrier", _shared("barrier")
+    found = [
+        _define(
+            "mbar_init",
+            f"{bar}, int arrivals",
+            "mbarrier.init.shared::cta.b64 [%0], %1;",
+            f'{at}, "r"(arrivals)',
+            "emu_mbar_init(barrier, arrivals);",
+        ),
+        _define(
+            "mbar_expect",
+            f"{bar}, int bytes",
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;",
+            f'{at}, "r"(bytes)',
+            "emu_mbar_arrive(barrier, bytes);",
+        ),
+        _define("mbar_arrive", bar, "mbarrier.arrive.shared::cta.b64 _, [%0];", at, "emu_mbar_arrive(barrier, 0);"),
+        _define("fence_mbar_init", "", "fence.mbarrier_init.release.cluster;", "", "emu_fence_mbar_init();"),
+        _define("fence_async", "", "fence.proxy.async.shared::cta;", "", "emu_fence_async();"),
+        Helper(
+            "mbar_wait",
+            f"static __device__ __forceinline__ void mbar_wait({bar}, int parity) {{\n"
+            "  for (unsigned done = 0; !done;)\n"
+            '    asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n'
+            'selp.u32 %0, 1, 0, p;\\n}"\n'
+            f'                 : "=r"(done) : {at}, "r"(parity) : "memory");\n}}',
+            f"static inline void mbar_wait({bar}, int parity) {{ emu_mbar_wait(barrier, parity); }}",
+        ),
+        Helper(
+            "group_barrier",
+            "template <int threads> static __device__ __forceinline__ void group_barrier(int number) {\n"
+            '  asm volatile("bar.sync %0, %1;" :: "r"(number), "n"(threads) : "memory");\n}',
+            "template <int threads> static inline void group_barrier(int number) "
+            '{ emu_named_barrier(0, "group_barrier", number, threads); }',
+        ),
+    ]
+    for name, mode in (("take_registers", "inc"), ("give_registers", "dec")):
+        asm = f'asm volatile("setmaxnreg.{mode}.sync.aligned.u32 %0;" :: "n"(n));'
+        found.append(
+            Helper(
+                name,
+                f"template <int n> static __device__ __forceinline__ void {name}() {{ {asm} }}",
+                f"template <int n> static inline void {name}() {{ emu_set_registers(n); }}",
+            )
+        )
+    return {h.name: h for h in found}
+
+
+def box_helpers() -> dict[str, Helper]:
+    """Boxes of 1 to 5 dimensions; coordinates as in the IR, the fastest dimension last."""
+    found: list[Helper] = []
+    for rank in range(1, 6):
+        names = [f"c{d}" for d in range(rank)]
+        ints, reverse = ", ".join(f"int {n}" for n in names), list(reversed(names))
+        array = f"const int at[] = {{{', '.join(names)}}};"
+        places = ", ".join(f"%{3 + d}" for d in range(rank))
+        operands = ", ".join(f'"r"({n})' for n in reverse)
+        found.append(
+            _define(
+                f"tma_load{rank}",
+                f"void* target, const TensorMap* map, {BARRIER} barrier, {ints}",
+                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                f"[%0], [%1, {{{places}}}], [%2];",
+                f'{_shared("target")}, "l"(map), {_shared("barrier")}, {operands}',
+                f"{array} emu_tma_load(target, map, barrier, at, {rank});",
+                ("TensorMap",),
+            )
+        )
+        places = ", ".join(f"%{2 + d}" for d in range(rank))
+        found.append(
+            _define(
+                f"tma_store{rank}",
+                f"const TensorMap* map, const void* source, {ints}",
+                f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%0, {{{places}}}], [%1];",
+                f'"l"(map), {_shared("source")}, {operands}',
+                f"{array} emu_tma_store(map, source, at, {rank});",
+                ("TensorMap",),
+            )
+        )
+    found.append(_define("bulk_commit", "", "cp.async.bulk.commit_group;", "", "emu_bulk_commit();"))
+    for name, mode in (("bulk_wait", ""), ("bulk_wait_read", ".read")):
+        found.append(
+            Helper(
+                name,
+                f"template <int n> static __device__ __forceinline__ void {name}() "
+                f'{{ asm volatile("cp.async.bulk.wait_group{mode} %0;" :: "n"(n) : "memory"); }}',
+                f"template <int n> static inline void {name}() {{ emu_bulk_wait(n); }}",
+            )
+        )
+    return {h.name: h for h in found}
+
+
+def product_helpers() -> dict[str, Helper]:
+    """Descriptors of matrices in shared memory, and what orders products. The products are `wgmma_helper`'s."""
+    parameters = "const void* p, unsigned leading, unsigned stride, unsigned swizzle"
+    fields = (
+        "((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32)"
+        " | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62)"
+    )
+    found = [
+        Helper(
+            "matrix",
+            f"static __device__ __forceinline__ unsigned long long matrix({parameters}) {{\n"
+            f'  unsigned at; asm("{{\\n.reg .u64 a;\\ncvta.to.shared.u64 a, %1;\\ncvt.u32.u64 %0, a;\\n}}" '
+            ': "=r"(at) : "l"(p));\n'
+            f"  return ((at & 0x3ffff) >> 4) | {fields};\n}}",
+            f"static inline unsigned long long matrix({parameters}) "
+            f"{{ return (emu_shared_address(p) >> 4) | {fields}; }}",
+        ),
+        _define("wgmma_fence", "", "wgmma.fence.sync.aligned;", "", "emu_wgmma_fence();"),
+        _define("wgmma_commit", "", "wgmma.commit_group.sync.aligned;", "", "emu_wgmma_commit();"),
+        Helper(
+            "wgmma_wait",
+            "template <int n> static __device__ __forceinline__ void wgmma_wait() "
+            '{ asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(n) : "memory"); }',
+            "template <int n> static inline void wgmma_wait() { emu_wgmma_wait(n); }",
+        ),
+    ]
+    return {h.name: h for h in found}
+
+
+def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool, rhs_transposed: bool) -> str:
+    """The key of a product: 64 x `columns` x 16, A in `registers` or in shared memory."""
+    a = "r" if registers else "t" if lhs_transposed else "k"
+    return f"wgmma_{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
+
+
+def wgmma_names() -> set[str]:
+    """What products may be called."""
+    return {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
+
+
+def wgmma_helper(key: str) -> Helper:
+    """The product of a key of `wgmma_key`: d = (accumulate ? d : 0) + a * b."""
+    name, element = key.split(".")
+    columns, a, b = int(name[6:-2]), name[-2], name[-1]
+    count, first = columns // 2, columns // 2
+    registers = a == "r"
+    sources = 4 if registers else 1
+    lhs = f"const {element}* a" if registers else "unsigned long long a"
+    parameters = f"float (&d)[{count}], {lhs}, unsigned long long b, bool accumulate"
+    d = ", ".join(f"%{i}" for i in range(count))
+    u = ", ".join(f"%{first + i}" for i in range(sources))
+    left = f"{{{u}}}" if registers else u
+    at = first + sources
+    modes = f"p, 1, 1, {int(b == 't')}" if registers else f"p, 1, 1, {int(a == 't')}, {int(b == 't')}"
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element}"
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    inputs = ", ".join(f'"r"(u[{i}])' for i in range(4)) if registers else '"l"(a)'
+    cast = "  const unsigned* u = (const unsigned*)a;\n" if registers else ""
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}({parameters}) {{\n{cast}"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{at + 1}, 0;\\n"\n'
+        f'               "{instruction} "\n'
+        f'               "{{{d}}}, "\n'
+        f'               "{left}, %{at}, {modes};\\n}}"\n'
+        f"               : {outputs}\n"
+        f'               : {inputs}, "l"(b), "r"((int)accumulate));\n}}',
+        f"static inline void {name}({parameters}) "
+        f"{{ emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
+        f"{int(a == 't')}, {int(b == 't')}, {int(element == 'f16')}); }}",
+        (element,),
+    )

@@ -1,0 +1,113 @@
+"""Products of a warpgroup as C++: descriptors, a loop over the slices of k, accumulators that stay where they are."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.kernel import WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaResumeOp, WgmmaStartOp, WgmmaWaitOp
+from ...dialects.kernel_wgmma import SLICE
+from ...dialects.locations import location_text
+from ...errors import CompileError
+from .access import memory_name
+from .hopper_helpers import wgmma_key
+from .matrices import operand_array
+from .ordering import registers
+from .statements import Statements, add_printer
+from .types import AND, Expr
+from .writer import Place
+
+
+def _kept(statements: Statements, acc: SSAValue, op: Operation) -> Place:
+    """The registers of accumulators, which nothing else may read. Raises CompileError."""
+    place = statements.owned(acc)
+    if place is None:
+        raise CompileError("accumulators in flight are used twice", operator=op.name, location=location_text(op))
+    return place
+
+
+def print_start(statements: Statements, op: WgmmaStartOp) -> None:
+    """An array without values."""
+    statements.writer.declare(op.result)
+
+
+def print_resume(statements: Statements, op: WgmmaResumeOp) -> None:
+    """The registers become accumulators, copied if somebody else reads them later."""
+    target = statements.owned(op.source)
+    if target is None or target.size != registers(op.result):
+        target = statements.writer.declare(op.result)
+        statements.copy(op.source, target)
+    statements.writer.places[op.result] = target
+
+
+def print_product(statements: Statements, op: WgmmaOp) -> None:
+    """One call for every slice of k."""
+    writer, slices = statements.writer, op.slices.data
+    place = writer.places[op.result] = _kept(statements, op.acc, op)
+    element = writer.type_of(op.element)
+    in_registers = op.lhs_place is None
+    key = wgmma_key(op.columns, element, in_registers, op.lhs_transposed is not None, op.rhs_transposed is not None)
+    helper = key.split(".")[0]
+    loops = slices > 1
+    if in_registers:
+        name, first = operand_array(statements, op.lhs)
+        parts = [p for p in ("slice * 8" if loops else "", str(first) if first else "") if p]
+        left = f"&{name}[{' + '.join(parts)}]" if parts else name
+    else:
+        assert op.lhs_place is not None
+        left = _matrix(statements, op, "left", op.lhs, op.lhs_place, op.lhs_transposed is not None)
+    right = _matrix(statements, op, "right", op.rhs, op.rhs_place, op.rhs_transposed is not None)
+    writer.use(key)
+    more = Expr("true") if op.accumulate is None else writer.read(op.accumulate)
+    if op.fresh is not None:
+        more = Expr("false")
+    if loops:
+        if more.text != "true":
+            more = Expr("slice > 0" if more.text == "false" else f"slice > 0 || {more.at(AND)}")
+        writer.line("#pragma unroll")
+        head = f"for (int slice = 0; slice < {slices}; ++slice) "
+    else:
+        head = ""
+    writer.line(f"{head}{helper}({place.name}, {left}, {right}, {more.text});")
+
+
+def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at: SSAValue, transposed: bool) -> str:
+    """The descriptor of an operand, declared, and how it moves with the slice of k."""
+    writer, width = statements.writer, op.swizzle.data
+    place = writer.read(at).text
+    pointer = memory_name(writer, memory) if place == "0" else f"&{memory_name(writer, memory)}[{place}]"
+    panel = 0 if op.panel is None else 2 * op.panel.data
+    leading = panel if transposed and panel else 16
+    writer.use("matrix")
+    name = writer.names.mint(memory.name_hint or side, side)
+    writer.line(f"const unsigned long long {name} = matrix({pointer}, {leading}, {8 * width}, {width});")
+    if op.slices.data == 1:
+        return name
+    step = SLICE * width // 16 if transposed else 2 * SLICE // 16
+    return f"{name} + slice * {step}"
+
+
+def print_fence(statements: Statements, op: WgmmaFenceOp) -> None:
+    """Registers before products."""
+    statements.writer.use("wgmma_fence")
+    statements.writer.line("wgmma_fence();")
+
+
+def print_commit(statements: Statements, op: WgmmaCommitOp) -> None:
+    """The end of a group of products."""
+    statements.writer.use("wgmma_commit")
+    statements.writer.line("wgmma_commit();")
+
+
+def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
+    """Waiting for products; the registers stay where they are."""
+    statements.writer.places[op.result] = _kept(statements, op.acc, op)
+    statements.writer.use("wgmma_wait")
+    statements.writer.line(f"wgmma_wait<{op.pending.data}>();")
+
+
+add_printer(WgmmaStartOp, print_start)
+add_printer(WgmmaResumeOp, print_resume)
+add_printer(WgmmaFenceOp, print_fence)
+add_printer(WgmmaOp, print_product)
+add_printer(WgmmaCommitOp, print_commit)
+add_printer(WgmmaWaitOp, print_wait)

@@ -1,0 +1,360 @@
+// sm_90a in the emulator: mbarriers, boxes, and products of warpgroups. Part of runtime.cpp, whose functions it calls.
+//
+// A box comes at once, or as late as it can, or at random, by the seed of the schedule; a product is computed when it is
+// waited for, and until then its accumulators hold NaN. What is still going on when the block ends is reported.
+#pragma once
+
+Agents agents;
+std::map<u32, Mbarrier> mbarriers;
+
+struct BoxCopy {
+  BoxMap map;
+  std::vector<int> at;
+  u32 address, barrier, agent, clock;
+  bool done;
+};
+std::vector<BoxCopy> loads_on_their_way;
+struct BulkStores {
+  std::vector<BoxCopy> open;
+  std::vector<std::vector<BoxCopy>> groups;
+};
+std::vector<BulkStores> bulk_stores;
+u64 hopper_seed = 0;
+
+bool happens_early() {
+  if (hopper_seed < 2) return hopper_seed == 1;
+  hopper_seed = (hopper_seed * 6364136223846793005ull + 1442695040888963407ull) | 2;
+  return hopper_seed >> 40 & 1;
+}
+
+// The place of `size` bytes in the block's allocation; the launch ends if they are not all there.
+u32 shared_place(const void* pointer, u64 size, const char* what, u64 pc) {
+  const u64 place = address_of(pointer) - address_of(emu_shared_area);
+  if (place < EMU_MOST_SHARED && place + size <= launch.shared_bytes) return u32(place);
+  report("out-of-bounds", std::string(what) + " touches what is no shared memory of the block", pc);
+  abort_launch();
+}
+
+// ---- who may touch what ----
+
+void report_agent(const char* what, bool write, std::size_t byte, u64 pc) {
+  report("race", std::string(what) + (write ? " writes byte " : " reads byte ") + std::to_string(byte) +
+                     " of shared memory, which something asynchronous that nobody has waited for still uses", pc);
+}
+
+// A thread's own access meets what runs beside the threads. Gives whether an agent has written the bytes.
+bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc) {
+  bool written = true;
+  for (std::size_t b = byte / Agents::granule * Agents::granule; b < byte + size; b += Agents::granule) {
+    Granule& g = agents.at(b);
+    if (agents.unknown(g, scheduler.current, write)) report_agent("", write, byte, pc);
+    written &= g.written;
+  }
+  return written;
+}
+
+// What thread `t` starts accesses 16 bytes beside the threads.
+void use_granule(u32 byte, unsigned t, const Use& use, bool write, const char* what) {
+  Granule& g = agents.at(byte);
+  if (agents.unknown(g, t, write)) report_agent(what, write, byte, use.pc);
+  bool missing = false;
+  for (u32 i = 0; i < Agents::granule; ++i) {
+    Cell& c = (*shared_cells)[byte + i];
+    const bool stored = c.write.serial == detector.serial;
+    missing |= !stored && !g.written;
+    if (stored && Knowledge::get(agents.threads[t].fenced, c.write.thread) < c.write.clock)
+      report("fence", std::string(what) + " meets byte " + std::to_string(byte + i) +
+                          " of shared memory, which a thread stored without a fence for it since", use.pc, &c.write);
+    if (write && detector.unordered_read(c, detector.now(t, use.pc, false)))
+      report("race", std::string(what) + " writes byte " + std::to_string(byte + i) +
+                         " of shared memory, which a thread may still read", use.pc);
+  }
+  if (missing && !write)
+    report("uninitialised", std::string(what) + " reads byte " + std::to_string(byte) +
+                                " of shared memory, which nobody wrote", use.pc);
+  Agents::record(g, use, write);
+}
+
+// ---- mbarriers ----
+
+Mbarrier& barrier_at(void* pointer, u64 pc) {
+  const u32 place = shared_place(pointer, 8, "an mbarrier", pc);
+  auto found = mbarriers.find(place);
+  if (found == mbarriers.end()) {
+    report("uninitialised", "the mbarrier at byte " + std::to_string(place) + " was not set up", pc);
+    abort_launch();
+  }
+  shared_access(place, 8, true, true, pc);
+  return found->second;
+}
+
+void complete_phase(Mbarrier& b) {
+  if (b.missing || b.bytes) return;
+  ++b.phase;
+  b.missing = b.arrivals;
+  b.complete = std::move(b.gathered);
+  b.complete_clocks = std::move(b.clocks);
+  b.complete_epoch = b.epoch;
+  b.gathered = Knowledge();
+  b.clocks.clear();
+}
+
+bool open_mbarriers() {
+  bool opened = false;
+  for (unsigned t = 0; t < scheduler.count(); ++t) {
+    Fiber& f = scheduler.fibers[t];
+    if (f.state != State::mbarrier || !mbarriers[f.mask].passed(f.barrier_id)) continue;
+    f.state = State::ready;
+    opened = true;
+  }
+  return opened;
+}
+
+// ---- boxes ----
+
+template <class Piece>
+void each_piece(const BoxCopy& copy, Piece piece) {
+  const u32 pitch = u32(copy.map.pitch());
+  u32 place = copy.address;
+  for (const BoxRow& row : rows_of(copy.map, copy.at)) {
+    for (u32 byte = 0; byte < pitch; byte += 16) piece(row, byte, swizzled(place + byte, u32(copy.map.swizzle)));
+    place += pitch;
+  }
+}
+
+void deliver(std::size_t number) {
+  BoxCopy copy = loads_on_their_way[number];
+  loads_on_their_way.erase(loads_on_their_way.begin() + std::ptrdiff_t(number));
+  each_piece(copy, [&](const BoxRow& row, u32 byte, u32 place) {
+    for (u32 i = byte; i < byte + 16; ++i) {
+      const bool inside = row.exists && i >= row.first && i < row.first + row.inside;
+      const u64 from = row.address + i - row.first;
+      emu_shared_area[place + i - byte] = inside ? *reinterpret_cast<const unsigned char*>(from) : 0;
+    }
+  });
+  Agent& agent = agents.agents[copy.agent];
+  agent.finish(copy.clock);
+  Mbarrier& b = mbarriers[copy.barrier];
+  Knowledge::set(b.gathered.agents, copy.agent, agent.ended);
+  b.bytes -= (long long)copy.map.bytes();
+  complete_phase(b);
+}
+
+// Between turns of the threads: sometimes something arrives; if nobody can run, it has to.
+bool deliver_something(bool must) {
+  if (loads_on_their_way.empty() || (!must && (hopper_seed < 2 || !happens_early()))) return false;
+  deliver(hopper_seed < 2 ? 0 : (hopper_seed >> 20) % loads_on_their_way.size());
+  return true;
+}
+
+// Notes the accesses of a box to global memory, as the thread's own.
+void touch_global(const BoxCopy& copy, bool write, u64 pc) {
+  for (const BoxRow& row : rows_of(copy.map, copy.at)) {
+    if (!row.exists) continue;
+    for (unsigned i = 0; i < launch.buffers.size(); ++i)
+      if (launch.buffers[i].buffer->near(row.address)) global_access(i, row.address, row.inside, write, false, pc);
+  }
+}
+
+BoxCopy new_box(const void* map, const void* shared, const int* at, int rank, const char* what, u64 pc) {
+  BoxMap m;
+  std::memcpy(&m, map, sizeof m);
+  if (m.rank != u64(rank)) {
+    report("protocol", std::string(what) + " with another number of coordinates than its map has", pc);
+    abort_launch();
+  }
+  const u32 place = shared_place(shared, m.bytes(), what, pc);
+  const u32 alignment = m.swizzle ? 1024 : 128;
+  if (place % alignment)
+    report("misaligned", std::string(what) + " at byte " + std::to_string(place) + " of shared memory, no multiple of " +
+                             std::to_string(alignment), pc);
+  return {m, std::vector<int>(at, at + rank), place, 0, 0, 0, false};
+}
+
+void write_box(BoxCopy& copy) {
+  if (copy.done) return;
+  copy.done = true;
+  each_piece(copy, [&](const BoxRow& row, u32 byte, u32 place) {
+    for (u32 i = byte; i < byte + 16; ++i)
+      if (row.exists && i >= row.first && i < row.first + row.inside)
+        *reinterpret_cast<unsigned char*>(row.address + i - row.first) = emu_shared_area[place + i - byte];
+  });
+}
+
+void finish_stores(unsigned t, std::size_t pending) {
+  auto& groups = bulk_stores[t].groups;
+  while (groups.size() > pending) {
+    for (BoxCopy& copy : groups.front()) {
+      write_box(copy);
+      agents.agents[copy.agent].finish(copy.clock);
+      Knowledge::set(agents.threads[t].agents, copy.agent, agents.agents[copy.agent].ended);
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+// ---- products ----
+
+constexpr unsigned warpgroup_threads = 128;
+
+struct Product {
+  int columns, a_transposed, b_transposed, f16;
+  u64 a_at, b_at;
+  bool accumulate, from_registers;
+  u32 group, issued;
+  float* d[warpgroup_threads];
+  unsigned short a[warpgroup_threads][8];
+};
+
+struct Accumulators {
+  std::vector<float> values;
+  u32 pending = 0;
+};
+
+struct Warpgroup {
+  std::vector<Product> products;  // those not yet computed
+  u32 computed = 0;
+  u32 started[warpgroup_threads] = {}, groups[warpgroup_threads] = {};
+  bool fenced[warpgroup_threads] = {};
+  std::map<float*, Accumulators> accumulators[warpgroup_threads];
+};
+std::vector<Warpgroup> warpgroups;
+
+float widened(unsigned short bits, bool f16) {
+  u32 u = u32(bits) << 16;
+  if (f16) {
+    const u32 sign = (bits & 0x8000u) << 16, e = bits >> 10 & 31, f = bits & 0x3ff;
+    if (e == 0) {
+      const float v = float(f) * 5.9604644775390625e-8f;
+      return sign ? -v : v;
+    }
+    u = sign | f << 13 | (e == 31 ? 0x7f800000u : (e + 112) << 23);
+  }
+  float r;
+  std::memcpy(&r, &u, 4);
+  return r;
+}
+
+// Where element (`line`, `k`) of an operand lies: `line` is a row of A or a column of B, k is below 16.
+u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed) {
+  const u32 start = u32(descriptor & 0x3fff) << 4, leading = u32(descriptor >> 16 & 0x3fff) << 4;
+  const u32 stride = u32(descriptor >> 32 & 0x3fff) << 4, code = u32(descriptor >> 62);
+  const u32 width = code == 1 ? 128 : code == 2 ? 64 : 32;
+  u32 place = start + line / 8 * stride + line % 8 * width + 2 * k;
+  if (transposed) place = start + line / (width / 2) * leading + k / 8 * stride + k % 8 * width + line % (width / 2) * 2;
+  return swizzled(place, width) & (EMU_MOST_SHARED - 1);
+}
+
+float operand(u64 descriptor, u32 line, u32 k, bool transposed, bool f16) {
+  unsigned short bits;
+  std::memcpy(&bits, emu_shared_area + operand_place(descriptor, line, k, transposed), 2);
+  return widened(bits, f16);
+}
+
+// The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
+void use_operands(const Product& p, unsigned t, const Use& use) {
+  const auto side = [&](u64 descriptor, u32 from, u32 to, bool transposed) {
+    std::vector<u32> places;
+    for (u32 line = from; line < to; ++line)
+      for (u32 k = 0; k < 16; ++k)
+        places.push_back(operand_place(descriptor, line, k, transposed) / Agents::granule * Agents::granule);
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+    for (u32 place : places) {
+      if (place + Agents::granule <= launch.shared_bytes) {
+        use_granule(place, t, use, false, "a product");
+        continue;
+      }
+      report("out-of-bounds", "a product reads what is no shared memory of the block", use.pc);
+      abort_launch();
+    }
+  };
+  const u32 first = t % warpgroup_threads / 32 * 16;
+  if (!p.from_registers) side(p.a_at, first, first + 16, p.a_transposed != 0);
+  side(p.b_at, 0, u32(p.columns), p.b_transposed != 0);
+}
+
+void compute(Warpgroup& w, Product& p) {
+  std::vector<float> a(64 * 16), b(std::size_t(16) * p.columns);
+  for (u32 t = 0; p.from_registers && t < warpgroup_threads; ++t)
+    for (u32 e = 0; e < 8; ++e) {
+      const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (e >> 1 & 1), k = 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1);
+      a[row * 16 + k] = widened(p.a[t][e], p.f16);
+    }
+  for (u32 i = 0; !p.from_registers && i < a.size(); ++i) a[i] = operand(p.a_at, i / 16, i % 16, p.a_transposed, p.f16);
+  for (u32 i = 0; i < b.size(); ++i) b[i] = operand(p.b_at, i / 16, i % 16, p.b_transposed, p.f16);
+  for (u32 t = 0; t < warpgroup_threads; ++t) {
+    Accumulators& mine = w.accumulators[t][p.d[t]];
+    for (u32 r = 0; r < u32(p.columns) / 2; ++r) {
+      const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (r >> 1 & 1), column = r / 4 * 8 + 2 * (t % 4) + (r & 1);
+      float sum = p.accumulate ? mine.values[r] : 0.0f;
+      for (u32 k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[column * 16 + k];
+      mine.values[r] = sum;
+    }
+    if (--mine.pending) continue;
+    std::memcpy(p.d[t], mine.values.data(), mine.values.size() * sizeof(float));
+    w.accumulators[t].erase(p.d[t]);
+  }
+}
+
+// A warpgroup goes on when all its threads wait for products.
+bool open_warpgroups() {
+  bool opened = false;
+  for (u32 g = 0; g < warpgroups.size(); ++g) {
+    Warpgroup& w = warpgroups[g];
+    const u32 first = g * warpgroup_threads;
+    bool all = first + warpgroup_threads <= scheduler.count(), alike = true;
+    for (u32 t = 0; all && t < warpgroup_threads; ++t) {
+      const Fiber& f = scheduler.fibers[first + t];
+      all = f.state == State::products;
+      alike &= f.mask == scheduler.fibers[first].mask && w.started[t] == w.started[0] && w.groups[t] == w.groups[0];
+    }
+    if (!all) continue;
+    if (!alike) {
+      report("divergent", "the threads of a warpgroup have not started the same products: " + scheduler.who_waits(), 0);
+      return false;
+    }
+    const u32 pending = scheduler.fibers[first].mask;
+    while (!w.products.empty() && w.products[0].group + pending < w.groups[0]) {
+      compute(w, w.products[0]);
+      w.products.erase(w.products.begin());
+      ++w.computed;
+    }
+    const u32 agent = agents.agent(Agents::products, g);
+    for (u32 t = 0; t < warpgroup_threads; ++t) {
+      Knowledge::set(agents.threads[first + t].agents, agent, w.computed);
+      w.fenced[t] = false;
+      scheduler.fibers[first + t].state = State::ready;
+    }
+    opened = true;
+  }
+  return opened;
+}
+
+Warpgroup& my_warpgroup() { return warpgroups[scheduler.current / warpgroup_threads]; }
+u32 my_number() { return scheduler.current % warpgroup_threads; }
+
+// ---- blocks ----
+
+void start_hopper(unsigned threads, u64 seed) {
+  agents.start_block(threads, detector.serial);
+  mbarriers.clear();
+  loads_on_their_way.clear();
+  bulk_stores.assign(threads, BulkStores());
+  warpgroups.clear();
+  warpgroups.resize(threads / warpgroup_threads + 1);
+  hopper_seed = seed;
+}
+
+void end_hopper() {
+  if (!agents.active) return;
+  if (!loads_on_their_way.empty()) report("protocol", "the block ends while a box is on its way to shared memory", 0);
+  for (unsigned t = 0; t < bulk_stores.size(); ++t) {
+    if (bulk_stores[t].groups.empty() && bulk_stores[t].open.empty()) continue;
+    report("protocol", "a thread ends while boxes that it stores are still read from shared memory", 0);
+    bulk_stores[t].groups.push_back(bulk_stores[t].open);
+    finish_stores(t, 0);
+  }
+  for (const Warpgroup& w : warpgroups)
+    if (!w.products.empty()) report("protocol", "a warpgroup ends with products that it has not waited for", 0);
+}

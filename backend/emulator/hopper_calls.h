@@ -1,0 +1,120 @@
+// What device code for sm_90a calls. Part of runtime.cpp.
+#pragma once
+
+#define PLACE (reinterpret_cast<u64>(__builtin_return_address(0)) - 1)
+
+void emu_mbar_init(void* barrier, int arrivals) {
+  const u32 place = shared_place(barrier, 8, "an mbarrier", PLACE);
+  if (place % 8) report("misaligned", "an mbarrier at byte " + std::to_string(place), PLACE);
+  shared_access(place, 8, true, false, PLACE);
+  Mbarrier b;
+  b.arrivals = b.missing = u32(arrivals);
+  b.maker = scheduler.current;
+  mbarriers[place] = b;
+  agents.active = true;
+}
+void emu_mbar_arrive(void* barrier, int bytes) {
+  Mbarrier& b = barrier_at(barrier, PLACE);
+  if (!b.missing) {
+    report("protocol", "more arrivals at an mbarrier than it counts", PLACE);
+    abort_launch();
+  }
+  const unsigned t = scheduler.current;
+  b.gathered.learn(agents.threads[t]);
+  detector.clocks.give(t, detector.epoch, b.clocks, b.epoch);
+  b.bytes += bytes;
+  --b.missing;
+  complete_phase(b);
+}
+void emu_mbar_wait(void* barrier, int parity) {
+  Mbarrier& b = barrier_at(barrier, PLACE);
+  Fiber& f = scheduler.self();
+  f.mask = shared_place(barrier, 8, "an mbarrier", PLACE);
+  f.barrier_id = unsigned(parity);
+  while (!b.passed(u32(parity))) wait_as(State::mbarrier, 0, "mbar_wait");
+  if (!b.phase) return;
+  agents.threads[scheduler.current].learn(b.complete);
+  detector.clocks.take(scheduler.current, detector.epoch, b.complete_clocks, b.complete_epoch);
+}
+void emu_fence_mbar_init() {
+  for (auto& entry : mbarriers) entry.second.fenced |= entry.second.maker == scheduler.current;
+}
+void emu_fence_async() {
+  const unsigned t = scheduler.current;
+  Knowledge::set(agents.threads[t].fenced, t, detector.clocks.clock(t));
+  detector.clocks.step(t);
+  agents.active = true;
+}
+
+void emu_tma_load(void* target, const void* map, void* barrier, const int* at, int rank) {
+  const u64 pc = PLACE;
+  BoxCopy copy = new_box(map, target, at, rank, "a box", pc);
+  Mbarrier& b = barrier_at(barrier, pc);
+  if (!b.fenced) report("fence", "a box signals an mbarrier that was set up without a fence", pc);
+  touch_global(copy, false, pc);
+  copy.barrier = shared_place(barrier, 8, "an mbarrier", pc);
+  copy.agent = agents.agent(Agents::loads, copy.barrier);
+  copy.clock = agents.agents[copy.agent].start();
+  for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
+    use_granule(copy.address + byte, scheduler.current, {copy.agent, copy.clock, pc}, true, "a box");
+  std::memset(emu_shared_area + copy.address, 0xff, copy.map.bytes());
+  loads_on_their_way.push_back(copy);
+  if (hopper_seed == 1) deliver(loads_on_their_way.size() - 1);
+}
+void emu_tma_store(const void* map, const void* source, const int* at, int rank) {
+  const u64 pc = PLACE;
+  const unsigned t = scheduler.current;
+  BoxCopy copy = new_box(map, source, at, rank, "a stored box", pc);
+  copy.agent = agents.agent(Agents::stores, t);
+  copy.clock = agents.agents[copy.agent].start();
+  for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
+    use_granule(copy.address + byte, t, {copy.agent, copy.clock, pc}, false, "a stored box");
+  touch_global(copy, true, pc);
+  if (happens_early()) write_box(copy);
+  bulk_stores[t].open.push_back(copy);
+}
+void emu_bulk_commit() {
+  BulkStores& mine = bulk_stores[scheduler.current];
+  mine.groups.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+void emu_bulk_wait(int pending) { finish_stores(scheduler.current, std::size_t(pending)); }
+
+void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
+               int a_transposed, int b_transposed, int f16) {
+  const u64 pc = PLACE;
+  Warpgroup& w = my_warpgroup();
+  const u32 t = my_number(), number = w.started[t]++, index = number - w.computed;
+  const u32 agent = agents.agent(Agents::products, scheduler.current / warpgroup_threads);
+  if (index == w.products.size()) {
+    Product p{columns, a_transposed, b_transposed, f16, a_at, b_at, accumulate, a != nullptr, w.groups[t], 0, {}, {}};
+    w.products.push_back(p);
+  }
+  Product& p = w.products[index];
+  if (p.columns != columns || p.a_at != a_at || p.b_at != b_at || p.accumulate != accumulate || p.group != w.groups[t])
+    report("divergent", "the threads of a warpgroup start different products", pc);
+  ++p.issued;
+  p.d[t] = d;
+  if (a) std::memcpy(p.a[t], a, sizeof p.a[t]);
+  Accumulators& mine = w.accumulators[t][d];
+  if ((!mine.pending || a) && !w.fenced[t])
+    report("fence", "a product takes registers that were written without a fence since", pc);
+  if (!mine.pending++) {
+    mine.values.assign(d, d + columns / 2);
+    std::memset(d, 0xff, std::size_t(columns) / 2 * sizeof(float));
+  }
+  if (t % 32 == 0) use_operands(p, scheduler.current, {agent, number + 1, pc});
+}
+void emu_wgmma_fence() { my_warpgroup().fenced[my_number()] = true; }
+void emu_wgmma_commit() { ++my_warpgroup().groups[my_number()]; }
+void emu_wgmma_wait(int pending) {
+  agents.active = true;
+  scheduler.self().mask = unsigned(pending);
+  wait_as(State::products, 0, "wgmma_wait");
+}
+void emu_set_registers(int) {}
+unsigned long long emu_shared_address(const void* p) {
+  return address_of(p) - address_of(emu_shared_area);
+}
+
+#undef PLACE

@@ -1,0 +1,52 @@
+"""Rings of boxes, roles and products of warpgroups: written out at the kernel level, and right in every executor."""
+
+from __future__ import annotations
+
+import pytest
+from hopper_programs import Gemm
+from hopper_running import allocated, emulate, wrong
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.launch_plan import TensorMap, make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.standalone import emit_standalone
+from deplodock.errors import CompileError
+
+GEMMS = {
+    "plain": Gemm(),
+    "one slot": Gemm(stages=1, m=64, n=64, k=128),
+    "two warpgroups": Gemm(stages=3, lag=True, groups=2, columns=128),
+    "stored through shared memory": Gemm(stages=2, lag=True, staged=True, persistent=True),
+    "all": Gemm(m=128, n=256, k=256, stages=3, groups=2, columns=128, lag=True, staged=True, persistent=True),
+}
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_emulated(name: str) -> None:
+    """The printed text computes the product exactly, and the detector has nothing to say."""
+    gemm = GEMMS[name]
+    found, reports = emulate(gemm)
+    assert [str(r) for r in reports] == []
+    assert wrong(gemm, found) == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_compiles_without_spills_or_warnings(name: str) -> None:
+    """ptxas neither spills nor serialises the products (C75xx)."""
+    compiled = compile_cubin(print_cuda(allocated(GEMMS[name].text())), "sm_90a")
+    assert compiled.warnings == ()
+    assert all(use.spills == 0 and use.stack == 0 for use in compiled.kernels.values())
+
+
+def test_tensor_maps_of_a_launch() -> None:
+    """The plan says of which buffers a launch needs maps."""
+    plan = make_plan(allocated(GEMMS["stored through shared memory"].text()))
+    shapes = [(128, 192), (128, 192), (128, 128)]
+    assert plan.launches[0].maps == tuple(TensorMap(i, s, "bf16", (64, 64), 128) for i, s in enumerate(shapes))
+    assert [b.written for b in plan.buffers] == [False, False, True]
+
+
+def test_no_standalone_program_with_tensor_maps() -> None:
+    module = allocated(GEMMS["plain"].text())
+    with pytest.raises(CompileError, match="no tensor maps"):
+        emit_standalone(module, module, print_cuda(module))
