@@ -393,10 +393,10 @@ class WgmmaWaitOp(_InOrder):
     acc = operand_def(base(PendingType))
     result = result_def(base(PendingType) | base(VectorType))
 
-    def __init__(self, pending: int, acc: SSAValue, registers: bool = False):
-        """With `registers` the accumulators become registers."""
+    def __init__(self, pending: int, acc: SSAValue, keep: bool = False):
+        """Once nothing is pending the accumulators become registers, unless told to `keep` them."""
         assert isinstance(acc.type, PendingType)
-        result = acc.type.registers if registers else acc.type
+        result = acc.type if pending or keep else acc.type.registers
         super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
 
     def verify_(self) -> None:
