@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -22,12 +22,20 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import kernel
 from ..dialects.calls import eager_results, is_eager
+from ..dialects.counts import Count, most_tiles
+from ..dialects.extents import Extent, extents_of, static
+from ..dialects.kernel import symbols_in
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_tma import is_written
 from ..dialects.locations import location_text
 from ..dialects.payload import ConstantOp
+from ..dialects.sizes import bind_sizes
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
+from .cuda.writer import index_type
+
+MOST_BLOCKS = 2**31 - 1
+"""Blocks of a grid along its first extent."""
 
 _DTYPES: dict[str, Any] = {
     "f64": np.float64,
@@ -50,12 +58,12 @@ _DTYPES: dict[str, Any] = {
 class Buffer:
     """A buffer in global memory: `dtype` as the IR names it (`f32`, `bf16`, `i1` with one byte each).
 
-    `first` and `last` are the steps that use it, -1 if none does. Scratch buffers have a `slot`; arguments of the
-    program, whose memory the caller owns, have -1.
+    An extent may be a size known only at a call. `first` and `last` are the steps that use it, -1 if none does.
+    Scratch buffers have a `slot`; arguments of the program, whose memory the caller owns, have -1.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     dtype: str
     first: int = -1
     last: int = -1
@@ -69,8 +77,8 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
-        return math.prod(self.shape)
+        """How many elements it has. Raises ExtentError if that is known only at a call: see `LaunchPlan.at`."""
+        return math.prod(static(self.shape))
 
     @property
     def bytes(self) -> int:
@@ -100,23 +108,36 @@ class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
 
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
-    plan's buffers, and behind them come its tensor maps; `grid` and `threads` may have up to three extents. `parts`
-    has, for arguments that are only a part of their buffer, by number of the argument, where it begins and how long it
-    is, in bytes.
+    plan's buffers; behind them come its tensor maps, and then `sizes`, integers of `size_bytes` each. `grid` and
+    `threads` may have up to three extents. `parts` has, for arguments that are only a part of their buffer, by number
+    of the argument, where it begins and how long it is, in bytes.
     """
 
     kernel: str
-    grid: tuple[int, ...]
+    grid: tuple[Count, ...]
     threads: tuple[int, ...]
     shared: int
     buffers: tuple[int, ...]
     parts: tuple[tuple[int, int, int], ...] = ()
     maps: tuple[TensorMap, ...] = ()
 
+    sizes: tuple[Extent, ...] = ()
+    size_bytes: int = 4
+
     def begins(self) -> tuple[int, ...]:
         """Where in its buffer each argument begins, in bytes."""
         found = {argument: begin for argument, begin, _ in self.parts}
         return tuple(found.get(i, 0) for i in range(len(self.buffers)))
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The grid in numbers. Raises ExtentError if that is known only at a call."""
+        return static(n if isinstance(n, int) else n.symbol for n in self.grid)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The sizes that the kernel takes. Raises ExtentError if they are known only at a call."""
+        return static(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -134,7 +155,9 @@ class EagerStep:
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
     the rest is scratch. `slots` are the sizes in bytes of the allocations that scratch buffers share. `eager` is what
-    PyTorch does between launches."""
+    PyTorch does between launches.
+
+    `main` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
 
     buffers: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
@@ -142,6 +165,7 @@ class LaunchPlan:
     inputs: int
     slots: tuple[int, ...] = ()
     eager: tuple[EagerStep, ...] = ()
+    main: FuncOp | None = field(default=None, compare=False)
 
     @property
     def steps(self) -> Iterator[Launch | EagerStep]:
@@ -150,6 +174,31 @@ class LaunchPlan:
             yield from (step for step in self.eager if step.launches == number)
             yield launch
         yield from (step for step in self.eager if step.launches == len(self.launches))
+
+    def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
+        """The plan for inputs of these shapes, in which everything is a number and no launch is without blocks.
+
+        Raises ShapeError for a shape that the program is not for, ExecutionError for a grid that is too large."""
+        if self.main is None:
+            return self
+        sizes = bind_sizes(self.main, shapes, [b.name for b in self.buffers])
+        buffers = tuple(replace(b, shape=sizes.numbers(b.shape)) for b in self.buffers)
+        launches: list[Launch] = []
+        eager: list[EagerStep] = []
+        for launch in self.steps:
+            if isinstance(launch, EagerStep):
+                eager.append(replace(launch, launches=len(launches)))
+                continue
+            blocks = math.prod(sizes.count(n) for n in launch.grid)
+            if blocks > MOST_BLOCKS:
+                raise ExecutionError(
+                    f"a grid of {blocks} blocks; at most {MOST_BLOCKS} are possible", operator=launch.kernel
+                )
+            if blocks:
+                launches.append(replace(launch, grid=(blocks,), sizes=sizes.numbers(launch.sizes)))
+        slots = _slot_sizes(buffers, self.arguments)
+        done = {"buffers": buffers, "launches": tuple(launches), "slots": slots, "eager": tuple(eager)}
+        return replace(self, **done, main=None)
 
     @property
     def input_buffers(self) -> tuple[Buffer, ...]:
@@ -174,14 +223,14 @@ class LaunchPlan:
         for buffer in self.buffers[:count]:
             if buffer.written:
                 raise ExecutionError(f"{count} arguments, but argument {buffer.name} is a result of the program")
-        missing = [b.name for b in self.buffers[count : self.arguments] if b.elements and not b.written]
+        missing = [b.name for b in self.buffers[count : self.arguments] if 0 not in b.shape and not b.written]
         if missing:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}: {missing[0]} is missing")
         return replace(self, inputs=count)
 
     def check_arguments(self, args: Sequence[np.ndarray]) -> LaunchPlan:
         """The plan for these inputs. Raises ExecutionError if their number, a shape or a type is not the program's."""
-        plan = self.with_inputs(len(args))
+        plan = self.with_inputs(len(args)).at([a.shape for a in args])
         for buffer, arg in zip(plan.input_buffers, args, strict=True):
             if tuple(arg.shape) != buffer.shape or arg.dtype != buffer.numpy_dtype:
                 given = f"{arg.dtype.name}{list(arg.shape)}"
@@ -210,8 +259,10 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     while inputs and (buffers[inputs - 1].written or _is_empty_and_unused(buffers[inputs - 1])):
         inputs -= 1
     _give_slots(buffers, arguments)
-    sizes = _slot_sizes(buffers, arguments)
-    return LaunchPlan(tuple(buffers), tuple(launches), arguments, inputs, sizes, tuple(host.eager))
+    known = all(isinstance(n, int) for b in buffers for n in b.shape)
+    slots = _slot_sizes(buffers, arguments) if known else ()
+    steps = tuple(launches), arguments, inputs, slots, tuple(host.eager)
+    return LaunchPlan(tuple(buffers), *steps, None if known else main)
 
 
 def buffer_dtype(e: Attribute) -> str:
@@ -248,19 +299,17 @@ def _main_and_kernels(module: ModuleOp) -> tuple[FuncOp, dict[str, tuple[str, ke
 
 def _buffer(value: SSAValue, names: _Names) -> Buffer:
     assert isinstance(value.type, MemRefType)
-    shape = tuple(value.type.get_shape())
-    if any(d < 0 for d in shape):
-        raise CompileError("a buffer of unknown size", argument=value.name_hint)
+    shape = extents_of(value.type)  # pyright: ignore[reportUnknownArgumentType]
     return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type.element_type))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """`bytes` of the buffer number `buffer`, from byte `begin` on."""
+    """`bytes` of the buffer number `buffer`, from byte `begin` on; None for all of it."""
 
     buffer: int
     begin: int
-    bytes: int
+    bytes: int | None
 
 
 class _Host:
@@ -279,7 +328,7 @@ class _Host:
     def new_buffer(self, value: SSAValue) -> None:
         """`value` is an argument or an allocation."""
         buffer = _buffer(value, self._names)
-        self._parts[value] = _Part(len(self.buffers), 0, buffer.bytes)
+        self._parts[value] = _Part(len(self.buffers), 0, None)
         self.buffers.append(buffer)
 
     def run(self, ops: Iterable[Operation]) -> None:
@@ -313,8 +362,10 @@ class _Host:
         if not 0 <= row < op.rows:
             raise CompileError(f"row {row} of {op.source.type}", operator=op.name, location=location_text(op))
         item = np.dtype(_DTYPES[buffer_dtype(op.result.type.element_type)]).itemsize
-        size = math.prod(op.result.type.get_shape()) * item
-        self._parts[op.result] = _Part(source.buffer, source.begin + row * op.row_elements * item, size)
+        size = math.prod(static(extents_of(op.result.type))) * item  # pyright: ignore[reportUnknownArgumentType]
+        begin = source.begin + row * op.row_elements * item
+        whole = size == self.buffers[source.buffer].bytes
+        self._parts[op.result] = _Part(source.buffer, begin, None if whole else size)
 
     def _launch(self, op: kernel.LaunchOp) -> None:
         name = op.kernel.root_reference.data
@@ -326,18 +377,20 @@ class _Host:
         written = {i for i, a in enumerate(func.body.block.args) if is_written(a)}
         parts = [self._parts[value] for value in op.buffers]
         self._use(parts, written)
-        smaller = tuple(
-            (i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes != self.buffers[p.buffer].bytes or p.begin
-        )
+        smaller = tuple((i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes is not None)
         shared = func.shared.data if func.shared is not None else 0
         where = tuple(p.buffer for p in parts)
         maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
-        self.launches.append(Launch(cuda_name, (func.grid.data,), (func.threads,), shared, where, smaller, maps))
+        fixed = all(isinstance(n, int) for n in func.factors)
+        grid = (math.prod(map(most_tiles, func.factors)),) if fixed else func.factors
+        size_bytes = 4 if index_type(func) == "int" else 8
+        sizes = {"sizes": symbols_in(func), "size_bytes": size_bytes}
+        self.launches.append(Launch(cuda_name, grid, (func.threads,), shared, where, smaller, maps, **sizes))
 
     def _call(self, op: CallOp) -> None:
         function = self.declared[op.callee.string_value()]
         parts = [self._parts[value] for value in op.operands]
-        if any(p.bytes != self.buffers[p.buffer].bytes for p in parts):
+        if any(p.bytes is not None for p in parts):
             raise CompileError("PyTorch computes no step of a recurrence", operator=op.name, location=location_text(op))
         where = tuple(p.buffer for p in parts)
         split = len(where) - eager_results(function)
@@ -359,11 +412,11 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     assert isinstance(t, kernel.TensorMapType)
     assert isinstance(memory, MemRefType)
     argument = next(i for i, a in enumerate(func.body.block.args) if a is op.memory)
-    return TensorMap(argument, tuple(memory.get_shape()), buffer_dtype(t.element), t.shape, t.swizzle.data)
+    return TensorMap(argument, static(extents_of(memory)), buffer_dtype(t.element), t.shape, t.swizzle.data)
 
 
 def _is_empty_and_unused(buffer: Buffer) -> bool:
-    return buffer.elements == 0 and buffer.first < 0
+    return 0 in buffer.shape and buffer.first < 0
 
 
 def _give_slots(buffers: list[Buffer], arguments: int) -> None:
@@ -379,7 +432,7 @@ def _give_slots(buffers: list[Buffer], arguments: int) -> None:
         buffers[i] = replace(buffer, slot=slot)
 
 
-def _slot_sizes(buffers: list[Buffer], arguments: int) -> tuple[int, ...]:
+def _slot_sizes(buffers: Sequence[Buffer], arguments: int) -> tuple[int, ...]:
     sizes: dict[int, int] = {}
     for buffer in buffers[arguments:]:
         if buffer.slot >= 0:

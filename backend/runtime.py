@@ -21,6 +21,11 @@ from .tensor_maps import encode
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
 
+_Placed = tuple[LaunchPlan, list[int], int]
+
+KEPT_PLANS = 256
+"""So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
+
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _FLUSHED_BYTES = 256 * 1024 * 1024
 _ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
@@ -63,8 +68,8 @@ class CudaProgram:
         with self.cupy.cuda.Device(self.device.index):
             self.loaded = self.cupy.cuda.function.Module()
             self.loaded.load(cubin)
-            self.launches = [self._prepare(x.kernel, x.shared) for x in self.plan.launches]
-        self.offsets, self.scratch_bytes = _scratch_offsets(self.plan)
+            self.functions = {x.kernel: self._prepare(x.kernel, x.shared) for x in self.plan.launches}
+        self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
 
     def _prepare(self, kernel: str, shared: int) -> Any:
         """The loaded function, allowed as much shared memory as it is launched with."""
@@ -80,49 +85,63 @@ class CudaProgram:
 
         Asynchronous on torch's current stream. Raises ExecutionError if the arguments do not fit, or a launch fails.
         """
-        torch = self.torch
-        inputs = _on_device(torch, self.plan, args, self.device)
-        outputs = [self._empty(b) for b in self.plan.output_buffers]
-        scratch = torch.empty(max(self.scratch_bytes, 1), dtype=torch.uint8, device=self.device)
+        torch, placed = self.torch, self._placed(args)
+        plan, offsets, scratch_bytes = placed
+        inputs = _on_device(torch, plan, args, self.device)
+        outputs = [self._empty(b) for b in plan.output_buffers]
+        scratch = torch.empty(max(scratch_bytes, 1), dtype=torch.uint8, device=self.device)
         pointers = [t.data_ptr() for t in (*inputs, *outputs)]
-        pointers += [scratch.data_ptr() + self.offsets[max(b.slot, 0)] for b in self.plan.buffers[len(pointers) :]]
+        pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]
         stream = self.cupy.cuda.ExternalStream(torch.cuda.current_stream(self.device).cuda_stream)
         try:
             with self.cupy.cuda.Device(self.device.index):
-                functions = iter(self.launches)
-                for x in self.plan.steps:
+                for x in plan.steps:
                     if isinstance(x, EagerStep):
-                        self._eager(x, [*inputs, *outputs], scratch)
+                        self._eager(x, placed, [*inputs, *outputs], scratch)
                         continue
-                    function, places = next(functions), zip(x.buffers, x.begins(), strict=True)
+                    places = zip(x.buffers, x.begins(), strict=True)
                     starts = [pointers[i] + begin for i, begin in places]
-                    arguments = (*(np.uint64(p) for p in starts), *(encode(m, starts[m.argument]) for m in x.maps))
-                    function(_three(x.grid), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
+                    number = np.int32 if x.size_bytes == 4 else np.int64
+                    maps, sizes = (encode(m, starts[m.argument]) for m in x.maps), (number(v) for v in x.values)
+                    arguments = (*(np.uint64(p) for p in starts), *maps, *sizes)
+                    function = self.functions[x.kernel]
+                    function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
         if any(getattr(a, "is_cuda", False) for a in args):
             return outputs
         return [t.cpu() for t in outputs]
 
-    def _eager(self, step: EagerStep, arguments: Sequence[Any], scratch: Any) -> None:
+    def _eager(self, step: EagerStep, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> None:
         """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""
         if step.function not in self.eager:
             raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
-        results = self.eager[step.function]([self._tensor(i, arguments, scratch) for i in step.inputs])
+        results = self.eager[step.function]([self._tensor(i, placed, arguments, scratch) for i in step.inputs])
         for i, result in zip(step.outputs, results, strict=True):
-            buffer = self._tensor(i, arguments, scratch)
+            buffer = self._tensor(i, placed, arguments, scratch)
             if result.shape != buffer.shape or result.dtype != buffer.dtype:
                 raise ExecutionError(f"PyTorch gives {result.dtype}{list(result.shape)}", operator=step.function)
             buffer.copy_(result)
 
-    def _tensor(self, number: int, arguments: Sequence[Any], scratch: Any) -> Any:
+    def _tensor(self, number: int, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> Any:
         """The buffer `number` as a tensor."""
         if number < len(arguments):
             return arguments[number]
-        buffer = self.plan.buffers[number]
-        start = self.offsets[max(buffer.slot, 0)]
+        plan, offsets, _ = placed
+        buffer = plan.buffers[number]
+        start = offsets[max(buffer.slot, 0)]
         part = scratch[start : start + buffer.bytes]
         return part.view(_torch_dtype(self.torch, buffer)).view(buffer.shape)
+
+    def _placed(self, args: Sequence[Any]) -> _Placed:
+        """The plan in numbers for these arguments, and where scratch buffers lie; the last ones are kept."""
+        shapes = tuple(tuple(a.shape) for a in args) if self.plan.main is not None else ()
+        if (found := self._plans.get(shapes)) is None:
+            if len(self._plans) >= KEPT_PLANS:
+                self._plans.clear()
+            plan = self.plan.with_inputs(len(args)).at(shapes) if shapes else self.plan
+            found = self._plans[shapes] = (plan, *_scratch_offsets(plan))
+        return found
 
     def _empty(self, buffer: Buffer) -> Any:
         dtype = _torch_dtype(self.torch, buffer)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from ..errors import CompileError, ExecutionError
+from ..dialects.extents import static
+from ..errors import CompileError, ExecutionError, UnsupportedError
 from .check_each import reduction_length
 from .launch_plan import Buffer, LaunchPlan, make_plan
 from .reference import run
@@ -55,6 +56,8 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
         raise CompileError(f"@{plan.eager[0].function} is left to PyTorch, so the program does not stand alone")
     if any(x.maps for x in plan.launches):
         raise CompileError("a standalone program has no tensor maps: compile for another target, or with other copies")
+    if plan.main is not None:
+        raise UnsupportedError("a standalone program has fixed sizes, this one has some that are known only at a call")
     inputs = [make_input(b, i) for i, b in enumerate(plan.input_buffers)]
     with np.errstate(all="ignore"):
         real = run(tensor_module, inputs, "real")
@@ -85,7 +88,7 @@ def make_input(buffer: Buffer, stream: int) -> np.ndarray:
     else:
         values = (words >> np.uint64(62)).astype(np.int64)
         values = values > 1 if buffer.dtype == "i1" else values.astype(buffer.numpy_dtype)
-    return values.reshape(buffer.shape)
+    return values.reshape(static(buffer.shape))
 
 
 def _fractions(words: np.ndarray, bits: int) -> np.ndarray:
@@ -167,7 +170,7 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
         lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = allocate<{_C_TYPES[b.dtype]}>({b.elements});{_note(b)}")
     lines += [f"  char* slot{i} = allocate<char>({size});" for i, size in enumerate(plan.slots)]
     for launch in plan.launches:
-        grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.threads))
+        grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
         lines.append("  {")
         parts = {argument: begin for argument, begin, _ in launch.parts}
         for argument, begin in parts.items():

@@ -202,6 +202,20 @@ def most(e: Extent) -> int:
     return e if isinstance(e, int) else e.maximum
 
 
+PLANNED = 1024
+"""The size that plans assume of a symbol, if it can have it."""
+
+
+def typical(e: Extent) -> int:
+    """The number that plans and estimates take for an extent; nothing may depend on it being right."""
+    return e if isinstance(e, int) else min(max(e.minimum, PLANNED), e.maximum)
+
+
+def extents_text(extents: Iterable[Extent]) -> str:
+    """`[s0, 64]`, for messages."""
+    return f"[{', '.join(map(str, extents))}]"
+
+
 def tensor_of(element: Attribute, extents: Sequence[Extent]) -> TensorType[Any]:
     """The tensor type with these extents."""
     return TensorType(element, _shape(extents), _names(extents))

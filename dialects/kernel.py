@@ -10,8 +10,10 @@ loops of launches on slices of buffers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import (
+    ArrayAttr,
     IndexType,
     IntAttr,
     MemRefType,
@@ -48,7 +50,9 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
-from .kernel_access import LoadOp, StoreOp
+from .counts import Count, CountAttr, counts_attr, counts_in, most_tiles, parse_count, print_counts
+from .extents import SymbolAttr, extents_of, static
+from .kernel_access import LoadOp, MemoryAccess, StoreOp
 from .kernel_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SlotOp
 from .kernel_barriers import (
     AdvanceOp,
@@ -82,6 +86,7 @@ from .kernel_wgmma import (
     WgmmaStartOp,
     WgmmaWaitOp,
 )
+from .payload import ExtentOp
 
 
 class Id(StrEnum):
@@ -110,22 +115,23 @@ class FuncOp(IRDLOperation):
       ...
     }
     ```
-    `shared N` says how many bytes of shared memory a block has, once they are allocated.
+    `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
+    known only at run time is a product of counts: `grid [#s0 / 64, 32]`.
     """
 
     name = "kernel.func"
     sym_name = prop_def(StringAttr)
-    grid = prop_def(IntAttr)
+    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
     warps = prop_def(IntAttr)
     shared = opt_prop_def(IntAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
 
-    def __init__(self, name: str, grid: int, warps: int, body: Region, shared: int | None = None):
+    def __init__(self, name: str, grid: int | Sequence[Count], warps: int, body: Region, shared: int | None = None):
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
-                "grid": IntAttr(grid),
+                "grid": counts_attr([grid] if isinstance(grid, int) else grid),
                 "warps": IntAttr(warps),
                 "shared": None if shared is None else IntAttr(shared),
             },
@@ -142,6 +148,21 @@ class FuncOp(IRDLOperation):
         """The parts of the block's warps, if they run different programs."""
         return next((op for op in self.body.block.ops if isinstance(op, RolesOp)), None)
 
+    @property
+    def factors(self) -> tuple[Count, ...]:
+        """The numbers whose product is the number of blocks."""
+        return counts_in(self.grid)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are. Raises ExtentError if that is known only at run time."""
+        return prod(static(c if isinstance(c, int) else c.symbol for c in self.factors))
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks there are at most."""
+        return prod(map(most_tiles, self.factors))
+
     def verify_(self) -> None:
         if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
             raise VerifyException("the arguments of a kernel are memrefs")
@@ -155,15 +176,17 @@ class FuncOp(IRDLOperation):
                 raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
         elif self.warps.data not in (1, 2, 4, 8, 16, 32):
             raise VerifyException(f"a block without roles has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
-        if self.grid.data < 1 or self.grid.data >= 2**31:
-            raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {self.grid.data}")
+        fixed = prod(c for c in self.factors if isinstance(c, int))
+        if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
+            raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
 
     @classmethod
     def parse(cls, parser: Parser) -> FuncOp:
         name = parser.parse_symbol_name()
         args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
         parser.parse_keyword("grid")
-        grid = parser.parse_integer()
+        several = parser.parse_optional_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser))
+        grid = [parser.parse_integer()] if several is None else several
         parser.parse_keyword("warps")
         warps = parser.parse_integer()
         shared = parser.parse_integer() if parser.parse_optional_keyword("shared") else None
@@ -177,12 +200,34 @@ class FuncOp(IRDLOperation):
         printer.print_symbol_name(self.sym_name.data)
         with printer.in_parens():
             printer.print_list(self.body.block.args, printer.print_block_argument)
-        printer.print_string(f" grid {self.grid.data} warps {self.warps.data}")
+        printer.print_string(" grid ")
+        if len(self.factors) == 1 and isinstance(self.factors[0], int):
+            printer.print_string(str(self.factors[0]))
+        else:
+            with printer.in_square_brackets():
+                print_counts(printer, self.factors)
+        printer.print_string(f" warps {self.warps.data}")
         if self.shared is not None:
             printer.print_string(f" shared {self.shared.data}")
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)
+
+
+def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
+    """The sizes known only at run time that a kernel computes with, in a fixed order: they are passed to it after its
+    buffers. The first extent of a buffer is in no address."""
+    found = dict[SymbolAttr, None]()
+    for argument in func.body.block.args:
+        for extent in extents_of(argument.type)[1:]:
+            if isinstance(extent, SymbolAttr):
+                found[extent] = None
+    for op in func.walk():
+        if isinstance(op, ExtentOp):
+            found[op.symbol] = None
+        elif isinstance(op, MemoryAccess):
+            found.update({hi: None for _, hi in op.bounds if isinstance(hi, SymbolAttr)})
+    return tuple(found)
 
 
 @irdl_op_definition

@@ -49,6 +49,16 @@ from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from .extents import (
+    Extent,
+    SymbolAttr,
+    extents_attr,
+    extents_in,
+    extents_of,
+    parse_extent,
+    print_extents,
+    static,
+)
 from .layouts import Bases, BasesAttr, bases_attr, bases_of, format_bases, parse_bases
 from .payload import element_type, is_vector, shape_of
 
@@ -73,7 +83,7 @@ class MemoryAccess(IRDLOperation):
     regs = prop_def(ArrayAttr[ArrayAttr[IntAttr]])
     steps = prop_def(ArrayAttr[ArrayAttr[IntAttr]])
     lower = prop_def(ArrayAttr[IntAttr])
-    upper = prop_def(ArrayAttr[IntAttr])
+    upper = prop_def(ArrayAttr[IntAttr | SymbolAttr])
     vec = prop_def(IntAttr)
     xor = opt_prop_def(UnitAttr)
 
@@ -93,9 +103,9 @@ class MemoryAccess(IRDLOperation):
         return bases_of(self.steps)
 
     @property
-    def bounds(self) -> tuple[tuple[int, int], ...]:
-        """(lower, upper) of every check."""
-        return tuple((lo.data, hi.data) for lo, hi in zip(self.lower, self.upper, strict=True))
+    def bounds(self) -> tuple[tuple[int, Extent], ...]:
+        """(lower, upper) of every check; the upper bound may be a size known only at run time."""
+        return tuple((lo.data, hi) for lo, hi in zip(self.lower, extents_in(self.upper), strict=True))
 
     def verify_access(self, moved: Attribute) -> None:
         """Check the access against the type it moves. Raises `VerifyException`."""
@@ -105,7 +115,7 @@ class MemoryAccess(IRDLOperation):
 
     def verify_places(self, moved_element: Attribute) -> None:
         """Check where the access goes, and that `moved_element` is what lies there. Raises `VerifyException`."""
-        bits, rank = self.registers.bit_length() - 1, len(shape_of_memory(self.memory.type))
+        bits, rank = self.registers.bit_length() - 1, len(extents_of_memory(self.memory.type))
         if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
             raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
         if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
@@ -138,10 +148,15 @@ class MemoryAccess(IRDLOperation):
         return (*self.coordinates, *self.checks)
 
 
-def shape_of_memory(t: Attribute) -> tuple[int, ...]:
-    """The shape of a memref type."""
+def extents_of_memory(t: Attribute) -> tuple[Extent, ...]:
+    """The extents of a memref type."""
     assert isinstance(t, MemRefType)
-    return tuple(t.get_shape())
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def shape_of_memory(t: Attribute) -> tuple[int, ...]:
+    """The shape of a memref type. Raises ExtentError for a size known only at run time."""
+    return static(extents_of_memory(t))
 
 
 def access_properties(
@@ -149,7 +164,7 @@ def access_properties(
     vec: int,
     checks: Sequence[SSAValue],
     steps: Sequence[Sequence[int]] | None,
-    bounds: Sequence[tuple[int, int]],
+    bounds: Sequence[tuple[int, Extent]],
     xor: bool,
 ) -> dict[str, Attribute | None]:
     """The properties that all accesses have."""
@@ -158,7 +173,7 @@ def access_properties(
         "regs": bases_attr(regs),
         "steps": bases_attr(steps),
         "lower": ArrayAttr([IntAttr(lo) for lo, _ in bounds]),
-        "upper": ArrayAttr([IntAttr(hi) for _, hi in bounds]),
+        "upper": extents_attr(hi for _, hi in bounds),
         "vec": IntAttr(vec),
         "xor": UnitAttr() if xor else None,
     }
@@ -189,7 +204,7 @@ class LoadOp(MemoryAccess):
         vec: int = 1,
         checks: Sequence[SSAValue] = (),
         steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, int]] = (),
+        bounds: Sequence[tuple[int, Extent]] = (),
         fill: SSAValue | None = None,
         xor: bool = False,
     ):
@@ -268,7 +283,7 @@ class StoreOp(MemoryAccess):
         vec: int = 1,
         checks: Sequence[SSAValue] = (),
         steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, int]] = (),
+        bounds: Sequence[tuple[int, Extent]] = (),
         predicate: SSAValue | None = None,
         xor: bool = False,
     ):
@@ -330,7 +345,7 @@ class AccessText:
         self.vec = parser.parse_integer() if parser.parse_optional_keyword("vec") else 1
         self.checks = []
         self.steps: Bases = ((),) * len(self.regs)
-        self.bounds: list[tuple[int, int]] = []
+        self.bounds: list[tuple[int, Extent]] = []
         if parser.parse_optional_keyword("where"):
             self.checks = parser.parse_comma_separated_list(paren, parser.parse_unresolved_operand)
             self.steps = bases_of(read_bases(parser, "steps")) or self.steps
@@ -354,10 +369,11 @@ def read_bases(parser: Parser, keyword: str) -> BasesAttr:
     return parse_bases(parser) if parser.parse_optional_keyword(keyword) else bases_attr(())
 
 
-def _bound(parser: Parser) -> tuple[int, int]:
+def _bound(parser: Parser) -> tuple[int, Extent]:
     lo = parser.parse_integer()
     parser.parse_punctuation(":")
-    return lo, parser.parse_integer()
+    (hi,) = extents_in(ArrayAttr([parse_extent(parser)]))
+    return lo, hi
 
 
 def print_access(op: MemoryAccess, printer: Printer) -> None:
@@ -378,7 +394,14 @@ def print_access(op: MemoryAccess, printer: Printer) -> None:
         printer.print_list(op.checks, printer.print_ssa_value)
     if op.check_steps:
         printer.print_string(f" steps {format_bases(op.check_steps)}")
-    printer.print_string(f" in [{', '.join(f'{lo}:{hi}' for lo, hi in op.bounds)}]")
+    printer.print_string(" in ")
+
+    def bound(lo: IntAttr, hi: IntAttr | SymbolAttr) -> None:
+        printer.print_string(f"{lo.data}:")
+        print_extents(printer, ArrayAttr([hi]))
+
+    with printer.in_square_brackets():
+        printer.print_list(list(zip(op.lower, op.upper, strict=True)), lambda b: bound(*b))
 
 
 def print_access_types(op: MemoryAccess, printer: Printer) -> None:

@@ -27,6 +27,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .extents import Extent
 from .kernel_access import (
     AccessText,
     MemoryAccess,
@@ -113,7 +114,7 @@ class CopyAsyncOp(MemoryAccess):
         vec: int,
         checks: Sequence[SSAValue] = (),
         steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, int]] = (),
+        bounds: Sequence[tuple[int, Extent]] = (),
         predicate: SSAValue | None = None,
         target_xor: bool = False,
     ):

@@ -11,6 +11,7 @@ from xdsl.irdl import IRDLOperation, base, irdl_op_definition, operand_def, prop
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .extents import extents_of, static
 from .payload import element_type, shape_of
 
 ALIGNMENT = 16
@@ -84,7 +85,7 @@ def padded_row(t: Attribute) -> int:
 
 def _shape(t: Attribute) -> tuple[int, ...]:
     assert isinstance(t, MemRefType)
-    return tuple(t.get_shape())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    return static(extents_of(t))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _element(t: Attribute) -> Attribute:

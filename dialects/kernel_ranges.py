@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from .kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, PickOp, RolesOp, SplatOp
-from .payload import ConstantOp, SelectOp
+from .payload import ConstantOp, ExtentOp, SelectOp
 
 Range = tuple[float, float]
 """Smallest and largest value, both included; whole numbers, or an infinity where nothing is known."""
@@ -33,7 +33,7 @@ class Ranges:
     def __init__(self, func: FuncOp) -> None:
         self._known: dict[SSAValue, Range] = {}
         self._ids: dict[Id, Range] = {
-            Id.BLOCK: (0, func.grid.data - 1),
+            Id.BLOCK: (0, max(func.most_blocks, 1) - 1),
             Id.THREAD: (0, func.threads - 1),
             Id.LANE: (0, 31),
             Id.WARP: (0, func.warps.data - 1),
@@ -75,6 +75,8 @@ class Ranges:
         return (lo[0], max(last, lo[0]))
 
     def _result(self, op: Operation, value: SSAValue) -> Range:
+        if isinstance(op, ExtentOp):
+            return (op.symbol.minimum, op.symbol.maximum)
         if isinstance(op, IdOp):
             return self._ids[op.kind.data]
         if isinstance(op, AdvanceOp):

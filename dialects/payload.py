@@ -44,8 +44,9 @@ from xdsl.traits import Pure, SameOperandsAndResultType
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
+from .counts import CountAttr
 from .domain import DomainAttr
-from .extents import ExtentsAttr, SymbolAttr, extents_of, static
+from .extents import ExtentsAttr, SymbolAttr, extents_of, static, typical
 from .sizes import DerivedAttr
 
 Scalar: TypeAlias = AnyFloat | IntegerType | IndexType
@@ -85,8 +86,8 @@ def element_bytes(t: Attribute) -> int:
 
 
 def tensor_bytes(t: Attribute) -> int:
-    """The size in memory of a whole tensor of type `t`."""
-    return prod(shape_of(t)) * element_bytes(t)
+    """The size in memory of a whole tensor of type `t`; an estimate where a size is known only at run time."""
+    return prod(map(typical, extents_of(t))) * element_bytes(t)
 
 
 def is_tensor(t: Attribute) -> bool:
@@ -447,5 +448,5 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 Payload = Dialect(
     "payload",
     [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp],
-    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, DerivedAttr],
+    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
 )

@@ -24,6 +24,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from ..errors import ShapeError, UnsupportedError
+from .counts import Count
 from .domain import DomainAttr
 from .extents import Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
 
@@ -96,6 +97,10 @@ class Sizes:
     def numbers(self, extents: Sequence[Extent]) -> tuple[int, ...]:
         """The values of extents."""
         return tuple(self.number(e) for e in extents)
+
+    def count(self, count: Count) -> int:
+        """How many tiles there are."""
+        return count if isinstance(count, int) else -(-self.number(count.symbol) // count.tile.data)
 
     def shape(self, t: Attribute) -> tuple[int, ...]:
         """The shape of a value of type `t`; `()` for a scalar."""

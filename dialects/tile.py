@@ -15,18 +15,15 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     DenseArrayBase,
     IndexType,
-    IntAttr,
     MemRefType,
-    ModuleOp,
     StringAttr,
-    SymbolRefAttr,
     TensorType,
     bf16,
     f16,
     f32,
     i64,
 )
-from xdsl.ir import Attribute, BlockArgument, Dialect, Region, SSAValue
+from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
@@ -39,15 +36,11 @@ from xdsl.irdl import (
     opt_operand_def,
     opt_prop_def,
     prop_def,
-    region_def,
     result_def,
     traits_def,
     var_operand_def,
-    var_result_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
-from xdsl.traits import IsolatedFromAbove, MemoryWriteEffect, NoTerminator, Pure, SymbolOpInterface
+from xdsl.traits import MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
@@ -57,6 +50,7 @@ from .payload import element_type, shape_of, with_element
 from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
+from .tile_kernel import KernelOp, LaunchOp
 
 NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
@@ -72,125 +66,6 @@ def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | No
 def encoding_of(t: Attribute) -> Attribute | None:
     """The layout of a tile type (`LayoutAttr` or `SharedAttr`), or None where none is assigned."""
     return t.encoding if isinstance(t, TensorType) and isinstance(t.encoding, LayoutAttr | SharedAttr) else None
-
-
-@irdl_op_definition
-class KernelOp(IRDLOperation):
-    """A kernel: one program, run by every block of a grid.
-
-    The body's arguments are the buffers, then one block index for each extent of the grid.
-
-    ```
-    tile.kernel @k0(%x: memref<16x64xf32>, %y: memref<16x64xf32>) blocks (%i, %j) in [4, 1] warps 4 {
-      ...
-    }
-    ```
-    """
-
-    name = "tile.kernel"
-    sym_name = prop_def(StringAttr)
-    grid = prop_def(DenseArrayBase.constr(i64))
-    warps = prop_def(IntAttr)
-    body = region_def("single_block")
-    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
-
-    def __init__(self, name: str, grid: Sequence[int], warps: int, body: Region):
-        super().__init__(
-            properties={
-                "sym_name": StringAttr(name),
-                "grid": DenseArrayBase.from_list(i64, list(grid)),
-                "warps": IntAttr(warps),
-            },
-            regions=[body],
-        )
-
-    @property
-    def buffers(self) -> tuple[BlockArgument, ...]:
-        """The memref arguments, inputs before results."""
-        return tuple(a for a in self.body.block.args if isinstance(a.type, MemRefType))
-
-    @property
-    def blocks(self) -> tuple[SSAValue, ...]:
-        """The block indices, one for each extent of the grid."""
-        return tuple(a for a in self.body.block.args if isinstance(a.type, IndexType))
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """The extents of the grid."""
-        return tuple(int(e) for e in self.grid.get_values())
-
-    def verify_(self) -> None:
-        types = [a.type for a in self.body.block.args]
-        blocks = len(self.grid_shape)
-        head, tail = types[: len(types) - blocks], types[len(types) - blocks :]
-        if any(not isinstance(t, IndexType) for t in tail) or any(not isinstance(t, MemRefType) for t in head):
-            raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
-        if self.warps.data not in (1, 2, 4, 8, 16, 32):
-            raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
-
-    @classmethod
-    def parse(cls, parser: Parser) -> KernelOp:
-        name = parser.parse_symbol_name()
-        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
-        parser.parse_keyword("blocks")
-        ids = parser.parse_comma_separated_list(
-            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False).resolve(IndexType())
-        )
-        parser.parse_keyword("in")
-        grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-        parser.parse_keyword("warps")
-        warps = parser.parse_integer()
-        attrs = parser.parse_optional_attr_dict_with_keyword()
-        op = cls(name.data, grid, warps, parser.parse_region([*args, *ids]))
-        op.attributes.update(attrs.data if attrs else {})
-        return op
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_symbol_name(self.sym_name.data)
-        with printer.in_parens():
-            printer.print_list(self.buffers, printer.print_block_argument)
-        printer.print_string(" blocks ")
-        with printer.in_parens():
-            printer.print_list(self.blocks, printer.print_ssa_value)
-        printer.print_string(f" in {list(self.grid_shape)} warps {self.warps.data}")
-        printer.print_op_attributes(self.attributes, print_keyword=True)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False)
-
-
-@irdl_op_definition
-class LaunchOp(IRDLOperation):
-    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
-
-    ```
-    %y = tile.launch @k0(%x, %w) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
-    ```
-    """
-
-    name = "tile.launch"
-    kernel = prop_def(SymbolRefAttr)
-    inputs = var_operand_def()
-    res = var_result_def()
-    traits = traits_def(Pure())
-    assembly_format = "$kernel `` `(` $inputs `)` attr-dict `:` functional-type($inputs, $res)"
-
-    def __init__(self, kernel: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute]):
-        super().__init__(
-            operands=[list(inputs)], properties={"kernel": SymbolRefAttr(kernel)}, result_types=[list(result_types)]
-        )
-
-    def verify_(self) -> None:
-        root = self.get_toplevel_object()
-        if not isinstance(root, ModuleOp):
-            return  # still being built
-        name = self.kernel.string_value()
-        kernel = next((k for k in root.ops if isinstance(k, KernelOp) and k.sym_name.data == name), None)
-        if kernel is None:
-            raise VerifyException(f"launches @{name}, which is no kernel of this module")
-        given = [MemRefType(element_type(v.type), shape_of(v.type)) for v in (*self.inputs, *self.res)]
-        if [b.type for b in kernel.buffers] != given:
-            raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
 
 
 @irdl_op_definition

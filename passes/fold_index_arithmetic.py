@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import IndexType, ModuleOp, i1
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from ..dialects.extents import least
 from ..dialects.kernel import FuncOp, Id, IdOp
 from ..dialects.kernel_access import LoadOp, StoreOp
 from ..dialects.kernel_ranges import Ranges, constant_index, span
@@ -245,7 +246,7 @@ class _Folder:
         for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
             first, last = self.form(value).range(self.ranges) if value in self.forms else self.ranges.of(value)
             below, above = span([basis[c] for basis in op.check_steps])
-            if first + below < lo or last + above >= hi:
+            if first + below < lo or last + above >= least(hi):
                 kept.append(c)
         if len(kept) < len(op.checks):
             self._replace_access(op, kept)

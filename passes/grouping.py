@@ -55,7 +55,7 @@ def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
 
 
 def _load_keys(reduce: loop.ReduceOp) -> set[tuple[object, ...]]:
-    own: dict[SSAValue, object] = dict(zip(reduce.body.block.args, range(len(reduce.shape)), strict=True))
+    own: dict[SSAValue, object] = dict(zip(reduce.body.block.args, range(len(reduce.sizes)), strict=True))
     return {
         (op.source, op.map.data, op.domain, tuple(own.get(i, i) for i in op.indices))
         for op in reduce.body.block.ops

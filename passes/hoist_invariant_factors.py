@@ -53,7 +53,7 @@ class HoistFactors(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: loop.ReduceOp, rewriter: PatternRewriter, /) -> None:
         block = op.body.block
-        if op.kind.data != Kind.ADD or not is_float(op.result.type) or 0 in op.shape:
+        if op.kind.data != Kind.ADD or not is_float(op.result.type) or 0 in op.sizes:
             return  # a sum of nothing is 0, which a factor could turn into NaN
         (yielded,) = _end(block).operands
         product = _Product(block)

@@ -5,8 +5,8 @@ a *form*, a sum of integer multiples of atoms plus a constant; an atom is an ind
 a form by a positive number. Forms are plain tuples: equal expressions in the same ranges are usually equal objects, and
 hash cheaply, which is what fusion relies on to recognise equal values.
 
-Everywhere below, a range is what a parameter or result may be: an int `n` for 0 <= x < n, a pair `(lo, hi)` for
-lo <= x < hi, or None for an unknown integer.
+Everywhere below, a range is what a parameter or result may be: an int `n` for 0 <= x < n, a symbol `s` for 0 <= x < s
+whatever the value of s, a pair `(lo, hi)` for lo <= x < hi, or None for an unknown integer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from xdsl.ir.affine import (
     AffineSymExpr,
 )
 
-Range: TypeAlias = int | tuple[int, int] | None
+from ..dialects.extents import Extent, SymbolAttr, least, most
+
+Range: TypeAlias = int | SymbolAttr | tuple[int, int] | None
 Interval: TypeAlias = tuple[int, int] | None  # inclusive on both sides
 
 DIM, SYM, DIV, MOD = range(4)
@@ -120,6 +122,8 @@ class Simplifier:
 
     def __init__(self, dims: Sequence[Range] = (), symbols: Sequence[Range] = ()) -> None:
         self.intervals: dict[Atom, Interval] = {}
+        self.sizes: dict[Atom, SymbolAttr] = {}
+        """Indices that are less than a symbol."""
         for kind, ranges in ((DIM, dims), (SYM, symbols)):
             for i, r in enumerate(ranges):
                 self.set_range((kind, i), r)
@@ -131,7 +135,9 @@ class Simplifier:
         if r is None:
             self.intervals[atom] = None
         else:
-            lo, hi = (0, r) if isinstance(r, int) else r
+            lo, hi = r if isinstance(r, tuple) else (0, most(r))
+            if isinstance(r, SymbolAttr):
+                self.sizes[atom] = r
             self.intervals[atom] = (lo, max(lo, hi - 1))
 
     def interval(self, form: Form) -> Interval:
@@ -161,15 +167,23 @@ class Simplifier:
         self.intervals[atom] = result
         return result
 
-    def within(self, form: Form, lo: int, hi: int) -> bool:
+    def within(self, form: Form, lo: int, hi: Extent) -> bool:
         """Whether lo <= form < hi always holds."""
         bounds = self.interval(form)
-        return bounds is not None and lo <= bounds[0] and bounds[1] < hi
+        return bounds is not None and lo <= bounds[0] and (bounds[1] < least(hi) or self._below(form, hi))
 
-    def outside(self, form: Form, lo: int, hi: int) -> bool:
+    def _below(self, form: Form, size: Extent) -> bool:
+        """Whether `form` is an index below the symbol `size`, or less than that."""
+        for atom, coefficient in form.terms:
+            if coefficient == 1 and self.sizes.get(atom) == size:
+                rest = self.interval(_without(form, atom))
+                return rest is not None and rest[1] <= 0
+        return False
+
+    def outside(self, form: Form, lo: int, hi: Extent) -> bool:
         """Whether lo <= form < hi never holds."""
         bounds = self.interval(form)
-        return bounds is not None and (bounds[1] < lo or bounds[0] >= hi)
+        return bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
 
     def floordiv(self, form: Form, divisor: int) -> Form:
         """`form floordiv divisor`; the divisor is positive."""
@@ -370,6 +384,14 @@ def range_of(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence
     simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
     bounds = simplifier.interval(form)
     return None if bounds is None else (bounds[0], bounds[1] + 1)
+
+
+def is_within(
+    expr: AffineExpr, lo: int, hi: Extent, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()
+) -> bool:
+    """Whether lo <= expr < hi is known to hold always."""
+    simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
+    return simplifier.within(form, lo, hi)
 
 
 def is_linear(expr: AffineExpr) -> bool:

@@ -17,8 +17,9 @@ from xdsl.passes import ModulePass
 from ..dialects import loop, payload
 from ..dialects.calls import Call
 from ..dialects.domain import DomainAttr
+from ..dialects.extents import extents_of
 from ..dialects.locations import location_of
-from ..dialects.payload import element_type, shape_of
+from ..dialects.payload import element_type
 from .fusion.graph import Constant, Graph, Guard, Index, Load, Node, Payload, Reduce, Scalar
 from .fusion.plan import ROOT, materialized
 from .fusion.pull import Pull, deep_recursion
@@ -110,7 +111,7 @@ def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> 
     """The nest that computes the tensor `value`; loads of a value in `nests` read what it maps to."""
     if isinstance(value.owner, loop.NestOp):
         pull = Pull(pull.graph, frozenset((value,)))
-        forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(shape_of(value.type))]
+        forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(value.type))]
         root: Node = pull.value(value, tuple(form for form, _ in forms), ())
         variables = tuple(d for _, digits in forms for d in digits)
     else:
@@ -128,7 +129,7 @@ def make_nest(
 ) -> loop.NestOp:
     """A nest over `variables` that yields `root`."""
     body = _Emitter(graph, nests).nest_body(root, variables)
-    return loop.NestOp([graph.extents[v] for v in variables], [element], body)
+    return loop.NestOp([graph.sizes[v] for v in variables], [element], body)
 
 
 def _place(nest: loop.NestOp) -> None:
@@ -220,7 +221,7 @@ class _Emitter:
         scope.block.add_op(loop.YieldOp(self.value(node.body)))
         self.scopes.pop()
         self.scopes.extend(hidden)
-        extents = [self.graph.extents[v] for v in node.variables]
+        extents = [self.graph.sizes[v] for v in node.variables]
         op = loop.ReduceOp(node.kind, extents, node.type, Region(scope.block))
         return self._add(depth, op, node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 from xdsl.context import Context
@@ -88,12 +89,10 @@ class _Kernel:
 
     def lower(self) -> kernel.FuncOp:
         """The kernel at the kernel level."""
-        count = 1
-        for n in self.grid:
-            count *= n
-        if min(self.grid, default=1) < 1 or count >= 1 << 31:
+        count = prod(n for n in self.grid if isinstance(n, int))
+        if count >= 1 << 31:
             raise ScheduleError(
-                f"a grid has 1 to 2^31 - 1 blocks, not {list(self.grid)}",
+                f"a grid has 1 to 2^31 - 1 blocks, not {count}",
                 location=location_text(self.op),
                 operator=self.op.name,
             )
@@ -101,7 +100,9 @@ class _Kernel:
         for b, index in zip(self.op.blocks, self.out.block_indices([b is not None for b in used]), strict=True):
             self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index
         self.lower_block(self.op.body.block)
-        new = kernel.FuncOp(self.op.sym_name.data, count, self.warps, Region(self.out.entry))
+        symbolic = any(not isinstance(n, int) for n in self.grid)
+        grid = [n for n in self.grid if n != 1] if symbolic else count
+        new = kernel.FuncOp(self.op.sym_name.data, grid, self.warps, Region(self.out.entry))
         new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new
@@ -154,6 +155,9 @@ class _Kernel:
         constant = isinstance(op, payload.ConstantOp | arith.ConstantOp)
         if constant and isinstance(op.results[0].type, IndexType) and isinstance(op.value, IntegerAttr):
             self.values[op.results[0]] = op.value.value.data
+            return
+        if isinstance(op, payload.ExtentOp) and isinstance(op.result.type, IndexType):
+            self.values[op.result] = self.out.size(op.symbol)
             return
         container: Attribute = IndexType()
         for v in (*op.results, *op.operands):

@@ -72,11 +72,11 @@ def _merge_one(block: Block, permit_narrowing: bool) -> bool:
     order = BlockOrder(block)
     groups = list[list[Stage]]()
     for op in block.ops:
-        if not isinstance(op, loop.ReduceOp) or not op.shape:
+        if not isinstance(op, loop.ReduceOp) or not op.sizes:
             continue
         reasons = list[str]()
         for group in groups:
-            if group[0].reduce.shape == op.shape:
+            if group[0].reduce.sizes == op.sizes:
                 joined = _join(order, group, op, permit_narrowing, reasons)
                 if joined is not None:
                     group.append(joined)

@@ -12,7 +12,8 @@ from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
 from ..dialects import loop
-from ..dialects.payload import element_type, shape_of
+from ..dialects.extents import extents_of
+from ..dialects.payload import element_type
 
 MAX_REDUCTIONS = 2
 """Reductions in one nest side by side: each has its own accumulators, and registers are few."""
@@ -64,9 +65,13 @@ def merge_siblings(block: Block, max_reductions: int) -> None:
 
 def fits(a: loop.NestOp, b: loop.NestOp, max_reductions: int) -> bool:
     """Whether two nests have the same indices and common reads, and not too many reductions."""
-    if a.shape != b.shape or _result_map(a) != _result_map(b):
+    if a.sizes != b.sizes or _result_map(a) != _result_map(b):
         return False
-    if shape_of(a.res[0].type) != shape_of(b.res[0].type) or "schedule" in a.attributes or "schedule" in b.attributes:
+    if (
+        extents_of(a.res[0].type) != extents_of(b.res[0].type)
+        or "schedule" in a.attributes
+        or "schedule" in b.attributes
+    ):
         return False
     here, there = _reductions(a), _reductions(b)
     common = _common_reductions(a, b) if here and there else 0
@@ -134,8 +139,8 @@ def merge(first: loop.NestOp, second: loop.NestOp) -> loop.NestOp:
     block.add_op(loop.YieldOp(*yielded))
     old_results = [*first.res, *second.res]
     elements = [element_type(r.type) for r in old_results]
-    shape = shape_of(second.res[0].type)
-    merged = loop.NestOp(second.shape, elements, Region(block), _result_map(second), shape)
+    shape = extents_of(second.res[0].type)
+    merged = loop.NestOp(second.sizes, elements, Region(block), _result_map(second), shape)
     merged.location = first.location
     parent = second.parent
     assert parent is not None

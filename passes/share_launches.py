@@ -144,7 +144,7 @@ class _Sharing:
         block = Block(arg_types=[arguments[i].type for i in range(len(arguments))])
         for i, argument in enumerate(block.args):
             argument.name_hint = arguments[i].name_hint
-        number, count = kernel.IdOp("block"), arith.ConstantOp.from_int_and_width(a.grid.data, IndexType())
+        number, count = kernel.IdOp("block"), arith.ConstantOp.from_int_and_width(a.blocks, IndexType())
         first = payload.CmpOp("lt", number.result, count.result)
         bodies: list[Region] = []
         for function, own in zip((a, b), places, strict=True):
@@ -171,7 +171,7 @@ class _Sharing:
         while name in self.kernels:
             name += "_"
         shared = max((k.shared.data for k in (a, b) if k.shared is not None), default=None)
-        made = kernel.FuncOp(name, a.grid.data + b.grid.data, a.warps.data, Region(block), shared)
+        made = kernel.FuncOp(name, a.blocks + b.blocks, a.warps.data, Region(block), shared)
         made.attributes[PARTS] = ArrayAttr([StringAttr(k.sym_name.data) for k in (a, b)])
         if all("schedule" in k.attributes for k in (a, b)):
             made.attributes["schedules"] = ArrayAttr([k.attributes["schedule"] for k in (a, b)])
@@ -188,10 +188,12 @@ def _only_read(argument: SSAValue) -> bool:
 
 
 def _plain(function: kernel.FuncOp) -> bool:
-    """Whether all warps of a kernel's blocks run one program, on buffers, that is no two kernels already."""
+    """Whether all warps of a kernel's blocks run one program, on buffers, that is no two kernels already, and
+    how many blocks there are is known."""
     return (
         function.roles is None
         and PARTS not in function.attributes
+        and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
     )
 

@@ -16,11 +16,11 @@ from xdsl.passes import ModulePass
 
 from ..dialects import loop, payload
 from ..dialects.domain import DomainAttr
-from ..dialects.extents import extents_attr
+from ..dialects.extents import Extent, extents_attr
 from ..dialects.locations import copy_location
 from .index_simplify import DIM, Form, Simplifier, add, dim, renumbered, scale, write
 
-Position: TypeAlias = tuple[Block, tuple[int, ...], int]
+Position: TypeAlias = tuple[Block, tuple[Extent, ...], int]
 """An index that is split: the block its op lies in, the extents of that op, and which of them."""
 
 
@@ -67,8 +67,8 @@ def _split_once(nest: loop.NestOp) -> bool:
     new: dict[SSAValue, tuple[SSAValue, SSAValue, int]] = {}
     for op in tuple(nest.walk()):
         if isinstance(op, loop.NestOp | loop.ReduceOp) and op.parent is not None:
-            for i in reversed(range(len(op.shape))):
-                if (divisor := wanted.get((op.parent, op.shape, i))) is not None:
+            for i in reversed(range(len(op.sizes))):
+                if (divisor := wanted.get((op.parent, op.sizes, i))) is not None:
                     new[op.body.block.args[i]] = (*_new_arguments(op, i, divisor), divisor)
     shapes = {op: _split_extents(op, wanted) for op in nest.walk() if isinstance(op, loop.NestOp | loop.ReduceOp)}
     for op, (extents, result_map) in shapes.items():
@@ -86,11 +86,11 @@ def _split_once(nest: loop.NestOp) -> bool:
     return True
 
 
-def _extent(index: SSAValue) -> int:
+def _extent(index: SSAValue) -> Extent:
     assert isinstance(index, BlockArgument)
     op = index.block.parent_op()
     assert isinstance(op, loop.NestOp | loop.ReduceOp)
-    return op.shape[index.index]
+    return op.sizes[index.index]
 
 
 def _position(index: SSAValue) -> Position:
@@ -98,7 +98,7 @@ def _position(index: SSAValue) -> Position:
     op = index.block.parent_op()
     assert isinstance(op, loop.NestOp | loop.ReduceOp)
     assert op.parent is not None
-    return op.parent, op.shape, index.index
+    return op.parent, op.sizes, index.index
 
 
 def _forms(op: loop.LoadOp, dims: list[Form]) -> tuple[Simplifier, list[Form], list[Form]]:
@@ -125,7 +125,8 @@ def _quotients(op: loop.LoadOp) -> list[tuple[SSAValue, int]]:
             (atom, weight) = inner.terms[0]
             if atom[0] == DIM and weight == 1:
                 index: SSAValue = tuple(op.indices)[atom[1]]  # pyright: ignore
-                if 1 < divisor < _extent(index) and _extent(index) % divisor == 0:
+                extent = _extent(index)  # a symbol has no divisors
+                if isinstance(extent, int) and 1 < divisor < extent and extent % divisor == 0:
                     found.append((index, divisor))
     return found
 
@@ -140,26 +141,28 @@ def _new_arguments(op: loop.NestOp | loop.ReduceOp, position: int, divisor: int)
     return outer, inner
 
 
-def _split_extents(op: loop.NestOp | loop.ReduceOp, wanted: dict[Position, int]) -> tuple[list[int], AffineMap | None]:
+def _split_extents(
+    op: loop.NestOp | loop.ReduceOp, wanted: dict[Position, int]
+) -> tuple[list[Extent], AffineMap | None]:
     """The new extents of `op`, and for a nest the map from its new indices to the old ones."""
     assert op.parent is not None
-    extents, old = list[int](), list[Form]()
-    for i, extent in enumerate(op.shape):
-        divisor = wanted.get((op.parent, op.shape, i))
-        if divisor is None:
+    extents, old = list[Extent](), list[Form]()
+    for i, extent in enumerate(op.sizes):
+        divisor = wanted.get((op.parent, op.sizes, i))
+        if divisor is None or not isinstance(extent, int):
             old.append(dim(len(extents)))
             extents.append(extent)
         else:
             old.append(add(scale(dim(len(extents)), divisor), dim(len(extents) + 1)))
             extents += [extent // divisor, divisor]
-    if len(extents) == len(op.shape) or isinstance(op, loop.ReduceOp):
+    if len(extents) == len(op.sizes) or isinstance(op, loop.ReduceOp):
         return extents, None
     simplifier = Simplifier(extents)
-    before = op.result_map.data if op.result_map is not None else AffineMap.identity(len(op.shape))
+    before = op.result_map.data if op.result_map is not None else AffineMap.identity(len(op.sizes))
     return extents, AffineMap(len(extents), 0, tuple(write(simplifier.read(e, old)) for e in before.results))
 
 
-def _set_extents(op: loop.NestOp | loop.ReduceOp, extents: list[int], result_map: AffineMap | None) -> None:
+def _set_extents(op: loop.NestOp | loop.ReduceOp, extents: list[Extent], result_map: AffineMap | None) -> None:
     op.properties["extents"] = extents_attr(extents)
     if result_map is not None:
         op.properties["result_map"] = AffineMapAttr(result_map)
@@ -206,7 +209,7 @@ def _rewrite_load(op: loop.LoadOp, new: dict[SSAValue, tuple[SSAValue, SSAValue,
     shape = (len(used), len(op.symbols))
     domain = None
     if op.domain is not None:
-        domain = DomainAttr.get(AffineMap(*shape, exprs(guarded)), op.domain.bounds)
+        domain = DomainAttr.get(AffineMap(*shape, exprs(guarded)), op.domain.limits)
     load = loop.LoadOp(
         op.source,
         AffineMap(*shape, exprs(coordinates)),
@@ -226,9 +229,9 @@ def _rewrite_load(op: loop.LoadOp, new: dict[SSAValue, tuple[SSAValue, SSAValue,
     op.erase()
 
 
-def _new_extent(index: SSAValue, new: dict[SSAValue, tuple[SSAValue, SSAValue, int]]) -> int:
+def _new_extent(index: SSAValue, new: dict[SSAValue, tuple[SSAValue, SSAValue, int]]) -> Extent:
     """The extent of `index` while old and new arguments stand side by side."""
     assert isinstance(index, BlockArgument)
     op = index.block.parent_op()
     assert isinstance(op, loop.NestOp | loop.ReduceOp)
-    return op.shape[[a for a in index.block.args if a not in new].index(index)]
+    return op.sizes[[a for a in index.block.args if a not in new].index(index)]

@@ -44,7 +44,9 @@ class Split:
     @property
     def length(self) -> int:
         """How many values of the index one part takes."""
-        return self.stages[0].shape[self.axis] // self.parts
+        extent = self.stages[0].sizes[self.axis]
+        assert isinstance(extent, int)  # find_split takes no symbol
+        return extent // self.parts
 
 
 def splittable(nest: loop.NestOp) -> loop.ReduceOp | loop.StagedReduceOp | str:
@@ -68,14 +70,16 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
     reduction = splittable(nest)
     if isinstance(reduction, str):
         raise ScheduleError(reduction, argument="split_k")
-    shape = stages_of(reduction)[0].shape
-    whole = [i for i, n in enumerate(shape) if n and n % parts == 0]
+    shape = stages_of(reduction)[0].sizes
+    whole = {i: n for i, n in enumerate(shape) if isinstance(n, int) and n and n % parts == 0}
     if not whole:
-        raise ScheduleError(f"{parts} parts of equal size do not make {list(shape)}", argument="split_k")
+        raise ScheduleError(
+            f"{parts} parts of equal size do not make [{', '.join(map(str, shape))}]", argument="split_k"
+        )
     dependence = Dependence()
     needed = frozenset[SSAValue]().union(*(dependence.of(r) for r in reduction.results))
     free = tuple(i for i, a in enumerate(nest.body.block.args) if a in needed)
-    return Split(nest, reduction, max(whole, key=lambda i: shape[i]), parts, free)
+    return Split(nest, reduction, max(whole, key=lambda i: whole[i]), parts, free)
 
 
 def split_nest(split: Split) -> None:
@@ -91,7 +95,7 @@ def split_nest(split: Split) -> None:
 def parts_nest(split: Split) -> loop.NestOp:
     """The nest over the free indices and the number of the part, with one result for each stage."""
     nest, reduction = split.nest, split.reduction
-    extents = [nest.shape[i] for i in split.free]
+    extents = [nest.sizes[i] for i in split.free]
     block = Block(arg_types=[IndexType()] * (len(extents) + 1))
     values: Values = {}
     for arg, i in zip(block.args, split.free, strict=False):
@@ -133,7 +137,7 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
                 limit = 1 << max(0, split.length - 1).bit_length()
                 shorter = max(1, chunk[position + split.axis] // limit)
                 chunk[position + split.axis] = min(chunk[position + split.axis], limit)
-            position += len(op.shape)
+            position += len(op.sizes)
     serial = [split.free.index(i) for i in fields["serial"] if i in split.free]
     fields["warps"] = max(1, fields["warps"] // shorter)
     names = ("thread", "warps", "atom", "copy", "stages", "narrow")
@@ -158,7 +162,7 @@ def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
             Rewriter.replace_op(user, _shifted_load(user, index, part, split.length))
         elif isinstance(user, payload.CastOp):
             _shift_cast(user, part, split.length)
-    shape = [n if i != split.axis else split.length for i, n in enumerate(op.shape)]
+    shape = [n if i != split.axis else split.length for i, n in enumerate(op.sizes)]
     op.properties["extents"] = extents_attr(shape)
 
 
@@ -174,7 +178,7 @@ def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int)
     def rewrite(map: AffineMap) -> AffineMap:
         return map.replace_dims_and_symbols(moved, symbols, count + 1, len(symbols))
 
-    domain = op.domain and DomainAttr.get(rewrite(op.domain.affine), op.domain.bounds)
+    domain = op.domain and DomainAttr.get(rewrite(op.domain.affine), op.domain.limits)
     new = loop.LoadOp(op.source, rewrite(op.map.data), [*op.indices, part], op.symbols, domain, op.fill)
     new.location = op.location
     new.result.name_hint = op.result.name_hint

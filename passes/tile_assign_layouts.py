@@ -83,7 +83,7 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
     """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index) its own
     copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
     for op in list(kernel.body.walk()):
-        constant = isinstance(op, payload.ConstantOp | arith.ConstantOp | tile.AffineOp)
+        constant = isinstance(op, payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp)
         if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
             continue
         result = op.results[0]

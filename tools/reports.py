@@ -104,7 +104,7 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
         {
             "name": names[f.sym_name.data],
             "launches": launches[f.sym_name.data],
-            "blocks": f.grid.data,
+            "blocks": " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
             "threads": f.threads,
             "shared_bytes": f.shared.data if f.shared is not None else 0,
             "bytes": w.bytes,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from ...dialects.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
 from ...dialects.kernel import PickOp, SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
@@ -17,30 +19,41 @@ from ...dialects.locations import location_text
 from ...errors import CompileError
 from .expressions import add, infix, multiply
 from .ordering import registers
-from .types import ADD, AND, BIT_XOR, EQUALITY, RELATION, TERNARY, UNARY, Expr, c_size
+from .types import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
 
 Mover = LoadOp | StoreOp | LdMatrixOp | CopyAsyncOp
 """What has an address in a buffer for each register."""
 
 
-def memory_shape(t: Attribute) -> tuple[int, ...]:
-    """The static shape of a dense memref. Raises CompileError for any other."""
+def memory_extents(t: Attribute) -> tuple[Extent, ...]:
+    """The extents of a dense memref. Raises CompileError for any other."""
     assert isinstance(t, MemRefType)
-    shape = tuple(t.get_shape())
-    if not isinstance(t.layout, NoneAttr) or any(extent < 0 for extent in shape):
-        raise CompileError(f"{t} is no dense memory of static shape")
+    if not isinstance(t.layout, NoneAttr | ExtentsAttr):
+        raise CompileError(f"{t} is no dense memory")
     if isinstance(t.element_type, IndexType):
         raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
-    return shape
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def pitches(shape: Sequence[int]) -> list[int]:
-    """How many elements lie between neighbours along each dimension of row-major memory."""
-    result, pitch = [0] * len(shape), 1
-    for d in reversed(range(len(shape))):
-        result[d], pitch = pitch, pitch * shape[d]
-    return result
+@dataclass(frozen=True)
+class Pitch:
+    """How many elements lie between neighbours along a dimension: `number` times the values of `sizes`."""
+
+    number: int
+    sizes: tuple[SymbolAttr, ...] = ()
+
+
+def pitches(extents: Sequence[Extent]) -> list[Pitch]:
+    """The pitch of every dimension of row-major memory."""
+    result, pitch = list[Pitch](), Pitch(1)
+    for extent in reversed(extents):
+        result.append(pitch)
+        if isinstance(extent, int):
+            pitch = Pitch(pitch.number * extent, pitch.sizes)
+        else:
+            pitch = Pitch(pitch.number, (extent, *pitch.sizes))
+    return result[::-1]
 
 
 def print_load(writer: Writer, op: LoadOp) -> None:
@@ -156,22 +169,38 @@ def memory_name(writer: Writer, memory: SSAValue) -> str:
 
 def offset(writer: Writer, op: Mover, r: Register) -> Expr:
     """The number of the element that register `r` moves."""
-    shape = memory_shape(op.memory.type)
-    pitch = pitches(shape)
-    steps = [sum(b * p for b, p in zip(basis, pitch, strict=True)) for basis in op.reg_bases]
     base = _base(writer, op, r)
     base = writer.find(base.text) or base
     low = op.vec.data.bit_length() - 1
-    if op.xor is None:
-        return add(base, terms(r, steps, low))
-    return exclusive(base, r, steps, low)
+    if op.xor is not None:  # a buffer of one dimension
+        return exclusive(base, r, [b[0] for b in op.reg_bases], low)
+    pitch = pitches(memory_extents(op.memory.type))
+    for sizes in dict.fromkeys(p.sizes for p in pitch):
+        own = [p.number if p.sizes == sizes else 0 for p in pitch]
+        steps = [sum(b * n for b, n in zip(basis, own, strict=True)) for basis in op.reg_bases]
+        base = add(base, _times(writer, terms(r, steps, low), sizes))
+    return base
 
 
 def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
+    """The element of register 0: dimensions whose pitches have the same symbols are added up before those are
+    multiplied with."""
+    pitch = pitches(memory_extents(op.memory.type))
     result = Expr("0")
-    for coordinate, pitch in zip(op.coordinates, pitches(memory_shape(op.memory.type)), strict=True):
-        result = add(result, multiply(writer.read(coordinate, r), pitch))
+    for sizes in dict.fromkeys(p.sizes for p in pitch):
+        part = Expr("0")
+        for coordinate, p in zip(op.coordinates, pitch, strict=True):
+            if p.sizes == sizes:
+                part = add(part, multiply(writer.read(coordinate, r), p.number))
+        result = add(result, _times(writer, part, sizes))
     return result
+
+
+def _times(writer: Writer, a: Expr, sizes: Sequence[SymbolAttr]) -> Expr:
+    """`a` times the values of `sizes`."""
+    for size in sizes if a.text != "0" else ():
+        a = infix(a, "*", writer.size(size), MUL)
+    return a
 
 
 def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
@@ -208,8 +237,9 @@ def condition(writer: Writer, op: LoadOp | StoreOp | CopyAsyncOp, r: Register) -
         parts: list[Expr] = []
         if first + below < lo:
             parts.append(Expr(f"{at.at(ADD)} >= {lo}", RELATION))
-        if last + above >= hi:
-            parts.append(Expr(f"{at.at(ADD)} < {hi}", RELATION))
+        if last + above >= least(hi):
+            end = str(hi) if isinstance(hi, int) else writer.size(hi).text
+            parts.append(Expr(f"{at.at(ADD)} < {end}", RELATION))
         for part in parts:
             result = part if result is None else Expr(f"{result.at(AND)} && {part.at(EQUALITY)}", AND)
     return result

@@ -39,7 +39,7 @@ from ...dialects.kernel import (
 )
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.locations import file_line_of, location_of
-from ...dialects.payload import ConstantOp, is_payload, shape_of
+from ...dialects.payload import ConstantOp, ExtentOp, is_payload, shape_of
 
 ORDERED = (
     BarrierOp,
@@ -94,7 +94,7 @@ def registers(value: SSAValue) -> int:
 
 def is_view(op: Operation) -> bool:
     """Whether `op` prints where its result is used, instead of as a statement."""
-    if isinstance(op, ConstantOp | arith.ConstantOp | SplatOp | PickOp | IndicesOp | ExtractOp | SharedOp):
+    if isinstance(op, ConstantOp | ExtentOp | arith.ConstantOp | SplatOp | PickOp | IndicesOp | ExtractOp | SharedOp):
         return not (isinstance(op, PickOp) and linear_steps(op.registers.get_values()) is None)
     return is_inlined(op)
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, TmaLoadOp, TmaStoreOp, WgmmaOp
+from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, TmaLoadOp, TmaStoreOp, WgmmaOp, symbols_in
 from ...dialects.kernel_matrix import MmaOp
 from ...dialects.kernel_tma import is_written
 from ...dialects.locations import location_text
 from ...errors import BorderError, CompileError
 from . import barriers, boxes, copies, matrices, products  # noqa: F401  they add their statements
-from .access import memory_shape
+from .access import memory_extents
 from .control import print_block
 from .helpers import helper_section
 from .names import sanitise
+from .types import Expr
 from .writer import Place, Writer
 
 HELPERS_MARK = "// --- helpers\n"
@@ -88,7 +89,8 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
 
 def _header(func: FuncOp) -> list[str]:
     shared = func.shared.data if func.shared is not None else 0
-    shape = f"{func.grid.data} {'block' if func.grid.data == 1 else 'blocks'} of {func.threads} threads"
+    grid = " * ".join(map(str, func.factors))
+    shape = f"{grid} {'block' if grid == '1' else 'blocks'} of {func.threads} threads"
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
     lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]
     return [f"// {line}" for line in lines]
@@ -97,7 +99,7 @@ def _header(func: FuncOp) -> list[str]:
 def _parameters(writer: Writer, func: FuncOp) -> str:
     texts: list[str] = []
     for argument in func.body.block.args:
-        memory_shape(argument.type)
+        memory_extents(argument.type)
         pointer = writer.type_of(argument.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
         name = writer.names.mint(argument.name_hint, "p")
         writer.places[argument] = Place(name, 1)
@@ -107,6 +109,10 @@ def _parameters(writer: Writer, func: FuncOp) -> str:
         writer.places[op.result] = Place(name, 1)
         writer.use("TensorMap")
         texts.append(f"const __grid_constant__ TensorMap {name}")
+    for symbol in symbols_in(func):
+        name = writer.names.mint(symbol.hint, "n")
+        writer.sizes[symbol] = Expr(name)
+        texts.append(f"{writer.index} {name}")
     return ", ".join(texts)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, MemRefType
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from ...dialects.extents import SymbolAttr, extents_of, most
 from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, PickOp, SharedOp, SplatOp
 from ...dialects.kernel_ranges import Ranges
 from ...dialects.locations import file_line_of, location_of
-from ...dialects.payload import ConstantOp
+from ...dialects.payload import ConstantOp, ExtentOp
 from ...errors import CompileError
-from .expressions import add, multiply, payload_expression
+from .expressions import add, cast, multiply, payload_expression
 from .hints import hint_of
 from .names import Names, sanitise
 from .ordering import is_view, linear_steps, registers
@@ -61,7 +63,8 @@ class Writer:
         self.ranges = Ranges(func)
         self.places: dict[SSAValue, Place] = {}
         self.helpers: set[str] = set()
-        self.index = "long long" if any(_elements(a.type) > WIDE for a in func.body.block.args) else "int"
+        self.index = index_type(func)
+        self.sizes: dict[SymbolAttr, Expr] = {}
         self.preferred: dict[SSAValue, Place] = {}
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
@@ -156,6 +159,8 @@ class Writer:
     def _read_view(self, op: Operation, register: Register) -> Expr:
         if isinstance(op, ConstantOp | arith.ConstantOp):
             return self.constant(op)
+        if isinstance(op, ExtentOp):
+            return cast(self.size(op.symbol), IndexType(), op.result.type, self.index, self.use)
         if isinstance(op, SplatOp):
             return self.read(op.source)
         if isinstance(op, ExtractOp):
@@ -174,6 +179,10 @@ class Writer:
         operands = [self.read(v, register) for v in op.operands]
         return payload_expression(op, operands, self.index, self.use, self.ranges)
 
+    def size(self, symbol: SymbolAttr) -> Expr:
+        """The parameter that holds a size."""
+        return self.sizes[symbol]
+
     def constant(self, op: ConstantOp | arith.ConstantOp) -> Expr:
         """A constant's literal."""
         value = op.scalar if isinstance(op, ConstantOp) else _scalar(op)
@@ -190,12 +199,14 @@ def _scalar(op: arith.ConstantOp) -> float | int:
     raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
 
 
+def index_type(func: FuncOp) -> str:
+    """The C++ type of indices and sizes in a kernel: large buffers need 64 bits."""
+    return "long long" if any(_elements(a.type) > WIDE for a in func.body.block.args) else "int"
+
+
 def _elements(t: Attribute) -> int:
-    size = 1
-    if isinstance(t, MemRefType):
-        for extent in t.get_shape():
-            size *= extent
-    return size
+    """The most elements that a buffer can have."""
+    return prod(map(most, extents_of(t))) if isinstance(t, MemRefType) else 1  # pyright: ignore[reportUnknownArgumentType]
 
 
 def terms(register: Register, steps: Sequence[int], low: int = 0, top: int | None = None) -> Expr:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...dialects.extents import static
 from ...errors import ExecutionError
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
@@ -161,7 +162,7 @@ class _Library:
         c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
         pointers = [ctypes.c_void_p] * 3
         head = [*pointers, u64, *pointers[:2], ctypes.c_int]
-        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, u64, u64]
+        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, pointers[0], ctypes.c_int, u64, u64]
         self.kernels = self._read_table()
 
     def _read_table(self) -> dict[str, int]:
@@ -190,14 +191,14 @@ class _Library:
 
     def read(self, number: int, buffer: Buffer) -> np.ndarray:
         data = ctypes.string_at(self.c.emu_buffer_data(number), buffer.bytes)
-        return np.frombuffer(data, buffer.numpy_dtype).reshape(buffer.shape).copy()
+        return np.frombuffer(data, buffer.numpy_dtype).reshape(static(buffer.shape)).copy()
 
     def launch(
         self, module: EmulatedModule, launch: Launch, buffers: Sequence[Buffer], ids: Sequence[int], seed: int
     ) -> bool:
         """Run one kernel; False if it had to be stopped."""
         count = len(launch.buffers)
-        grid, threads = ((ctypes.c_uint * 3)(*(*sizes, 1, 1)[:3]) for sizes in (launch.grid, launch.threads))
+        grid, threads = ((ctypes.c_uint * 3)(*(*sizes, 1, 1)[:3]) for sizes in (launch.blocks, launch.threads))
         numbers = (ctypes.c_int * count)(*(ids[i] for i in launch.buffers))
         names = (ctypes.c_char_p * count)(*(buffers[i].name.encode() for i in launch.buffers))
         call = self.kernels[f"{module.number}/{launch.kernel}"]
@@ -207,9 +208,12 @@ class _Library:
         first, size_of = ((ctypes.c_uint64 * count)(*n) for n in (launch.begins(), sizes))
         starts = [self.c.emu_buffer_data(ids[i]) + b for i, b in zip(launch.buffers, launch.begins(), strict=True)]
         maps = np.array([describe(m, starts[m.argument]) for m in launch.maps], np.uint64)
+        number = ctypes.c_int if launch.size_bytes == 4 else ctypes.c_longlong
+        numbers_taken = [number(v) for v in launch.values]
+        values = (ctypes.c_void_p * len(numbers_taken))(*(ctypes.addressof(v) for v in numbers_taken))
         stopped = self.c.emu_launch(
             *(call, grid, threads, launch.shared, numbers, names, count, first, size_of),
-            *(maps.ctypes.data, len(maps), seed, ACCESS_LIMIT),
+            *(maps.ctypes.data, len(maps), values, len(numbers_taken), seed, ACCESS_LIMIT),
         )
         return not stopped
 

@@ -398,12 +398,12 @@ void emu_reset() {
   reports.clear();
 }
 
-// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, and on what `maps` say of them; at
-// most `limit` accesses. Gives 0, or 1 if the launch stopped early.
+// Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, on what `maps` say of them, and on
+// numbers that lie at `values`; at most `limit` accesses. Gives 0, or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
                const char* const* names, int count, const u64* begins, const u64* sizes, const BoxMap* maps,
-               int map_count, u64 seed, u64 limit) {
-  std::vector<void*> pointers(count), arguments(count + map_count);
+               int map_count, void* const* values, int value_count, u64 seed, u64 limit) {
+  std::vector<void*> pointers(count), arguments(count + map_count + value_count);
   set_launch(call, arguments.data(), grid, extent, shared_bytes);
   for (int i = 0; i < count; ++i) {
     pointers[i] = static_cast<char*>(emu_buffer_data(ids[i])) + begins[i];
@@ -411,6 +411,7 @@ int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* exten
     launch.buffers.push_back({all_buffers[ids[i]].get(), begins[i], sizes[i]});
   }
   for (int i = 0; i < map_count; ++i) arguments[count + i] = const_cast<BoxMap*>(maps + i);
+  for (int i = 0; i < value_count; ++i) arguments[count + map_count + i] = values[i];
   launch.names = names;
   launch.limit = limit;
   return run_launch(seed);

@@ -24,7 +24,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
 from ...dialects.sizes import Sizes
 from ...dialects.tensor import identity
 from .access import Axis, coordinates, read
@@ -56,21 +56,23 @@ class LoopFunctions(InterpreterFunctions):
 
     @impl(loop.NestOp)
     def nest(self, interpreter: Interpreter, op: loop.NestOp, args: PythonValues) -> PythonValues:
-        if 0 in op.shape:  # nothing in it happens, not even a load of what is not there
+        shape = self.symbols.numbers(op.sizes)
+        if 0 in shape:  # nothing in it happens, not even a load of what is not there
             types = [r.type for r in op.results]
-            return tuple(np.zeros(shape_of(t), self.domain.dtype(element_type(t))) for t in types)
-        self.shape = op.shape
-        self.sizes = reduction_sizes(op)
-        values = self._enter(op.body.block.args, [(0, n) for n in op.shape], 0)
+            return tuple(np.zeros(self.symbols.shape(t), self.domain.dtype(element_type(t))) for t in types)
+        self.shape = shape
+        self.sizes = reduction_sizes(op, self.symbols)
+        values = self._enter(op.body.block.args, [(0, n) for n in shape], 0)
         results = interpreter.run_ssacfg_region(op.body, values, "nest")
-        return tuple(self._scatter(op, np.broadcast_to(_computed(self.domain, r), op.shape)) for r in results)
+        return tuple(self._scatter(op, np.broadcast_to(_computed(self.domain, r), shape)) for r in results)
 
     def _scatter(self, op: loop.NestOp, value: Array) -> Array:
         """The nest's values at the coordinates of its result: the identity unless it has a result map."""
         if op.result_map is None:
             return value
-        shape = shape_of(op.results[0].type)
-        dims = [Axis(len(op.shape) - 1 - d, 0, n).values() for d, n in enumerate(op.shape)]
+        shape = self.symbols.shape(op.results[0].type)
+        extents = self.symbols.numbers(op.sizes)
+        dims = [Axis(len(extents) - 1 - d, 0, n).values() for d, n in enumerate(extents)]
         out = np.zeros(shape, value.dtype)
         if value.size:
             places = coordinates(op.result_map.data, shape, dims, (), np.asarray(True))
@@ -86,9 +88,10 @@ class LoopFunctions(InterpreterFunctions):
     @impl(loop.ReduceOp)
     def reduce(self, interpreter: Interpreter, op: loop.ReduceOp, args: PythonValues) -> PythonValues:
         """All iterations at once, or in pieces where that would need too large an array."""
-        ranges = [(0, n) for n in op.shape]
+        shape = self.symbols.numbers(op.sizes)
+        ranges = [(0, n) for n in shape]
         element = op.result.type
-        if 0 in op.shape:
+        if 0 in shape:
             return (self.domain.constant(identity(op.kind.data, element), element),)
         if self.range is not None and isinstance(op.parent_op(), loop.StagedReduceOp):
             ranges[0] = self.range
@@ -120,7 +123,7 @@ class LoopFunctions(InterpreterFunctions):
 
     @impl(loop.StagedReduceOp)
     def staged(self, interpreter: Interpreter, op: loop.StagedReduceOp, args: PythonValues) -> PythonValues:
-        extent = op.stage_ops[0].shape[0] if op.stage_ops else 0
+        extent = self.symbols.number(op.stage_ops[0].sizes[0]) if op.stage_ops else 0
         if self.chunk is None or extent <= self.chunk:
             return interpreter.run_ssacfg_region(op.stages, (), "stages")
         merged: PythonValues = ()
@@ -147,7 +150,11 @@ class LoopFunctions(InterpreterFunctions):
         first = 1 + len(axes)
         symbols = [np.asarray(s) for s in args[first : first + len(op.symbols)]]
         fill = args[-1] if op.fill is not None else None
-        return (read(full(args[0], op.source, self.symbols), op.map.data, axes, symbols, op.domain, fill),)
+        return (
+            read(
+                full(args[0], op.source, self.symbols), op.map.data, axes, symbols, self.symbols.domain(op.domain), fill
+            ),
+        )
 
     @impl_terminator(loop.YieldOp)
     def yield_(
@@ -160,12 +167,12 @@ def _computed(domain: TypedDomain, x: Array | Product) -> Array:
     return x.compute(domain) if isinstance(x, Product) else x
 
 
-def reduction_sizes(nest: loop.NestOp) -> dict[Operation, int]:
+def reduction_sizes(nest: loop.NestOp, symbols: Sizes) -> dict[Operation, int]:
     """For each reduction inside `nest`, the elements of the largest array that executing its body at once makes.
 
     What lies inside a further reduction counts one iteration of it, as that one may be run in pieces itself.
     """
-    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, nest.shape, strict=True))
+    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, symbols.numbers(nest.sizes), strict=True))
     depends: dict[SSAValue, frozenset[SSAValue]] = {a: frozenset((a,)) for a in nest.body.block.args}
     sizes: dict[Operation, int] = {}
 
@@ -176,7 +183,7 @@ def reduction_sizes(nest: loop.NestOp) -> dict[Operation, int]:
             for region in op.regions:
                 block = region.block
                 if isinstance(op, loop.ReduceOp):
-                    extents.update(zip(block.args, op.shape, strict=True))
+                    extents.update(zip(block.args, symbols.numbers(op.sizes), strict=True))
                     depends.update({a: frozenset((a,)) for a in block.args})
                     found |= visit(tuple(block.ops), (*around, op)) - set(block.args)
                 else:

@@ -78,11 +78,11 @@ class TileFunctions(InterpreterFunctions):
         kernel = interpreter.get_op_for_symbol(op.kernel)
         if not isinstance(kernel, tile.KernelOp):
             raise ExecutionError(f"{op.kernel} is not a kernel")
-        inputs = [np.broadcast_to(a, shape_of(v.type)) for a, v in zip(args, op.inputs, strict=True)]
+        inputs = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=True)]
         results = [
             Buffer(
-                np.zeros(shape_of(r.type), self.domain.dtype(element_type(r.type))),
-                np.zeros(shape_of(r.type), np.bool_),
+                np.zeros(self.sizes.shape(r.type), self.domain.dtype(element_type(r.type))),
+                np.zeros(self.sizes.shape(r.type), np.bool_),
             )
             for r in op.res
         ]
@@ -90,7 +90,7 @@ class TileFunctions(InterpreterFunctions):
             raise ExecutionError(f"{op.kernel} takes {len(kernel.buffers)} buffers, not {len(inputs) + len(results)}")
         for buffer, value in zip(kernel.buffers, (*op.inputs, *op.res), strict=True):
             assert isinstance(buffer.type, MemRefType)
-            if tuple(buffer.type.get_shape()) != shape_of(value.type):
+            if self.sizes.shape(buffer.type) != self.sizes.shape(value.type):
                 raise ExecutionError(f"passes {value.type} for {buffer.type}")
         self._run_grid(interpreter, kernel, (*inputs, *results))
         for n, buffer in enumerate(results):
@@ -100,11 +100,12 @@ class TileFunctions(InterpreterFunctions):
         return tuple(b.data for b in results)
 
     def _run_grid(self, interpreter: Interpreter, kernel: tile.KernelOp, buffers: PythonValues) -> None:
-        blocks = math.prod(kernel.grid_shape)
+        grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)
+        blocks = math.prod(grid)
         step = max(1, MAX_ELEMENTS // largest_tile(kernel))
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
-            ids = np.unravel_index(numbers, kernel.grid_shape) if kernel.grid_shape else ()
+            ids = np.unravel_index(numbers, grid) if grid else ()
             self.active = np.ones(len(numbers), np.bool_)
             interpreter.run_ssacfg_region(kernel.body, (*buffers, *(i.astype(np.int64) for i in ids)), "kernel")
 
@@ -122,7 +123,7 @@ class TileFunctions(InterpreterFunctions):
     def load(self, interpreter: Interpreter, op: tile.LoadOp, args: PythonValues) -> PythonValues:
         source = args[0].data if isinstance(args[0], Buffer) else args[0]
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + len(op.symbols)])
-        mask = inside(op.domain, dims, symbols)
+        mask = inside(self.sizes.domain(op.domain), dims, symbols)
         fill = args[-1] if op.fill is not None else self.domain.constant(0, element_type(op.result.type))
         fill = _ranked(fill, 1).reshape((-1,) + (1,) * len(dims))
         if 0 in source.shape:
@@ -139,7 +140,7 @@ class TileFunctions(InterpreterFunctions):
         element, count = element_type(op.result.type), len(op.symbols)
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + count])
         copied = active if op.predicate is None else active & _ranked(args[-1], 1).reshape((-1,) + (1,) * len(dims))
-        mask = inside(op.domain, dims, symbols) & copied
+        mask = inside(self.sizes.domain(op.domain), dims, symbols) & copied
         zero, nothing = self.domain.constant(0, element), self.domain.constant(float("nan"), element)
         if 0 in args[0].shape:
             return (np.where(copied, zero, nothing),)
@@ -161,7 +162,7 @@ class TileFunctions(InterpreterFunctions):
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        mask = inside(op.domain, dims, symbols) & active
+        mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
         places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)

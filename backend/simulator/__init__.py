@@ -16,6 +16,7 @@ from xdsl.interpreter import Interpreter
 from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute
 
+from ...dialects.sizes import bind_sizes
 from ...errors import ExecutionError
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
 from ..interpreter.eager import Eager
@@ -60,18 +61,19 @@ def simulate(
     types = [_memref(t) for t in main.function_type.inputs]
     if len(args) > len(types):
         raise ExecutionError(f"@main takes {len(types)} buffers, not {len(args)} and results")
-    inputs = check_arguments(types[: len(args)], args)
+    sizes = bind_sizes(main, [np.shape(a) for a in args])
+    inputs = check_arguments(types[: len(args)], args, sizes)
     buffers = [
         GlobalBuffer(scalars.encode(a, t.element_type).reshape(-1).copy(), a.shape, t.element_type, None)
         for a, t in zip(inputs, types, strict=False)
     ]
-    results = [GlobalBuffer.empty(scalars, tuple(t.get_shape()), t.element_type) for t in types[len(args) :]]
+    results = [GlobalBuffer.empty(scalars, sizes.shape(t), t.element_type) for t in types[len(args) :]]
     report, position, threads = Report(), Position(), KernelFunctions(scalars)
     interpreter = Interpreter(module, listeners=(position, FlopCounter(threads, _FLOPS)))
     interpreter.register_implementations(FuncFunctions())
-    interpreter.register_implementations(PayloadFunctions(scalars))
+    interpreter.register_implementations(PayloadFunctions(scalars, sizes))
     interpreter.register_implementations(threads)
-    host = HostFunctions(scalars, threads, report, eager or {})
+    host = HostFunctions(scalars, threads, report, sizes, eager or {})
     host.max_blocks, host.shadowed = max_blocks, shadows
     interpreter.register_implementations(host, override=True)
     with position.located():

@@ -16,6 +16,7 @@ from ...dialects import kernel, payload
 from ...dialects.calls import eager_results, is_eager
 from ...dialects.kernel_ranges import constant_index
 from ...dialects.payload import shape_of
+from ...dialects.sizes import Sizes
 from ...errors import ExecutionError
 from ..interpreter.domains import TypedDomain, numpy_dtype
 from ..interpreter.eager import Eager, call_eager
@@ -33,11 +34,14 @@ MAX_ELEMENTS = 1 << 22
 class HostFunctions(InterpreterFunctions):
     """`@main`: buffers and launches, one after another, and calls of what PyTorch computes."""
 
-    def __init__(self, domain: TypedDomain, threads: KernelFunctions, report: Report, eager: Eager) -> None:
+    def __init__(
+        self, domain: TypedDomain, threads: KernelFunctions, report: Report, sizes: Sizes, eager: Eager
+    ) -> None:
         self.eager = eager
         self.domain = domain
         self.threads = threads
         self.report = report
+        self.sizes = sizes
         self.max_blocks: int | None = None
         self.shadowed = True
 
@@ -45,7 +49,7 @@ class HostFunctions(InterpreterFunctions):
     def alloc(self, interpreter: Interpreter, op: kernel.AllocOp, args: PythonValues) -> PythonValues:
         t = op.result.type
         assert isinstance(t, MemRefType)
-        return (GlobalBuffer.empty(self.domain, tuple(t.get_shape()), t.element_type),)  # pyright: ignore
+        return (GlobalBuffer.empty(self.domain, self.sizes.shape(t), t.element_type),)  # pyright: ignore
 
     @impl(func.CallOp)
     def call(self, interpreter: Interpreter, op: func.CallOp, args: PythonValues) -> PythonValues:
@@ -82,7 +86,8 @@ class HostFunctions(InterpreterFunctions):
             buffer.writer = None
         counts = KernelCounts(callee.sym_name.data)
         self.report.launches.append(counts)
-        blocks = callee.grid.data if self.max_blocks is None else min(callee.grid.data, self.max_blocks)
+        blocks = math.prod(self.sizes.count(c) for c in callee.factors)
+        blocks = blocks if self.max_blocks is None else min(blocks, self.max_blocks)
         counts.blocks = blocks
         for first, last in batches(callee, blocks):
             machine = Machine(
@@ -94,6 +99,7 @@ class HostFunctions(InterpreterFunctions):
                 first == 0,
                 self.shadowed,
                 {id(b): i for i, b in enumerate(buffers)},
+                self.sizes,
             )
             place_shared(machine, callee)
             outer = getattr(self.threads, "machine", None)

@@ -9,6 +9,7 @@ import numpy as np
 from xdsl.ir import Operation
 
 from ...dialects import kernel
+from ...dialects.sizes import Sizes
 from ..interpreter.domains import Array, TypedDomain
 from .memory import GlobalBuffer, Shadow, SharedBuffer
 from .report import KernelCounts, Kind, Report
@@ -64,6 +65,7 @@ class Machine:
     measured: bool
     shadowed: bool
     buffers: dict[int, int]
+    sizes: Sizes
     active: Array = field(init=False)
     epoch: Array = field(init=False)
     shadow: Shadow = field(init=False)
@@ -94,7 +96,7 @@ class Machine:
         mask = np.broadcast_to(self.active[:, :, None], full)
         for c, (lo, hi) in enumerate(op.bounds):
             value = self.register_places(checks[c], [s[c] for s in op.check_steps], xor)
-            mask = mask & (lo <= value) & (value < hi)
+            mask = mask & (lo <= value) & (value < self.sizes.number(hi))
         place = np.zeros(full, np.int64)
         legal = mask
         for d, extent in enumerate(shape):

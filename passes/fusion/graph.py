@@ -18,13 +18,14 @@ from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tensor
+from ...dialects.extents import Extent, most, typical
 from ...dialects.payload import element_type
 from ..index_simplify import DIM, SYM, Form, Simplifier, add, constant, dim, scale, symbol
 
-Constraint: TypeAlias = tuple[Form, int, int]  # lo <= form < hi
+Constraint: TypeAlias = tuple[Form, int, Extent]  # lo <= form < hi
 Guard: TypeAlias = tuple[Constraint, ...]
 N = TypeVar("N", bound="Node")
-VariableKey: TypeAlias = tuple[str, int, int]  # ("free", position, extent) or ("reduce", ordinal, extent)
+VariableKey: TypeAlias = tuple[str, int, Extent]  # ("free", position, extent) or ("reduce", ordinal, extent)
 
 
 @dataclass(eq=False)
@@ -90,6 +91,11 @@ class Reduce(Node):
     body: Node
 
 
+def conjunction(*constraints: Constraint) -> Guard:
+    """The constraints in a fixed order."""
+    return tuple(sorted(constraints, key=lambda c: (c[0], c[1], most(c[2]), str(c[2]))))
+
+
 def children(node: Node, graph: Graph) -> tuple[Node, ...]:
     """The nodes that `node` is computed from."""
     if isinstance(node, Payload):
@@ -110,7 +116,10 @@ class Graph:
 
     splits: dict[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
     simplifier: Simplifier = field(default_factory=Simplifier)
+    sizes: list[Extent] = field(default_factory=list[Extent])
+    """How many values each variable takes."""
     extents: list[int] = field(default_factory=list[int])
+    """The same in numbers, for estimates: for a symbol what is typical of it."""
     symbols: list[Node] = field(default_factory=list[Node])
     _variables: dict[VariableKey, tuple[Form, tuple[int, ...]]] = field(
         default_factory=dict[VariableKey, tuple[Form, tuple[int, ...]]]
@@ -128,10 +137,12 @@ class Graph:
             form, numbers = constant(0), list[int]()
             for digit, extent in enumerate(self.splits.get(key, (key[2],))):
                 number = len(self.extents)
-                self.extents.append(extent)
+                self.sizes.append(extent)
+                self.extents.append(typical(extent))
                 self.keys.append((key, digit))
                 self.simplifier.set_range((DIM, number), extent)
-                form = add(scale(form, extent), dim(number) if extent != 1 else constant(0))
+                weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
+                form = add(scale(form, weight), dim(number) if extent != 1 else constant(0))
                 numbers.append(number)
             found = self._variables[key] = form, tuple(numbers)
         return found

@@ -206,8 +206,10 @@ def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) ->
             if len(inner.terms) != 1 or inner.constant or inner.terms[0][1] != 1 or inner.terms[0][0][0] != DIM:
                 continue
             number: int = inner.terms[0][0][1]
-            extent = graph.extents[number]
+            extent = graph.sizes[number]
             key, digit = graph.keys[number]
+            if not isinstance(extent, int) or not isinstance(key[2], int):
+                continue  # a symbol has no divisors
             digits = result.get(key, (key[2],))
             if extent % divisor or digits != splits.get(key, (key[2],)):
                 continue

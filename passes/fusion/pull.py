@@ -14,12 +14,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ...dialects import payload, tensor
 from ...dialects.calls import Call
+from ...dialects.extents import Extent, SymbolAttr, extents_of
 from ...dialects.locations import location_text
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
 from ...errors import UnsupportedError
 from ..index_simplify import Form
 from .fold import payload_node
-from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar
+from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar, conjunction
 
 
 @contextmanager
@@ -57,7 +58,7 @@ class Pull:
     def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
         """What the kernel that stores `value` computes for each element, and the variables of its dimensions."""
         forms, numbers = list[Form](), list[int]()
-        for position, extent in enumerate(shape_of(value.type)):
+        for position, extent in enumerate(extents_of(value.type)):
             form, digits = self.graph.variable(("free", position, extent))
             forms.append(form)
             numbers.extend(digits)
@@ -91,7 +92,7 @@ class Pull:
         """The part of the guard that has to do with coordinates that might leave the tensor."""
         graph = self.graph
         unsafe = set[tuple[object, ...]]()
-        for coordinate, extent in zip(at, shape_of(value.type), strict=True):
+        for coordinate, extent in zip(at, extents_of(value.type), strict=True):
             if not graph.simplifier.within(coordinate, 0, extent):
                 unsafe |= set(coordinate.atoms())
         needed, rest = set[Constraint](), list(guard)
@@ -124,13 +125,13 @@ class Pull:
         if op.domain is None:
             return self.value(op.source, coordinates, guard)
         assert op.fill is not None
-        bounds = zip(op.domain.affine.results, op.domain.bounds, strict=True)
+        bounds = zip(op.domain.affine.results, op.domain.limits, strict=True)
         return self._guarded(op.source, coordinates, guard, [(simplifier.read(e, at), *b) for e, b in bounds], op.fill)
 
     def _gather(self, op: tensor.GatherOp, at: tuple[Form, ...], guard: Guard) -> Node:
         symbols = [self.graph.symbol_for(self.value(i, at, guard)) for i in op.indices]
         coordinates = tuple(self.graph.simplifier.read(e, at, symbols) for e in op.map.data.results)
-        constraints = [(c, 0, n) for c, n in zip(coordinates, shape_of(op.source.type), strict=True)]
+        constraints = [(c, 0, n) for c, n in zip(coordinates, extents_of(op.source.type), strict=True)]
         return self._guarded(op.source, coordinates, guard, constraints, None)
 
     def _guarded(
@@ -153,12 +154,12 @@ class Pull:
                 return fill
             if constraint not in guard and not graph.simplifier.within(*constraint) and constraint not in new:
                 new.append(constraint)
-        inner = tuple(sorted((*guard, *new)))
+        inner = conjunction(*guard, *new)
         node = self.value(source, at, inner)
         if not new or node is fill:
             return node
         if isinstance(node, Load) and (node.fill is fill or not node.chosen) and isinstance(fill, Constant | Scalar):
-            return graph.load(node.source, node.coordinates, tuple(sorted({*node.guard, *new})), fill, chosen=True)
+            return graph.load(node.source, node.coordinates, conjunction(*{*node.guard, *new}), fill, chosen=True)
         return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
 
     def _holds(self, constraints: Sequence[Constraint]) -> Node:
@@ -167,17 +168,22 @@ class Pull:
         for form, lo, hi in constraints:
             value = graph.index(form, i64, None)
             for compare, bound in ((_GE, lo), (_LT, hi)):
-                side = payload_node(graph, compare, (value, graph.number(bound, i64)))
+                side = payload_node(graph, compare, (value, self._size(bound)))
                 result = side if result is None else payload_node(graph, _AND, (result, side))
         assert result is not None
         return result
+
+    def _size(self, extent: Extent) -> Node:
+        """An extent as an i64."""
+        graph = self.graph
+        return graph.number(extent, i64) if isinstance(extent, int) else payload_node(graph, _size_of(extent), ())
 
     def _reduce(self, op: tensor.ReduceOp, at: tuple[Form, ...], guard: Guard) -> Node:
         graph = self.graph
         used = 0
         for form in (*at, *(c[0] for c in guard)):
             used |= graph.free_of(form)
-        shape, dims = shape_of(op.source.type), set(op.dims.get_values())
+        shape, dims = extents_of(op.source.type), set(op.dims.get_values())
         outer, coordinates, variables = iter(at), list[Form](), list[int]()
         for position, extent in enumerate(shape):
             if position not in dims:
@@ -190,7 +196,7 @@ class Pull:
         body = self.value(op.source, tuple(coordinates), guard)
         return graph.reduce(op.kind.data, tuple(variables), body, op)
 
-    def _fresh(self, extent: int, used: int) -> tuple[Form, tuple[int, ...]]:
+    def _fresh(self, extent: Extent, used: int) -> tuple[Form, tuple[int, ...]]:
         """The first variable of this extent that is not in `used`."""
         ordinal = 0
         while True:
@@ -212,6 +218,11 @@ def _select(type: Attribute) -> Operation:
 @cache
 def _cast(type: Attribute) -> Operation:
     return payload.CastOp(_dummy(i64), type)
+
+
+@cache
+def _size_of(symbol: SymbolAttr) -> Operation:
+    return payload.ExtentOp(symbol, i64)
 
 
 _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from ...dialects import tile
+from ...dialects.extents import Extent, extents_of, typical
 from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
 from ...dialects.locations import location_text
 from ...dialects.matrix_layouts import accumulator
@@ -49,29 +50,36 @@ def accessed_tile(op: Access) -> SSAValue:
 def preference(op: Access) -> Preference:
     """The preference of one access."""
     memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
-    shape, pitches = shape_of(accessed_tile(op).type), memory.get_shape()
+    shape, extents = shape_of(accessed_tile(op).type), extents_of(memory)
     simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
     dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(op.symbols))]
     forms = [simplifier.read(e, dims, symbols) for e in op.map.data.results]
     distance = [0] * len(shape)
     pitch = 1
-    for form, extent in zip(reversed(forms), reversed(pitches), strict=True):
+    for form, extent in zip(reversed(forms), reversed(extents), strict=True):
         for atom, factor in form.terms:
             if atom[0] == DIM:
                 distance[atom[1]] += abs(factor) * pitch
-        pitch *= max(extent, 1)
+        pitch *= max(typical(extent), 1)
     order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
     size = element_bytes(memory.element_type)
     vec = 1
     contiguous = bool(order) and distance[order[0]] == 1
     if contiguous:
         limit = min(WIDEST // size, shape[order[0]])
-        aligned = gcd(_others(forms[-1], order[0], op.symbols), pitches[-1] if len(pitches) > 1 else 0, limit)
+        aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
         vec = aligned & -aligned
     elements = 1
     for n in shape:
         elements *= n
     return Preference(tuple(order), vec, elements * size, contiguous)
+
+
+def _row(extents: Sequence[Extent]) -> int:
+    """A divisor of where every row of a buffer begins and ends: 0 for the only row, 1 for one of a length that is
+    known only at run time."""
+    last = extents[-1]
+    return 1 if not isinstance(last, int) else last if len(extents) > 1 else 0
 
 
 def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:

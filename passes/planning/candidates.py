@@ -59,7 +59,9 @@ def _with_copies(
 def _divisible(facts: Facts) -> int:
     """The longest extent of the reduction that blocks can share; 1 if none can be."""
     reduction = splittable(facts.nest)
-    return 1 if isinstance(reduction, str) else max(stages_of(reduction)[0].shape, default=1)
+    if isinstance(reduction, str):
+        return 1
+    return max((n for n in stages_of(reduction)[0].sizes if isinstance(n, int)), default=1)  # a symbol has no divisors
 
 
 def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int) -> list[int]:

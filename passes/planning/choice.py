@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...backend.targets import Target
+from ...dialects.extents import extents_text
 from ...dialects.locations import location_text
 from ...dialects.loop import NestOp
 from ...dialects.schedule import ScheduleAttr
@@ -66,9 +67,9 @@ def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8) -> str
     refused."""
     facts = Facts(nest)
     ranked = rank(facts, target)
-    reduced = [list(group[0].shape) for group in facts.groups]
+    reduced = ", ".join(extents_text(group[0].sizes) for group in facts.groups)
     place = location_text(nest)
-    head = f"{name}: a nest over {list(nest.shape)}" + (f", sums over {reduced}" if reduced else "")
+    head = f"{name}: a nest over {extents_text(nest.sizes)}" + (f", sums over [{reduced}]" if reduced else "")
     lines = [head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card})"]
     possible = [c for c in ranked if c.prediction is not None]
     lines += [f"  {i + 1}. {c}" for i, c in enumerate(possible[:shown])]

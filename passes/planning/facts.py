@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
-from ...dialects.payload import element_bytes, shape_of, tensor_bytes
+from ...dialects.extents import Extent, extents_of, most, typical
+from ...dialects.payload import element_bytes, tensor_bytes
 from ..tiling.contraction import Contraction, find_contraction
 from ..tiling.dependence import Dependence, Indices, yielded
 
@@ -47,7 +49,8 @@ class Facts:
         self.nest = nest
         self.dependence = Dependence()
         self.free: tuple[SSAValue, ...] = tuple(nest.body.block.args)
-        self.extents: dict[SSAValue, int] = dict(zip(self.free, nest.shape, strict=True))
+        self.sizes: dict[SSAValue, Extent] = dict(zip(self.free, nest.sizes, strict=True))
+        """How many values every index takes."""
         self.reductions: list[Reduction] = []
         self.loads: list[loop.LoadOp] = []
         self.groups: list[list[loop.ReduceOp]] = []
@@ -60,13 +63,15 @@ class Facts:
             elif isinstance(op, loop.LoadOp):
                 self.loads.append(op)
         grouped = {op for group in self.groups for op in group}
+        self.extents = {i: typical(n) for i, n in self.sizes.items()}
+        """The same in numbers: for a size known only at run time what is typical of it."""
         self.groups += [[r.op] for r in self.reductions if r.op not in grouped]
         self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
         """Free indices that some reduction depends on."""
 
     def _add(self, op: loop.ReduceOp) -> None:
         indices = tuple(op.body.block.args)
-        self.extents.update(zip(indices, op.shape, strict=True))
+        self.sizes.update(zip(indices, op.sizes, strict=True))
         outer = op.parent_op()
         while outer is not None and not isinstance(outer, loop.NestOp | loop.ReduceOp):
             outer = outer.parent_op()
@@ -78,6 +83,10 @@ class Facts:
     def reduction_indices(self) -> list[SSAValue]:
         """The reduction indices in the order of a schedule's `chunk`."""
         return [i for r in self.reductions for i in r.indices]
+
+    def may_be_longer(self, indices: Iterable[SSAValue]) -> bool:
+        """Whether one of `indices` can take more values than are planned with, being known only at run time."""
+        return any(most(self.sizes[i]) > self.extents[i] for i in indices)
 
     def contiguous(self) -> dict[SSAValue, int]:
         """Index -> bytes of the tensors that are read with neighbouring elements at neighbouring values of it."""
@@ -101,7 +110,7 @@ class Facts:
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
     """The index whose next value reads the next element in memory, if there is one."""
-    shape = shape_of(op.source.type)
+    shape = extents_of(op.source.type)
     last = len(shape) - 1
     while last >= 0 and shape[last] == 1:
         last -= 1

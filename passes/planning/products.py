@@ -167,7 +167,7 @@ def chunk_products(facts: Facts, sizes: Sizes, products: list[Product], depth: i
 def _set_group(facts: Facts, sizes: Sizes, index: SSAValue, extent: int) -> None:
     """Decide on a reduction index and on the same one of the reductions that run together with its own."""
     for group in facts.groups:
-        for i in range(len(group[0].shape)):
+        for i in range(len(group[0].sizes)):
             own = [op.body.block.args[i] for op in group]
             if index in own:
                 for other in own:

@@ -115,7 +115,7 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         return _chunked(facts, sizes, reduced, 2048, 1)
     width = min(pow2_at_least(row), ROW_LIMIT)
     if rest:
-        whole = _product(facts, rest) <= ROW_LIMIT
+        whole = _product(facts, rest) <= ROW_LIMIT and not facts.may_be_longer(rest)
         sizes.fill(reversed(rest), width if whole else ROW_LIMIT // 4)
         if not whole:
             sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]

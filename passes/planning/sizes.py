@@ -57,7 +57,7 @@ class Sizes:
             if all(a in self.decided for op in group for a in op.body.block.args):
                 continue
             room = min(max(1, budget // self.elements(around[op])) for op in group)
-            rank = range(len(group[0].shape))
+            rank = range(len(group[0].sizes))
             weight = [sum(contiguous.get(op.body.block.args[i], 0) for op in group) for i in rank]
             for i in sorted(rank, key=lambda i: (-weight[i], -i)):
                 left = [self.set(op.body.block.args[i], room) for op in group]

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...dialects.extents import Extent, typical
 from ...dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
 from ...dialects.payload import CastOp, is_float, is_payload, tensor_bytes
 
@@ -64,10 +65,10 @@ def nest_work(nest: NestOp) -> Work:
 
 
 def _extents(nest: NestOp) -> dict[SSAValue, int]:
-    found: dict[SSAValue, int] = dict(zip(nest.body.block.args, nest.shape, strict=True))
+    found: dict[SSAValue, int] = dict(zip(nest.body.block.args, map(typical, nest.sizes), strict=True))
     for op in nest.body.walk():
         if isinstance(op, ReduceOp):
-            found.update(zip(op.body.block.args, op.shape, strict=True))
+            found.update(zip(op.body.block.args, map(typical, op.sizes), strict=True))
     return found
 
 
@@ -109,12 +110,12 @@ class _Numbering:
         self.indices: dict[Number, frozenset[Index]] = {}
         self.values: dict[Index, SSAValue] = {}
         self._seen: dict[Hashable, int] = {}
-        self._arguments(nest.body.block, 0, nest.shape)
+        self._arguments(nest.body.block, 0, nest.sizes)
         self._block(nest.body.block, 1)
 
-    def _arguments(self, block: Block, depth: int, extents: Sequence[int]) -> None:
+    def _arguments(self, block: Block, depth: int, extents: Sequence[Extent]) -> None:
         for i, (argument, extent) in enumerate(zip(block.args, extents, strict=True)):
-            index = (depth, i, extent)
+            index = (depth, i, typical(extent))
             self.values.setdefault(index, argument)
             self.of[argument] = self._number(index, frozenset({index}))
 
@@ -128,8 +129,8 @@ class _Numbering:
             inner: tuple[Number, ...] = ()
             own: frozenset[Index] = frozenset()
             if isinstance(op, ReduceOp):
-                self._arguments(op.body.block, depth, op.shape)
-                own = frozenset((depth, i, n) for i, n in enumerate(op.shape))
+                self._arguments(op.body.block, depth, op.sizes)
+                own = frozenset((depth, i, typical(n)) for i, n in enumerate(op.sizes))
                 self._block(op.body.block, depth + 1)
                 inner = self._yielded(op.body.block)
             elif isinstance(op, StagedReduceOp):

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import kernel, payload, tile
+from ...dialects.extents import Extent, extents_of
 from ...dialects.linear_layout import Linear, log2
 from ...dialects.payload import Predicate, element_bytes
 from .emitter import Emitter
@@ -25,7 +26,7 @@ class Access:
 
     coordinates: list[Place]
     checks: list[Place]
-    bounds: list[tuple[int, int]]
+    bounds: list[tuple[int, Extent]]
     vec: int
     never: bool
 
@@ -50,10 +51,10 @@ def plan_access(
     """Compute where `op` goes: coordinates, the checks that are not always true, and the widest legal access."""
     coordinates = [places.place(places.form(e)) for e in op.map.data.results]
     checks: list[Place] = []
-    bounds: list[tuple[int, int]] = []
+    bounds: list[tuple[int, Extent]] = []
     never = False
     if op.domain is not None:
-        for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.bounds, strict=True):
+        for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.limits, strict=True):
             form = places.form(expr)
             if places.simplifier.within(form, lo, hi):
                 continue
@@ -67,7 +68,7 @@ def plan_access(
 
 def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
     """The number of consecutive registers that move at once."""
-    shape = memory.get_shape()
+    shape = extents_of(memory)
     if not shape or any(p.per_register for p in (*access.coordinates, *access.checks)):
         return 1
     vec, limit = 1, min(1 << bits, WIDEST // element_bytes(memory.element_type))
@@ -76,25 +77,25 @@ def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
     return vec
 
 
-def _is_legal(access: Access, vec: int, bits: int, shape: Sequence[int]) -> bool:
+def _is_legal(access: Access, vec: int, bits: int, shape: Sequence[Extent]) -> bool:
     low = log2(vec)
     *outer, last = access.coordinates
     if any(last.steps[b] != 1 << b or any(p.steps[b] for p in outer) for b in range(low)):
         return False
     if last.divisor % vec or any(last.steps[b] % vec for b in range(low, bits)):
         return False
-    if len(shape) > 1 and shape[-1] % vec:
+    if len(shape) > 1 and (not isinstance(shape[-1], int) or shape[-1] % vec):
         return False
     return all(_is_uniform(c, bound, low) for c, bound in zip(access.checks, access.bounds, strict=True))
 
 
-def _is_uniform(check: Place, bound: tuple[int, int], low: int) -> bool:
+def _is_uniform(check: Place, bound: tuple[int, Extent], low: int) -> bool:
     """Whether the check has one answer for all registers that differ in the lowest `low` bits only: these lie between
-    two neighbouring multiples of a number that divides both bounds."""
+    two neighbouring multiples of a number that divides both bounds. Nothing is known to divide a symbol."""
     if any(s < 0 for s in check.steps[:low]):
         return False
     spread = sum(check.steps[:low])
-    grain = gcd(check.divisor, *check.steps[low:], *bound)
+    grain = gcd(check.divisor, *check.steps[low:], *(b if isinstance(b, int) else 1 for b in bound))
     return spread == 0 or grain > spread
 
 

@@ -15,6 +15,8 @@ from xdsl.dialects.builtin import IndexType, LocationAttr, UnknownLoc
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel, payload
+from ...dialects.counts import Count
+from ...dialects.extents import SymbolAttr
 from ...dialects.linear_layout import LANE_BITS
 
 Index: TypeAlias = SSAValue | int
@@ -34,7 +36,7 @@ _BINARY = {
 class Emitter:
     """Builds the body of one `kernel.func`, op by op."""
 
-    def __init__(self, entry: Block, grid: Sequence[int], warps: int) -> None:
+    def __init__(self, entry: Block, grid: Sequence[Count], warps: int) -> None:
         self.entry = entry
         self.grid = tuple(grid)
         self.warp_bits = warps.bit_length() - 1
@@ -136,23 +138,23 @@ class Emitter:
             return a ^ b
         return b if a == 0 else a if b == 0 else self._binary("xor", a, b)
 
-    def div(self, a: Index, divisor: int) -> Index:
+    def div(self, a: Index, divisor: Index) -> Index:
         """`a floordiv divisor`, for an a that is not negative."""
-        if isinstance(a, int):
+        if isinstance(a, int) and isinstance(divisor, int):
             return a // divisor
         if divisor == 1:
             return a
-        if divisor & (divisor - 1) == 0:
+        if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
             return self._binary("shr", a, divisor.bit_length() - 1)
         return self._binary("div", a, divisor)
 
-    def rem(self, a: Index, divisor: int) -> Index:
+    def rem(self, a: Index, divisor: Index) -> Index:
         """`a mod divisor`, for an a that is not negative."""
-        if isinstance(a, int):
+        if isinstance(a, int) and isinstance(divisor, int):
             return a % divisor
         if divisor == 1:
             return 0
-        if divisor & (divisor - 1) == 0:
+        if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
             return self._binary("and", a, divisor - 1)
         return self._binary("rem", a, divisor)
 
@@ -173,16 +175,30 @@ class Emitter:
     def block_indices(self, used: Sequence[bool]) -> list[Index]:
         """This block's position along every extent of the grid, where used; the last one runs fastest."""
         found: list[Index] = []
-        inner = 1
+        inner: Index = 1
         for i in reversed(range(len(self.grid))):
-            outer = any(n > 1 for n in self.grid[:i])
+            outer = any(n != 1 for n in self.grid[:i])
             index: Index = 0
-            if used[i] and self.grid[i] > 1:
+            if used[i] and self.grid[i] != 1:
                 index = self.div(self.id("block"), inner)
-                index = self.rem(index, self.grid[i]) if outer else index
+                index = self.rem(index, self.count(self.grid[i])) if outer else index
             found.append(index)
-            inner *= self.grid[i]
+            inner = self.mul(inner, self.count(self.grid[i])) if outer else inner
         return found[::-1]
+
+    def count(self, count: Count) -> Index:
+        """How many tiles there are."""
+        if isinstance(count, int):
+            return count
+        return self.div(self.add(self.size(count.symbol), count.tile.data - 1), count.tile.data)
+
+    def size(self, symbol: SymbolAttr) -> SSAValue:
+        """The value of a size known only at run time."""
+        if (known := self._memo[0].get(symbol)) is not None:
+            return known
+        op = payload.ExtentOp(symbol, IndexType())
+        op.result.name_hint = symbol.hint
+        return self._at_head(symbol, op)
 
     def bits_of(self, index: Index, images: Sequence[int]) -> Index:
         """The exclusive or of `images` over the set bits of `index`, which has no further bits."""

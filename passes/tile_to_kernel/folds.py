@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import kernel, tensor
+from ...dialects.extents import extents_of, memref_of
 from ...dialects.kernel_host import padded_row
 from ...dialects.payload import ConstantOp, element_type, shape_of
 
@@ -20,7 +21,7 @@ _READ, _WRITTEN = _STEP % 2, (_STEP + 1) % 2
 
 def buffer_type(t: Attribute) -> MemRefType[Attribute]:
     """The buffer that holds a tensor."""
-    return MemRefType(element_type(t), shape_of(t))
+    return memref_of(element_type(t), extents_of(t))
 
 
 def lower_fold(block: Block, op: tensor.FoldOp, buffers: dict[SSAValue, SSAValue]) -> None:

@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ...dialects import kernel, payload, tile
+from ...dialects.counts import most_tiles
 from ...dialects.linear_layout import Linear
 from ...dialects.payload import shape_of
 from ..index_simplify import DIM, DIV, MOD, SYM, Atom, Form, Range, Simplifier, dim, number_of, range_of, symbol
@@ -219,7 +220,12 @@ def range_of_value(value: SSAValue) -> Range:
     if (loop := _loop_of(value)) is not None:
         return _range_of_counter(loop)
     if isinstance(value, BlockArgument) and isinstance(parent := value.owner.parent_op(), tile.KernelOp):
-        return 0, parent.grid_shape[value.index - len(parent.buffers)]
+        return 0, most_tiles(parent.grid_shape[value.index - len(parent.buffers)])
+    if isinstance(value.owner, payload.ExtentOp):
+        return value.owner.symbol.minimum, value.owner.symbol.maximum + 1
+    if isinstance(value.owner, arith.DivUIOp) and (divisor := _constant_of(value.owner.rhs)):
+        whole = range_of_value(value.owner.lhs)
+        return (whole[0] // divisor, (whole[1] - 1) // divisor + 1) if isinstance(whole, tuple) else None
     if isinstance(value.owner, arith.AddiOp) and value.type == IndexType():
         lhs, rhs = range_of_value(value.owner.lhs), range_of_value(value.owner.rhs)
         if isinstance(lhs, tuple) and isinstance(rhs, tuple):

@@ -11,6 +11,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ...dialects import loop, tile
+from ...dialects.counts import Count, most_tiles
+from ...dialects.extents import most
 from ..index_simplify import DIM, Form, number_of
 from .dependence import Dependence
 from .emitter import Emitter
@@ -30,7 +32,7 @@ class ChunkBounds:
         self.forms = Forms()
 
     def of(
-        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[int], chunks: Sequence[int]
+        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
     ) -> list[Bounds]:
         """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
         `chunks[i]` values."""
@@ -40,20 +42,21 @@ class ChunkBounds:
         for i in looped:
             index = stages[0].body.block.args[i]
             number = self.forms.index(index)
-            start, stop = e.number(0), e.number(counts[i])
+            count = counts[i]
+            start, stop = e.number(0), e.count(count)
             for space in found:
                 terms = dict(space.terms)
                 coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
-                if coefficient:
+                if coefficient and isinstance(count, int):
                     rest = Form(tuple(terms.items()), space.constant)
                     at, highest = self._highest(rest)
-                    value = self._limit(at, highest, coefficient, chunks[i], counts[i])
+                    value = self._limit(at, highest, coefficient, chunks[i], count)
                     if value is None:
                         continue
                     if coefficient > 0:
                         start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
                     else:
-                        stop = value if stop is e.number(counts[i]) else self._merged(arith.MinSIOp, stop, value)
+                        stop = value if stop is e.number(count) else self._merged(arith.MinSIOp, stop, value)
             result.append((start, stop))
         return result
 
@@ -68,10 +71,10 @@ class ChunkBounds:
                 assert bounds is not None
                 total = total + bounds[1]
                 continue
-            last = min(dim.tile, dim.extent) - 1
+            last = min(dim.tile, most(dim.extent)) - 1
             total = total + max(0, factor * last)
             if dim.counter is not None:
-                total = total + at.symbol(dim.counter, dim.count, dim.depth) * (factor * dim.tile)
+                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
         return at, total
 
     def _limit(self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: int) -> SSAValue | None:

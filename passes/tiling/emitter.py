@@ -11,6 +11,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import loop, payload, tile
+from ...dialects.counts import Count
+from ...dialects.extents import Extent
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind
@@ -37,6 +39,7 @@ class Emitter:
         self.dims: dict[SSAValue, Dim] = {}
         self.location: LocationAttr | None = None
         self._numbers: dict[int, SSAValue] = {}
+        self._counts: dict[Count, SSAValue] = {}
 
     @property
     def depth(self) -> int:
@@ -68,9 +71,21 @@ class Emitter:
             self._numbers[value] = op.results[0]
         return self._numbers[value]
 
+    def count(self, count: Count) -> SSAValue:
+        """How many tiles there are, as an `index` at the top of the kernel."""
+        if isinstance(count, int):
+            return self.number(count)
+        if count not in self._counts:
+            tile_size = count.tile.data
+            size = self.insert(payload.ExtentOp(count.symbol, IndexType()), 0, count.symbol.hint).results[0]
+            above = self.insert(arith.AddiOp(size, self.number(tile_size - 1)), 0).results[0] if tile_size > 1 else size
+            quotient = arith.DivUIOp(above, self.number(tile_size))
+            self._counts[count] = self.insert(quotient, 0, "count").results[0] if tile_size > 1 else size
+        return self._counts[count]
+
     def loops(
         self,
-        counts: Sequence[int | tuple[SSAValue, SSAValue]],
+        counts: Sequence[Count | tuple[SSAValue, SSAValue]],
         carried: Sequence[SSAValue],
         body: Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]],
         hints: Sequence[str | None] = (),
@@ -92,7 +107,7 @@ class Emitter:
         self.insert(scf.YieldOp(*results), self.depth)
         self.scopes.pop()
         first = counts[0]
-        start, stop = (self.number(0), self.number(first)) if isinstance(first, int) else first
+        start, stop = first if isinstance(first, tuple) else (self.number(0), self.count(first))
         op = scf.ForOp(start, stop, self.number(1), carried, block)
         self.insert(op, self.depth)
         for r, value in zip(op.res, results, strict=True):
@@ -104,6 +119,13 @@ class Emitter:
         op = payload.ConstantOp(value, tile.tile_type(element, shape(dims)))
         self.insert(op, depth)
         return Tile(op.result, tuple(dims), depth, {}, op.value)
+
+    def extent(self, extent: Extent, dims: Sequence[Dim], depth: int) -> Tile:
+        """A tile of `index` over `dims` that is `extent` everywhere."""
+        if isinstance(extent, int):
+            return self.constant(extent, IndexType(), dims, depth)
+        value = self.insert(payload.ExtentOp(extent, tile.tile_type(IndexType(), shape(dims))), depth).results[0]
+        return Tile(value, tuple(dims), depth)
 
     def spread(self, t: Tile, dims: Sequence[Dim], depth: int) -> SSAValue:
         """`t` repeated along the dimensions of `dims` that it lacks, at `depth`."""
@@ -176,9 +198,9 @@ class Emitter:
         def rewrite(e: AffineExpr) -> AffineExpr:
             return e.replace_dims_and_symbols(index, values)
 
-        constraints: list[tuple[AffineExpr, int, int]] = []
+        constraints: list[tuple[AffineExpr, int, Extent]] = []
         if op.domain is not None:
-            pairs = zip(op.domain.affine.results, op.domain.bounds, strict=True)
+            pairs = zip(op.domain.affine.results, op.domain.limits, strict=True)
             constraints = [(rewrite(e), lo, hi) for e, (lo, hi) in pairs]
         constraints += [(at.index(d), 0, d.extent) for d in dims if d.has_tail and d in own]
         domain = at.domain(constraints)

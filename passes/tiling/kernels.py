@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import IndexType, MemRefType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from ...dialects import loop, payload, tile
+from ...dialects.counts import count_of
+from ...dialects.extents import Extent, extents_of, memref_of
 from ...dialects.locations import location_of
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
 from ...dialects.schedule import ScheduleAttr
 from ...dialects.tensor import Kind, identity
 from ...errors import ScheduleError
@@ -27,9 +29,9 @@ def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
             yield op
 
 
-def reduction_indices(nest: loop.NestOp) -> list[tuple[SSAValue, int]]:
+def reduction_indices(nest: loop.NestOp) -> list[tuple[SSAValue, Extent]]:
     """Every reduction index with its extent, in the order of a schedule's `chunk`."""
-    return [pair for op in reductions(nest) for pair in zip(op.body.block.args, op.shape, strict=True)]
+    return [pair for op in reductions(nest) for pair in zip(op.body.block.args, op.sizes, strict=True)]
 
 
 def sources(nest: loop.NestOp) -> list[SSAValue]:
@@ -46,7 +48,7 @@ def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
     found = nest.attributes.get("schedule")
     if not isinstance(found, ScheduleAttr):
         raise ScheduleError("the nest has no schedule; run plan-schedules first")
-    wanted = len(nest.shape), len(reduction_indices(nest))
+    wanted = len(nest.sizes), len(reduction_indices(nest))
     given = len(found.block), len(found.chunk)
     for name, n, m, what in zip(("block", "chunk"), wanted, given, ("free", "reduction"), strict=True):
         if n != m:
@@ -72,7 +74,7 @@ def preferred_fills(nest: loop.NestOp) -> dict[SSAValue, float]:
 
 def result_map(nest: loop.NestOp) -> AffineMap:
     """From the free indices of a nest to the coordinates of its results."""
-    return nest.result_map.data if nest.result_map is not None else AffineMap.identity(len(nest.shape))
+    return nest.result_map.data if nest.result_map is not None else AffineMap.identity(len(nest.sizes))
 
 
 class KernelBuilder:
@@ -89,11 +91,11 @@ class KernelBuilder:
         nest, schedule = self.nest, self.schedule
         blocks = [b.data for b in schedule.block]
         serial = {s.data for s in schedule.serial}
-        counts = [-(-n // b) for n, b in zip(nest.shape, blocks, strict=True)]
+        counts = [count_of(n, b) for n, b in zip(nest.sizes, blocks, strict=True)]
         grid = [i for i, n in enumerate(counts) if n != 1 and i not in serial]
         walked = [i for i, n in enumerate(counts) if n != 1 and i in serial]
         values = [*self.inputs, *nest.res]
-        types = [MemRefType(element_type(v.type), shape_of(v.type)) for v in values]
+        types = [memref_of(element_type(v.type), extents_of(v.type)) for v in values]
         block = Block(arg_types=[*types, *(IndexType() for _ in grid)])
         for arg, value in zip(block.args, values, strict=False):
             arg.name_hint = value.name_hint or ("out" if value.owner is nest else None)
@@ -122,7 +124,7 @@ class KernelBuilder:
         nest = self.nest
         dims = [
             Dim(n, self._blocks[i], counters.get(i), i, depths.get(i, 0), arg.name_hint)
-            for i, (n, arg) in enumerate(zip(nest.shape, nest.body.block.args, strict=True))
+            for i, (n, arg) in enumerate(zip(nest.sizes, nest.body.block.args, strict=True))
         ]
         emitter.dims.update(zip(nest.body.block.args, dims, strict=True))
         pairs = zip(reduction_indices(nest), self.schedule.chunk, strict=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tile
+from ...dialects.counts import Count, count_of
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
@@ -66,18 +66,18 @@ class Reducer:
         e, dims, looped = self.emitter, list[Dim](), 0
         for i, (arg, count) in enumerate(zip(stages[0].body.block.args, self._counts(stages[0]), strict=True)):
             counter, depth = None, 0
-            if count > 1:
+            if count != 1:
                 counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
                 looped += 1
-            dim = Dim(stages[0].shape[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint)
+            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint)
             dims.append(dim)
             for stage in stages:
                 e.dims[stage.body.block.args[i]] = dim
         return tuple(dims)
 
-    def _counts(self, op: loop.ReduceOp) -> list[int]:
+    def _counts(self, op: loop.ReduceOp) -> list[Count]:
         """How many chunks each index of `op` has."""
-        return [-(-n // self.chunks[a]) for a, n in zip(op.body.block.args, op.shape, strict=True)]
+        return [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
         """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
@@ -95,11 +95,11 @@ class Reducer:
         e = self.emitter
         kind, element = op.kind.data, op.result.type
         with e.at(self._depth(op)):
-            if 0 in op.shape:
+            if 0 in op.sizes:
                 e.tiles[op.result] = e.constant(identity(kind, element), element, (), 0)
                 return
             counts = self._counts(op)
-            looped = [i for i, n in enumerate(counts) if n > 1]
+            looped = [i for i, n in enumerate(counts) if n != 1]
             every_chunk = self._makes_product(op)
             own: tuple[Dim, ...] = ()
 
@@ -137,7 +137,7 @@ class Reducer:
 
     def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
         """The dimensions of an accumulator that keeps every element of a chunk apart."""
-        pairs = enumerate(zip(op.body.block.args, op.shape, strict=True))
+        pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
         return tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
 
     def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
@@ -184,7 +184,7 @@ class Reducer:
         """`value`, and `neutral` where the index of `dim` is past its range."""
         e = self.emitter
         index = e.index_tile(dim)
-        end = e.constant(dim.extent, IndexType(), index.dims, index.depth)
+        end = e.extent(dim.extent, index.dims, index.depth)
         inside = e.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
         dims, depth = union(value.dims, index.dims), max(value.depth, index.depth)
         where = e.spread(Tile(inside, index.dims, index.depth), dims, depth)
@@ -200,8 +200,8 @@ class Reducer:
         """Lower a staged reduction: its stages one after another if a tile holds the range, else chunk by chunk."""
         e, stages = self.emitter, op.stage_ops
         counts = self._counts(stages[0]) if stages else []
-        looped = [i for i, n in enumerate(counts) if n > 1]
-        if not looped or 0 in stages[0].shape:
+        looped = [i for i, n in enumerate(counts) if n != 1]
+        if not looped or 0 in stages[0].sizes:
             self.body(list(op.stages.block.ops)[:-1])
             for result, stage in zip(op.res, stages, strict=True):
                 e.tiles[result] = e.tiles[stage.result]

@@ -11,8 +11,10 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 
 from ...dialects import payload
+from ...dialects.counts import Count, count_of, most_tiles
 from ...dialects.domain import DomainAttr
-from ..index_simplify import Range, range_of, simplify_map
+from ...dialects.extents import Extent
+from ..index_simplify import Range, is_within, range_of, simplify_map
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class Dim:
     depth    how many loops lie around the counter
     """
 
-    extent: int
+    extent: Extent
     tile: int
     counter: SSAValue | None
     order: int
@@ -34,14 +36,14 @@ class Dim:
     hint: str | None = None
 
     @property
-    def count(self) -> int:
+    def count(self) -> Count:
         """How many tiles cover the range."""
-        return -(-self.extent // self.tile)
+        return count_of(self.extent, self.tile)
 
     @property
     def has_tail(self) -> bool:
-        """Whether the last tile reaches past the range."""
-        return self.extent % self.tile != 0
+        """Whether the last tile reaches past the range, or may do so."""
+        return self.tile > 1 and (not isinstance(self.extent, int) or self.extent % self.tile != 0)
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class Coordinates:
         """The loop index of `dim`."""
         expr: AffineExpr | None = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else None
         if dim.counter is not None:
-            first = self.symbol(dim.counter, dim.count, dim.depth) * dim.tile
+            bound = dim.extent if dim.tile == 1 else most_tiles(dim.count)
+            first = self.symbol(dim.counter, bound, dim.depth) * dim.tile
             expr = first if expr is None else expr + first
         return expr if expr is not None else AffineExpr.constant(0)
 
@@ -155,16 +158,15 @@ class Coordinates:
         dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
         renamed = [AffineExpr.symbol(kept.index(i) if i in found else 0) for i in range(len(self.symbols))]
         maps = [m.replace_dims_and_symbols(dims, renamed, len(dims), len(kept)) for m in maps]
-        bounded = DomainAttr.get(maps[1], domain.bounds) if domain is not None else None
+        bounded = DomainAttr.get(maps[1], domain.limits) if domain is not None else None
         return maps[0], bounded, [self.symbols[i] for i in kept]
 
-    def domain(self, constraints: Sequence[tuple[AffineExpr, int, int]]) -> DomainAttr | None:
+    def domain(self, constraints: Sequence[tuple[AffineExpr, int, Extent]]) -> DomainAttr | None:
         """The conjunction of `lo <= expression < hi`, simplified, without those that always hold; None if all do."""
-        kept: list[tuple[AffineExpr, int, int]] = []
+        kept: list[tuple[AffineExpr, int, Extent]] = []
         for expr, lo, hi in constraints:
             simple = self.map((expr,)).results[0]
-            bounds = range_of(simple, shape(self.dims), self._ranges)
-            if bounds is None or not (lo <= bounds[0] and bounds[1] <= hi):
+            if not is_within(simple, lo, hi, shape(self.dims), self._ranges):
                 kept.append((simple, lo, hi))
         if not kept:
             return None

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr,
 from xdsl.ir import Operation
 
 from deplodock.dialects import kernel, payload
+from deplodock.dialects.counts import counts_attr
 from deplodock.dialects.kernel_access import LoadOp, StoreOp
 from deplodock.dialects.linear_layout import Bases
 from deplodock.dialects.tensor import Kind, KindAttr
@@ -291,7 +292,7 @@ def grid(number: int, by: int) -> Change:
 
     def change(m: ModuleOp) -> None:
         func = nth(m, kernel.FuncOp, number)
-        func.grid = IntAttr(func.grid.data + by)
+        func.grid = counts_attr([func.blocks + by])
 
     return change
 

@@ -53,7 +53,11 @@ TO_TILES = [
     ),
     in_pass("masked with 1", "layer_norm", Reducer._select, "e.constant(neutral,", "e.constant(1,"),
     in_pass(
-        "chunks without a tail", "chunked softmax", Reducer._counts, "-(-n // self.chunks[a])", "n // self.chunks[a]"
+        "chunks without a tail",
+        "chunked softmax",
+        Reducer._counts,
+        "count_of(n, self.chunks[a])",
+        "n // self.chunks[a]",
     ),
     in_pass("chunks not combined", "column sums", Reducer.reduce, "new = e.combine(kind, old, value)", "new = value"),
     in_pass(
@@ -142,13 +146,15 @@ TO_TILES = [
     in_pass("tiles that all start at 0", "relu matmul", Coordinates.index, "* dim.tile", "* 0"),
     in_pass("tiles that overlap", "chunked softmax", Coordinates.index, "* dim.tile", "* (dim.tile - 1)"),
     in_pass("no tails", "layer_norm", Dim.has_tail.fget, "self.extent % self.tile != 0", "False"),
-    in_pass("a grid without the last block", "transpose", kernels.KernelBuilder.build, "-(-n // b)", "max(n // b, 1)"),
+    in_pass(
+        "a grid without the last block", "transpose", kernels.KernelBuilder.build, "count_of(n, b)", "max(n // b, 1)"
+    ),
     in_pass(
         "loops of one iteration less",
         "column sums",
         Tiling.loops,
-        "self.number(counts[0])",
-        "self.number(counts[0] - 1)",
+        "self.count(counts[0])",
+        "self.count(counts[0] - 1)",
     ),
     in_pass("broadcast along another dimension", "attention", Tiling.spread, "if d not in t.dims]", "if d in t.dims]"),
     in_pass("frames without repair", "chunked softmax", transport.repaired, "if kind not in", "if True or kind not in"),
@@ -298,8 +304,8 @@ TO_THREADS = [
         "blocks numbered with the wrong extent",
         "transpose",
         Emitter.block_indices,
-        "inner *= self.grid[i]",
-        "inner *= self.grid[i] + 1",
+        "inner, self.count(self.grid[i])",
+        "inner, self.add(self.count(self.grid[i]), 1)",
     ),
     in_pass(
         "blocks without remainder", "relu matmul", Emitter.block_indices, "if outer else index", "if False else index"
@@ -340,7 +346,7 @@ TO_THREADS = [
         "blocks with a range too short",
         "softmax",
         places.range_of_value,
-        "return 0, parent.grid_shape[value.index - len(parent.buffers)]",
+        "return 0, most_tiles(parent.grid_shape[value.index - len(parent.buffers)])",
         "return 0, 1",
     ),
     in_pass(
@@ -467,7 +473,9 @@ TO_LOOPS = [
         "body = self.value(op.source, tuple(coordinates), guard)",
         "body = self.value(op.source, tuple(graph.simplifier.floordiv(c, 2) for c in coordinates), guard)",
     ),
-    in_pass("domains that hold by one", "relu matmul", Simplifier.within, "bounds[1] < hi", "bounds[1] <= hi + 20"),
+    in_pass(
+        "domains that hold by one", "relu matmul", Simplifier.within, "bounds[1] < least(hi)", "bounds[1] <= hi + 20"
+    ),
     in_pass(
         "factors moved out of every sum",
         "attention",

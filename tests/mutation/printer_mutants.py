@@ -12,14 +12,14 @@ access, control, expressions, statements, writer = (
 Statements = statements.Statements
 
 PRINTER_CODE = [
-    in_printer("conditions <=", "softmax", access.condition, "< {hi}", "<= {hi}"),
-    in_printer("conditions one short", "transpose", access.condition, "< {hi}", "< {hi - 1}"),
+    in_printer("conditions <=", "softmax", access.condition, "< {end}", "<= {end}"),
+    in_printer("conditions one short", "transpose", access.condition, "str(hi)", "str(hi - 1)"),
     in_printer("conditions >", "gather and pad", access.condition, ">= {lo}", "> {lo}"),
     in_printer(
         "conditions without lower bounds", "gather and pad", access.condition, "if first + below < lo:", "if False:"
     ),
     in_printer(
-        "conditions without upper bounds", "relu matmul", access.condition, "if last + above >= hi:", "if False:"
+        "conditions without upper bounds", "relu matmul", access.condition, "if last + above >= least(hi):", "if False:"
     ),
     in_printer(
         "conditions of the first register",
@@ -32,18 +32,14 @@ PRINTER_CODE = [
         "only the last condition", "relu matmul", access.condition, "part if result is None else", "part if True else"
     ),
     in_printer("conditions joined by or", "transpose", access.condition, "&&", "||"),
-    in_printer(
-        "column-major addresses", "transpose", access.pitches, "reversed(range(len(shape)))", "range(len(shape))"
-    ),
-    in_printer(
-        "pitches of one element more", "layer_norm", access.pitches, "pitch * shape[d]", "pitch * (shape[d] + 1)"
-    ),
+    in_printer("column-major addresses", "transpose", access.pitches, "result[::-1]", "result"),
+    in_printer("pitches of one element more", "layer_norm", access.pitches, "number * extent", "number * (extent + 1)"),
     in_printer(
         "addresses without the register",
         "column sums",
         access.offset,
-        "return add(base, terms(r, steps, low))",
-        "return base",
+        "add(base, _times(writer, terms(r, steps, low), sizes))",
+        "base",
     ),
     in_printer(
         "exclusive or as sum",
@@ -52,7 +48,13 @@ PRINTER_CODE = [
         'f"{base.at(UNARY)} ^ {moved.at(UNARY)}"',
         'f"{base.at(UNARY)} + {moved.at(UNARY)}"',
     ),
-    in_printer("no exclusive or", "relu matmul", access.offset, "return exclusive(base, r, steps, low)", "return base"),
+    in_printer(
+        "no exclusive or",
+        "relu matmul",
+        access.offset,
+        "return exclusive(base, r, [b[0] for b in op.reg_bases], low)",
+        "return base",
+    ),
     in_printer(
         "narrowed wide accesses",
         "softmax",

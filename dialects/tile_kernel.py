@@ -1,0 +1,156 @@
+"""Kernels of the tile dialect: a block's program with its buffers and its grid, and its launch from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from .counts import Count, CountAttr, counts_attr, counts_in, parse_count, print_counts
+from .extents import extents_of, memref_of
+from .payload import element_type
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """A kernel: one program, run by every block of a grid.
+
+    The body's arguments are the buffers, then one block index for each extent of the grid.
+
+    ```
+    tile.kernel @k0(%x: memref<16x64xf32>, %y: memref<16x64xf32>) blocks (%i, %j) in [4, 1] warps 4 {
+      ...
+    }
+    ```
+    An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`.
+    """
+
+    name = "tile.kernel"
+    sym_name = prop_def(StringAttr)
+    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
+    warps = prop_def(IntAttr)
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
+
+    def __init__(self, name: str, grid: Sequence[Count], warps: int, body: Region):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "grid": counts_attr(grid),
+                "warps": IntAttr(warps),
+            },
+            regions=[body],
+        )
+
+    @property
+    def buffers(self) -> tuple[BlockArgument, ...]:
+        """The memref arguments, inputs before results."""
+        return tuple(a for a in self.body.block.args if isinstance(a.type, MemRefType))
+
+    @property
+    def blocks(self) -> tuple[SSAValue, ...]:
+        """The block indices, one for each extent of the grid."""
+        return tuple(a for a in self.body.block.args if isinstance(a.type, IndexType))
+
+    @property
+    def grid_shape(self) -> tuple[Count, ...]:
+        """The extents of the grid, some of which may be known only when it is launched."""
+        return counts_in(self.grid)
+
+    def verify_(self) -> None:
+        types = [a.type for a in self.body.block.args]
+        blocks = len(self.grid_shape)
+        head, tail = types[: len(types) - blocks], types[len(types) - blocks :]
+        if any(not isinstance(t, IndexType) for t in tail) or any(not isinstance(t, MemRefType) for t in head):
+            raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
+        if self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> KernelOp:
+        name = parser.parse_symbol_name()
+        args = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        parser.parse_keyword("blocks")
+        ids = parser.parse_comma_separated_list(
+            parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False).resolve(IndexType())
+        )
+        parser.parse_keyword("in")
+        grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser))
+        parser.parse_keyword("warps")
+        warps = parser.parse_integer()
+        attrs = parser.parse_optional_attr_dict_with_keyword()
+        op = cls(name.data, grid, warps, parser.parse_region([*args, *ids]))
+        op.attributes.update(attrs.data if attrs else {})
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_symbol_name(self.sym_name.data)
+        with printer.in_parens():
+            printer.print_list(self.buffers, printer.print_block_argument)
+        printer.print_string(" blocks ")
+        with printer.in_parens():
+            printer.print_list(self.blocks, printer.print_ssa_value)
+        printer.print_string(" in ")
+        with printer.in_square_brackets():
+            print_counts(printer, self.grid_shape)
+        printer.print_string(f" warps {self.warps.data}")
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False)
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
+
+    ```
+    %y = tile.launch @k0(%x, %w) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+    ```
+    """
+
+    name = "tile.launch"
+    kernel = prop_def(SymbolRefAttr)
+    inputs = var_operand_def()
+    res = var_result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$kernel `` `(` $inputs `)` attr-dict `:` functional-type($inputs, $res)"
+
+    def __init__(self, kernel: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute]):
+        super().__init__(
+            operands=[list(inputs)], properties={"kernel": SymbolRefAttr(kernel)}, result_types=[list(result_types)]
+        )
+
+    def verify_(self) -> None:
+        root = self.get_toplevel_object()
+        if not isinstance(root, ModuleOp):
+            return  # still being built
+        name = self.kernel.string_value()
+        kernel = next((k for k in root.ops if isinstance(k, KernelOp) and k.sym_name.data == name), None)
+        if kernel is None:
+            raise VerifyException(f"launches @{name}, which is no kernel of this module")
+        given = [memref_of(element_type(v.type), extents_of(v.type)) for v in (*self.inputs, *self.res)]
+        if [b.type for b in kernel.buffers] != given:
+            raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
