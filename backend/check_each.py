@@ -2,7 +2,8 @@
 
 Exactly, in the exact domain, which structural mistakes cannot slip through; and in the program's own types, against
 float64, with a tolerance that comes from the rounding of the first version and the length of the reductions. A third
-run, on inputs that are much larger, has to stay finite wherever the first version does.
+run, on inputs that are much larger, has to stay finite wherever the first version does. Sizes known at run time are
+small primes, which no tile divides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from xdsl.traits import SymbolTable
 
 from ..dialects import kernel, loop, tensor
 from ..dialects.kernel_tma import is_written
-from ..dialects.payload import shape_of
+from ..dialects.sizes import Sizes, sample_sizes
 from ..errors import ExecutionError
 from .counting import count
 from .interpreter.domains import Array
@@ -41,12 +42,13 @@ _SYNCHRONISES = "place-barriers"
 """The pass after which a kernel may no longer have races; before it, barriers are not there yet."""
 
 
-def make_inputs(types: Iterable[Attribute], seed: int = 0) -> list[Array]:
-    """Random arguments of the given types: floats normal, integers 0 to 3 (they may be indices), booleans."""
+def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
+    """Random arguments of the given types, where symbols have the values `sizes`: floats normal, integers 0 to 3 (they
+    may be indices), booleans."""
     rng = np.random.default_rng(seed)
     found: list[Array] = []
     for t in types:
-        dtype, shape = storage(t)
+        dtype, shape = storage(t, sizes)
         if dtype == np.bool_:
             found.append(rng.integers(0, 2, shape).astype(np.bool_))
         elif dtype.kind in "iu":
@@ -100,15 +102,15 @@ def is_executable(module: ModuleOp) -> bool:
     return not any(op.name.startswith("torch.") for op in module.walk())
 
 
-def reduction_length(module: ModuleOp) -> int:
+def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
     """The terms of the longest sum or other reduction in the program, at least 1."""
-    longest = 1
+    longest, sizes = 1, sizes or Sizes()
     for op in module.walk():
         if isinstance(op, tensor.ReduceOp):
-            shape = shape_of(op.source.type)
+            shape = sizes.shape(op.source.type)
             longest = max(longest, math.prod(shape[int(d)] for d in op.dims.get_values()))
         elif isinstance(op, loop.ReduceOp):
-            longest = max(longest, math.prod(op.shape))
+            longest = max(longest, math.prod(sizes.numbers(op.sizes)))
     return longest
 
 
@@ -136,7 +138,8 @@ class Checker:
 
     def __init__(self, module: ModuleOp, seed: int = 0, *, max_flops: int = MAX_FLOPS) -> None:
         self.max_flops = max_flops
-        self.inputs = make_inputs(input_types(module), seed)
+        self.sizes = sample_sizes(main_function(module))
+        self.inputs = make_inputs(input_types(module), seed, self.sizes)
         self.loud = [a * np.asarray(_LOUD, a.dtype) if _is_float(a) else a for a in self.inputs]
         self.text = ""
         self.answer: _Answer | None = None
@@ -148,12 +151,12 @@ class Checker:
         self.text = str(module)
         if not is_executable(module):
             return
-        flops = count(module).flops
+        flops = count(module, self.sizes).flops
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
         exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))
         loud = self._run(module, self.loud, "typed")
-        self.answer = _Answer(exact, real, typed, loud, reduction_length(module))
+        self.answer = _Answer(exact, real, typed, loud, reduction_length(module, self.sizes))
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
         """Execute `module`, which `pass_name` made. Raises ExecutionError if the answer differs from the first one."""

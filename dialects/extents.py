@@ -16,7 +16,7 @@ loop.nest (%i, %j) in [#s0, 2048] -> ...
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -94,6 +94,16 @@ class SymbolAttr(ParametrizedAttribute):
 
     def __str__(self) -> str:
         return self.hint
+
+    def _unknown(self, other: object = None) -> NoReturn:
+        """Code that computes with numbers refuses a symbol by name."""
+        raise ExtentError(f"the size {self} is known only at run time, which is not supported here")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _unknown
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __abs__ = _unknown
+    __neg__ = __index__ = __int__ = __float__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = _unknown
 
 
 Extent: TypeAlias = int | SymbolAttr
@@ -190,6 +200,11 @@ def static(extents: Iterable[Extent]) -> tuple[int, ...]:
             raise ExtentError(f"the size {e} is known only at run time, which is not supported here")
         known.append(e)
     return tuple(known)
+
+
+def fixed(e: Extent) -> int:
+    """An extent as a number, for a place that can't take a symbol. Raises ExtentError that names it."""
+    return static((e,))[0]
 
 
 def least(e: Extent) -> int:

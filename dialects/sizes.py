@@ -12,6 +12,8 @@ The host evaluates it before anything runs, so below a derived size is a symbol 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, TensorType
 from xdsl.dialects.func import FuncOp
@@ -32,11 +34,15 @@ SIZES = "deplodock.sizes"
 """The attribute of `@main` that lists its derived sizes, each after those it is computed from."""
 
 
+_PRIMES = (5, 7, 3, 11)
+
+
 @irdl_attr_definition
 class DerivedAttr(ParametrizedAttribute):
     """`#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`: how one size follows from others.
 
-    The map may also multiply sizes; it is evaluated on the host only."""
+    The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
+    It is evaluated on the host only."""
 
     name = "payload.derived"
     symbol: SymbolAttr
@@ -45,13 +51,17 @@ class DerivedAttr(ParametrizedAttribute):
 
     @staticmethod
     def get(symbol: SymbolAttr, map: AffineMap, operands: Sequence[SymbolAttr]) -> DerivedAttr:
-        """`symbol` is the one result of `map` at the sizes `operands`."""
+        """`symbol` is the product of the results of `map` at the sizes `operands`."""
         return DerivedAttr(symbol, AffineMapAttr(map), ArrayAttr(operands))
 
     def verify(self) -> None:
         affine = self.map.data
-        if affine.num_dims or len(affine.results) != 1 or affine.num_symbols != len(self.operands):
-            raise VerifyException(f"the size {self.symbol} is one number, computed from {len(self.operands)} sizes")
+        if affine.num_dims or not affine.results or affine.num_symbols != len(self.operands):
+            raise VerifyException(f"the size {self.symbol} is a product, computed from {len(self.operands)} sizes")
+
+    def value(self, sizes: Sizes) -> int:
+        """The size where the others are `sizes`."""
+        return prod(self.map.data.eval([], sizes.numbers(list(self.operands))))
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
@@ -149,7 +159,7 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
                 _check_range(extent, shape[dim], f"{_argument(names, i)}, dimension {dim}")
                 sizes.values.setdefault(extent.hint, shape[dim])
     for d in derived:
-        value = d.map.data.eval([], [sizes.number(o) for o in d.operands])[0]
+        value = d.value(sizes)
         _check_range(d.symbol, value, None)
         sizes.values[d.symbol.hint] = value
     for i, (t, shape) in enumerate(zip(types, shapes, strict=False)):
@@ -159,6 +169,17 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
                 raise ShapeError(
                     f"dimension {dim} is {shape[dim]}, not {sizes.number(extent)}{what}", argument=_argument(names, i)
                 )
+    return sizes
+
+
+def sample_sizes(main: FuncOp) -> Sizes:
+    """Values of all symbols for trying `main` out: different small primes where their ranges allow it."""
+    derived = derived_sizes(main)
+    computed = {d.symbol for d in derived}
+    free = [s for s in symbols_of(list(main.function_type.inputs)) if s not in computed]
+    sizes = Sizes({s.hint: min(max(n, s.minimum), s.maximum) for s, n in zip(free, cycle(_PRIMES))})  # noqa: B905
+    for d in derived:
+        sizes.values[d.symbol.hint] = d.value(sizes)
     return sizes
 
 

@@ -10,7 +10,8 @@ PyTorch's own documentation; `decompose-torch` says it again in terms of the ten
 ```
 
 An argument that is left out takes its default; printing leaves out only the arguments that are `none` (Python's None)
-by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch.
+by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch. A size that is known at run time stands
+where an integer does: `size = [#batch, 64]`.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .extents import SymbolAttr, extents_of
 from .payload import element_type
 from .torch_schemas import Argument, Schema, read_schemas
 
 Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
-"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a string, None, or a list of them."""
+"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a size known at run time
+(`SymbolAttr`), a string, None, or a list of them."""
 
 Leaf: TypeAlias = "SSAValue | UnresolvedOperand"
 
@@ -86,7 +89,8 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
     if argument.is_list and isinstance(value, list | tuple):
         element = argument.element()
         return ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
-    if argument.is_list and argument.length and isinstance(value, int | float) and not isinstance(value, bool):
+    number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
+    if argument.is_list and argument.length and number:
         return ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
     if value is None and argument.optional:
         return _NONE
@@ -107,6 +111,8 @@ def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -
         return FloatAttr(float(value), f64) if base == "float" else IntegerAttr(value, i64)
     if isinstance(value, float) and base in ("float", "Scalar"):
         return FloatAttr(value, f64)
+    if isinstance(value, SymbolAttr) and base in ("int", "Scalar"):
+        return value
     if isinstance(value, str) and base in ("str", "Layout", "Device", "MemoryFormat"):
         return StringAttr(value)
     if isinstance(value, Attribute) and base == "ScalarType" and isinstance(value, _DTYPES):
@@ -175,6 +181,7 @@ class AtenOp(IRDLOperation):
         for t in (*self.operand_types, *self.result_types):
             if not isinstance(t, TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
                 raise VerifyException(f"{t} is not a tensor of a supported data type")
+            extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
         want = len(self.SCHEMA.results)
         if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != want:
             raise VerifyException(f"{len(self.results)} results for the {want} of {self.SCHEMA.name}")
@@ -267,7 +274,8 @@ def _parse_value(parser: Parser) -> object:
     number = parser.parse_optional_number()
     if number is not None:
         return -number if negative else number
-    return parser.parse_type()
+    symbol = parser.parse_optional_attribute()
+    return parser.parse_type() if symbol is None else symbol
 
 
 def _print_value(printer: Printer, attribute: Attribute, operands: Iterator[SSAValue]) -> None:

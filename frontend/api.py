@@ -17,7 +17,8 @@ from .fallback import EagerCall, Fallback
 
 
 class CompiledFunction:
-    """A compiled program: called like the module or function it came from, on tensors of the same types and shapes."""
+    """A compiled program: called like the module or function it came from, on tensors of the same types and shapes, or
+    of other sizes in the ranges that were declared."""
 
     def __init__(self, captured: CapturedProgram, target: str, executor: str) -> None:
         self.captured = captured
@@ -66,9 +67,12 @@ def compile(
     target: str = "sm_90a",
     executor: str = "auto",
     fallback: Fallback = None,
+    dynamic_shapes: Any = None,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
+    `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one program then serves every size in the
+    range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
     `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
     `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
     kernels and on the same tensors, and a FallbackWarning lists them. The result takes and gives torch tensors. Raises
@@ -77,7 +81,13 @@ def compile(
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
         raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
-    captured = capture(module_or_function, tuple(example_args), dict(example_kwargs or {}), fallback=fallback)
+    captured = capture(
+        module_or_function,
+        tuple(example_args),
+        dict(example_kwargs or {}),
+        fallback=fallback,
+        dynamic_shapes=dynamic_shapes,
+    )
     compiled = CompiledFunction(captured, target, executor)
     compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
     return compiled

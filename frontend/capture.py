@@ -1,7 +1,7 @@
 """From a PyTorch module or function to a module of the torch dialect, by `torch.export`.
 
 The program is exported without guessing: what PyTorch cannot export, what is not ATen, what mutates after capture, has
-dynamic shapes or a data type that we do not know, is refused by name.
+a data type that we do not know or a size that depends on data, is refused by name.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from unittest.mock import patch
 
 import torch
 from torch.export import ExportedProgram, _trace
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
+from ..backend.interpreter.running import main_function
+from ..dialects.sizes import bind_sizes, symbols_of
 from ..dialects.torch import SCHEMAS
 from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .fallback import EagerCall, Fallback, warn
 from .importing import GraphImporter, overload_name
 from .places import innermost_of_error, users_frames_in_stack_traces
+from .sizes import every_size, named_sizes
 
 
 @dataclass(frozen=True)
@@ -72,19 +75,27 @@ class CapturedProgram:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
 
-        Raises ShapeError unless they are like the example ones: the same structure, shapes, data types and values of
-        what is not a tensor.
+        Raises ShapeError unless they are like the example ones: the same structure, shapes (within the ranges of sizes
+        that may vary), data types and values of what is not a tensor.
         """
         leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
         if spec != self.in_spec:
             raise ShapeError("called with arguments of another structure than the example ones")
+        varying = self._varying()
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
-            if (problem := _unlike(leaf, example)) is not None:
+            if (problem := _unlike(leaf, example, i in varying)) is not None:
                 raise ShapeError(problem, argument=f"input {i}")
         tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        if varying:
+            bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         for _, changed in self.updates:
             self._check_alone(tensors, changed)
         return tensors
+
+    def _varying(self) -> set[int]:
+        """The leaves of the arguments whose shape has symbols."""
+        types = main_function(self.module).function_type.inputs
+        return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
 
     def _check_alone(self, tensors: Sequence[torch.Tensor], changed: int) -> None:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
@@ -135,7 +146,8 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _unlike(value: Any, example: Any) -> str | None:
+def _unlike(value: Any, example: Any, varying: bool) -> str | None:
+    """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
     if not isinstance(example, torch.Tensor):
         same = type(value) is type(example) and (value == example or value != value and example != example)
         return None if same else f"{value!r} where the program was compiled for {example!r}"
@@ -143,7 +155,7 @@ def _unlike(value: Any, example: Any) -> str | None:
         return f"{type(value).__name__} where a tensor is needed"
     if value.is_meta:
         return "a tensor without contents, on the meta device"
-    if value.shape != example.shape or value.dtype != example.dtype:
+    if value.dtype != example.dtype or not varying and value.shape != example.shape:
         return (
             f"a tensor {str(value.dtype)[6:]}{list(value.shape)} where the program was compiled for "
             f"{str(example.dtype)[6:]}{list(example.shape)}"
@@ -159,18 +171,22 @@ def capture(
     names: Sequence[str] | None = None,
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
+    dynamic_shapes: Any = None,
 ) -> CapturedProgram:
     """Capture a module, or a function of tensors, called with these example arguments.
 
     `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. With
-    `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. Raises
-    CaptureError if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
+    `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. `dynamic_shapes`
+    says, as for `torch.export.export`, which sizes may vary. Raises CaptureError if PyTorch cannot export it,
+    UnsupportedError for what is outside of the torch dialect.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
-    exported = _export(function, args, kwargs)
+    module = function if isinstance(function, torch.nn.Module) else _Function(function)
+    exported = _export(module, args, kwargs, dynamic_shapes)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
-    importer = GraphImporter(place, fallback)
+    sizes = {} if dynamic_shapes is None else named_sizes(module, args, kwargs, dynamic_shapes, exported)
+    importer = GraphImporter(place, fallback, sizes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
     outputs, updates = _bind_outputs(exported, importer)
@@ -200,12 +216,11 @@ class _Function(torch.nn.Module):
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
 
 
-def _export(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
-    module = function if isinstance(function, torch.nn.Module) else _Function(function)
+def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> ExportedProgram:
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
-        with torch.no_grad(), users_frames_in_stack_traces(), _quiet():
-            exported = torch.export.export(module, args, kwargs, strict=False)
+        with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None):
+            exported = torch.export.export(module, args, kwargs, strict=False, dynamic_shapes=shapes)
             if all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported
             table = torch.export.default_decompositions()
@@ -274,6 +289,8 @@ def _bind_inputs(
                 raise UnsupportedError(
                     "an operator with effects is not supported", operator=_effect(nodes[spec.arg.name])
                 )
+            if isinstance(spec.arg, SymIntArgument):
+                raise UnsupportedError("an integer argument that varies is not supported", argument=spec.arg.name)
             if spec.kind != InputKind.USER_INPUT:
                 raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
             continue

@@ -6,7 +6,9 @@ import torch
 from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute
 
+from ..dialects.extents import tensor_of
 from ..errors import UnsupportedError
+from .sizes import SizeTable
 
 _ELEMENTS: dict[torch.dtype, Attribute] = {
     torch.float32: f32,
@@ -37,13 +39,15 @@ def dtype_of(element: Attribute) -> torch.dtype:
     return _DTYPES[element]
 
 
-def tensor_type(tensor: torch.Tensor) -> TensorType[Attribute]:
-    """The type of `tensor`; raises UnsupportedError unless it is dense, of fixed shape and of a known data type."""
+def tensor_type(tensor: torch.Tensor, sizes: SizeTable | None = None) -> TensorType[Attribute]:
+    """The type of `tensor`; raises UnsupportedError unless it is dense and of a known data type.
+
+    Symbolic sizes are looked up in `sizes`; without one the shape has to be fixed."""
     if tensor.layout is not torch.strided:
         raise UnsupportedError(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')} is not supported")
-    if not all(type(n) is int for n in tensor.shape):
-        raise UnsupportedError(f"dynamic shapes are not supported: a tensor of shape {list(tensor.shape)}")
-    return TensorType(element_of(tensor.dtype), tensor.shape)
+    if sizes is None and not all(type(n) is int for n in tensor.shape):
+        raise UnsupportedError(f"dynamic shapes are not supported here: a tensor of shape {list(tensor.shape)}")
+    return tensor_of(element_of(tensor.dtype), [n if sizes is None else sizes.extent(n) for n in tensor.shape])
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,29 +15,40 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.calls import EAGER
+from ..dialects.extents import SymbolAttr
 from ..dialects.locations import file_location
+from ..dialects.sizes import SIZES
 from ..dialects.torch import OPS, SCHEMAS, AtenOp
 from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decompose_torch import decompose
+from ..passes.decomposition.algebra import Algebra
 from ..passes.decomposition.refused import why_refused
 from .dtypes import element_of, tensor_type
 from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .layers import keep_large, mark
 from .places import innermost
+from .sizes import SizeTable, depends_on_data
 
 
 class GraphImporter:
-    """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace.
+    """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace, `sizes` are
+    the user's names of sizes that vary.
 
     `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any.
     """
 
-    def __init__(self, place: tuple[str, int] | None = None, fallback: Fallback = None) -> None:
+    def __init__(
+        self,
+        place: tuple[str, int] | None = None,
+        fallback: Fallback = None,
+        sizes: Mapping[str, str] | None = None,
+    ) -> None:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
         self.eager: dict[str, EagerCall] = {}
         self._fallback = fallback
         self._declared: dict[object, FuncOp] = {}
+        self._sizes = SizeTable(sizes)
         self._place = place
         self._block = Block()
         self._values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
@@ -49,8 +60,9 @@ class GraphImporter:
         taken: dict[str, int] = {}
         for name, node in arguments:
             try:
-                read = type_of if self._fallback else tensor_type
-                value = self._block.insert_arg(read(node.meta["val"]), len(self._block.args))
+                val = node.meta["val"]
+                wanted = type_of(val) if self._fallback and not _varies(val) else tensor_type(val, self._sizes)
+                value = self._block.insert_arg(wanted, len(self._block.args))
             except CompileError as error:
                 error.argument = name
                 error.location = error.location or _text(self._place)
@@ -103,7 +115,10 @@ class GraphImporter:
         keep_large(self._block)
         self._block.add_op(ReturnOp(*self._results))
         types = [a.type for a in self._block.args], [r.type for r in self._results]
-        return ModuleOp([*self._declared.values(), FuncOp("main", types, Region(self._block))])
+        main = FuncOp("main", types, Region(self._block))
+        if self._sizes.derived:
+            main.attributes[SIZES] = self._sizes.derived
+        return ModuleOp([*self._declared.values(), main])
 
     def _leave_to_pytorch(self, node: Node, error: UnsupportedError, place: tuple[str, int] | None) -> None:
         """Import a call that was refused for `error` as one that PyTorch computes."""
@@ -126,6 +141,8 @@ class GraphImporter:
 
     def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
         target = node.target
+        if isinstance(size := node.meta.get("val"), torch.SymInt) and not depends_on_data(size):
+            return  # known by its expression, wherever it is used
         if target is operator.getitem:
             source, index = node.args
             assert isinstance(source, Node)
@@ -144,7 +161,7 @@ class GraphImporter:
             raise UnsupportedError("this operator changes a tensor in place", operator=f"aten.{name}")
         if name not in OPS:
             raise UnsupportedError(why_refused(name), operator=f"aten.{name}")
-        types = _result_types(node, f"aten.{name}")
+        types = _result_types(node, f"aten.{name}", self._sizes)
         arguments = {key: self._value(value) for key, value in _named(node, target).items()}
         name = _with_numbers(name, arguments)
         try:
@@ -152,7 +169,7 @@ class GraphImporter:
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
         if self._fallback:
-            _try_to_decompose(op)
+            _try_to_decompose(op, Algebra(list(self._sizes.derived)))
         op.location = file_location(*place) if place else UnknownLoc()
         mark(op, node)
         self._block.add_op(op)
@@ -161,6 +178,8 @@ class GraphImporter:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):
+            if isinstance(size := value.meta.get("val"), torch.SymInt):
+                return self._sizes.extent(size)
             if value.name not in self._values:
                 raise UnsupportedError(
                     "an argument is computed from a tensor's shape or contents, which is not supported"
@@ -179,9 +198,9 @@ class GraphImporter:
         raise UnsupportedError(f"an argument of type {type(value).__name__} is not supported")
 
 
-def _try_to_decompose(op: AtenOp) -> None:
+def _try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
     """Raise UnsupportedError if `op` would be refused later."""
-    made, _, _ = decompose(op)
+    made, _, _ = decompose(op, algebra)
     for other in reversed(made):
         other.drop_all_references()
 
@@ -203,8 +222,13 @@ def _with_numbers(name: str, arguments: dict[str, Any]) -> str:
     return name
 
 
+def _varies(value: Any) -> bool:
+    """Whether a tensor has a size that varies."""
+    return isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float)
+    return isinstance(value, bool | int | float | SymbolAttr)
 
 
 def _text(place: tuple[str, int] | None) -> str | None:
@@ -217,12 +241,12 @@ def _named(node: Node, target: torch._ops.OpOverload) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _result_types(node: Node, operator: str) -> list[Attribute]:
+def _result_types(node: Node, operator: str, sizes: SizeTable) -> list[Attribute]:
     value = node.meta.get("val")
     values: list[Any] = list(value) if isinstance(value, tuple | list) else [value]
     if not values or not all(isinstance(v, torch.Tensor) for v in values):
         raise UnsupportedError("the result is not a tensor", operator=operator)
-    types: list[Attribute] = [tensor_type(v) for v in values]
+    types: list[Attribute] = [tensor_type(v, sizes) for v in values]
     return types
 
 

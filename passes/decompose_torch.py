@@ -14,10 +14,13 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.utils.exceptions import VerifyException
 
 from ..dialects import tensor
-from ..dialects.payload import element_type, is_float, shape_of
+from ..dialects.extents import ExtentError, extents_of
+from ..dialects.payload import element_type, is_float
+from ..dialects.sizes import derived_sizes
 from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
 from .decomposition import argument_names, get_decompositions
+from .decomposition.algebra import Algebra, shown
 from .decomposition.builder import Builder
 from .outlining.structure import structure
 from .rewriting import rewrite_module
@@ -28,8 +31,12 @@ WHERE_ONLY = {"layout", "device", "pin_memory", "non_blocking", "memory_format",
 _NAME = ("sym_name",)
 
 
-def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue], list[tuple[tensor.FoldOp, FuncOp]]]:
+def decompose(
+    op: AtenOp, algebra: Algebra | None = None
+) -> tuple[list[Operation], list[SSAValue], list[tuple[tensor.FoldOp, FuncOp]]]:
     """The ops that compute `op`, its results, of exactly the types that `op` declares, and the functions of folds.
+
+    `algebra` knows the sizes of the program.
 
     Raises UnsupportedError for an operator or argument without a decomposition, ShapeError where the declared types
     are not what the operator gives.
@@ -43,9 +50,11 @@ def decompose(op: AtenOp) -> tuple[list[Operation], list[SSAValue], list[tuple[t
     unread = [name for name in arguments if name not in argument_names(function)]
     if unread:
         raise UnsupportedError("this argument is not supported", argument=unread[0])
-    builder = Builder(op.result_types, op.location)
+    builder = Builder(op.result_types, op.location, algebra)
     try:
         found = function(builder, **arguments)
+    except ExtentError:
+        raise
     except VerifyException as error:
         raise ShapeError(str(error)) from None
     for made in builder.ops:
@@ -69,8 +78,8 @@ def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[
     if len(results) != len(types):
         raise ShapeError(f"{len(results)} results where {len(types)} are declared")
     for value, declared in zip(results, types, strict=True):
-        if shape_of(value.type) != shape_of(declared):
-            raise ShapeError(f"gives shape {list(shape_of(value.type))}, declared as {list(shape_of(declared))}")
+        if extents_of(value.type) != extents_of(declared):
+            raise ShapeError(f"gives shape {shown(extents_of(value.type))}, declared as {shown(extents_of(declared))}")
     return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=True)]
 
 
@@ -94,14 +103,17 @@ def _add_function(op: AtenOp, fold: tensor.FoldOp, function: FuncOp) -> None:
     parent.body.block.insert_op_before(function, top)
 
 
+@dataclass(frozen=True)
 class DecomposeAtenOp(RewritePattern):
     """Replaces an op of the torch dialect by what it computes."""
+
+    algebra: Algebra
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, AtenOp):
             return
         try:
-            ops, results, functions = decompose(op)
+            ops, results, functions = decompose(op, self.algebra)
         except CompileError as error:
             error.operator = f"aten.{op.SCHEMA.name}"
             raise
@@ -133,4 +145,5 @@ class DecomposeTorchPass(ModulePass):
     name = "decompose-torch"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        rewrite_module(op, [DecomposeAtenOp()])
+        derived = [d for f in op.ops if isinstance(f, FuncOp) for d in derived_sizes(f)]
+        rewrite_module(op, [DecomposeAtenOp(Algebra(derived))])

@@ -15,11 +15,11 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from ..dialects import payload, tensor
 from ..dialects.domain import DomainAttr
-from ..dialects.payload import shape_of
+from ..dialects.extents import Extent, extents_of, least, most
 from .index_simplify import Form, Simplifier, constant, dim, write
 from .rewriting import rewrite_module
 
-Constraint: TypeAlias = tuple[Form, int, int]
+Constraint: TypeAlias = tuple[Form, int, Extent]
 
 
 class SimplifyIndexMap(RewritePattern):
@@ -27,24 +27,24 @@ class SimplifyIndexMap(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: tensor.IndexMapOp, rewriter: PatternRewriter, /) -> None:
-        shape = shape_of(op.result.type)
-        simplifier = Simplifier(shape)
+        shape = extents_of(op.result.type)
+        simplifier = Simplifier([most(n) for n in shape])
         dims = [dim(i) if n != 1 else constant(0) for i, n in enumerate(shape)]
         coordinates = [simplifier.read(e, dims) for e in op.map.data.results]
-        constraints = _constraints(op, dims, simplifier)
+        constraints = _constraints(op, dims, simplifier, shape)
         source, fill = op.source, op.fill
         inner = source.owner
         if isinstance(inner, tensor.IndexMapOp) and (not constraints or inner.fill is None or _same(fill, inner.fill)):
-            further = _constraints(inner, coordinates, simplifier)
+            further = _constraints(inner, coordinates, simplifier, shape)
             constraints += [c for c in further if c not in constraints]
             coordinates = [simplifier.read(e, coordinates) for e in inner.map.data.results]
             source, fill = inner.source, inner.fill if further else fill
-        if any(simplifier.outside(*c) for c in constraints) and fill is not None:
+        if any(simplifier.outside(e, lo, most(hi)) for e, lo, hi in constraints) and fill is not None:
             return _splat(op, fill, rewriter)
         if not constraints and isinstance(source.owner, payload.ConstantOp):
             return rewriter.replace(op, payload.ConstantOp(source.owner.value, op.result.type))
         identity = [c == d for c, d in zip(coordinates, dims, strict=False)]
-        if not constraints and shape_of(source.type) == shape and all(identity):
+        if not constraints and extents_of(source.type) == shape and all(identity):
             return rewriter.replace(op, (), (source,))
         _replace_if_other(op, source, coordinates, constraints, fill, rewriter)
 
@@ -57,7 +57,8 @@ def _replace_if_other(
     fill: SSAValue | None,
     rewriter: PatternRewriter,
 ) -> None:
-    rank = len(shape_of(op.result.type))
+    shape = extents_of(op.result.type)
+    rank = len(shape)
     map = AffineMap(rank, 0, tuple(write(c) for c in coordinates))
     domain = None
     if constraints:
@@ -65,7 +66,7 @@ def _replace_if_other(
         domain = DomainAttr.get(constrained, [(lo, hi) for _, lo, hi in constraints])
     if (source, map, domain) == (op.source, op.map.data, op.domain):
         return
-    new = tensor.IndexMapOp(source, map, shape_of(op.result.type), domain, fill if constraints else None)
+    new = tensor.IndexMapOp(source, map, shape, domain, fill if constraints else None)
     new.attributes.update(op.attributes)
     rewriter.replace(op, new)
 
@@ -76,13 +77,21 @@ def _splat(op: tensor.IndexMapOp, fill: SSAValue, rewriter: PatternRewriter) -> 
         rewriter.replace(op, payload.ConstantOp(fill.owner.value, op.result.type))
 
 
-def _constraints(op: tensor.IndexMapOp, dims: Sequence[Form], simplifier: Simplifier) -> list[Constraint]:
-    """What the domain of `op` asks at the indices `dims`, without what always holds."""
+def _constraints(
+    op: tensor.IndexMapOp, dims: Sequence[Form], simplifier: Simplifier, shape: Sequence[Extent]
+) -> list[Constraint]:
+    """What the domain of `op` asks at `dims`, forms of the indices below `shape`, without what always holds."""
     if op.domain is None:
         return []
-    pairs = zip(op.domain.affine.results, op.domain.bounds, strict=True)
-    found = [(simplifier.read(e, dims), *bounds) for e, bounds in pairs]
-    return [c for c in found if not simplifier.within(*c)]
+    pairs = zip(op.domain.affine.results, op.domain.limits, strict=True)
+    found = [(simplifier.read(e, dims), *limits) for e, limits in pairs]
+    return [c for c in found if not simplifier.within(c[0], c[1], least(c[2])) and not _is_index_below(c, shape)]
+
+
+def _is_index_below(constraint: Constraint, shape: Sequence[Extent]) -> bool:
+    """Whether a constraint asks only that an index of symbolic extent be below that very symbol."""
+    form, lo, hi = constraint
+    return lo <= 0 and any(form == dim(i) and hi == n for i, n in enumerate(shape) if not isinstance(n, int))
 
 
 def _same(a: SSAValue | None, b: SSAValue | None) -> bool:

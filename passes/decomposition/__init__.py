@@ -43,6 +43,7 @@ _FAMILIES = (
     "scans",
     "scatter",
     "searching",
+    "slicing",
     "sorting",
     "special",
     "training",

@@ -8,7 +8,7 @@ from xdsl.dialects import math
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.payload import shape_of
+from ...dialects.extents import extents_of
 from .builder import Builder, Number, dims, normal_dim, numel
 from .registry import decomposes
 
@@ -93,7 +93,7 @@ def selu(b: Builder, self: SSAValue) -> SSAValue:
 
 
 @decomposes("celu")
-def celu(b: Builder, self: SSAValue, alpha: Number) -> SSAValue:
+def celu(b: Builder, self: SSAValue, alpha: float) -> SSAValue:
     return elu(b, self, alpha, 1, 1 / alpha)
 
 
@@ -127,18 +127,18 @@ def softshrink(b: Builder, self: SSAValue, lambd: Number) -> SSAValue:
 
 @decomposes("prelu", "_prelu_kernel")
 def prelu(b: Builder, self: SSAValue, weight: SSAValue) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     x, w = b.working(self), b.working(weight)
-    if len(shape_of(w.type)) == 1 and numel(w) > 1:
+    if len(extents_of(w.type)) == 1 and numel(b, w) != 1:
         w = b.place(w, [1], shape)  # one slope a channel
-    elif len(shape_of(w.type)) <= 1:
-        w = b.map(w, [AffineExpr.constant(0)] * len(shape_of(w.type)), shape)
+    elif len(extents_of(w.type)) <= 1:
+        w = b.map(w, [AffineExpr.constant(0)] * len(extents_of(w.type)), shape)
     return b.select(b.cmp("gt", x, 0), x, b.mul(b.broadcast(w, shape), x))
 
 
 @decomposes("glu")
 def glu(b: Builder, self: SSAValue, dim: int) -> SSAValue:
-    shape = list(shape_of(self.type))
+    shape = list(extents_of(self.type))
     dim = normal_dim(dim, len(shape))
     x = b.working(self)
     shape[dim] //= 2

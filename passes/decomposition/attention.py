@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import Extent, extents_of
+from ...dialects.payload import element_type
 from ...errors import ShapeError
 from .builder import Builder, broadcast_shape, work_type
 from .registry import decomposes
@@ -30,9 +31,9 @@ def scaled_dot_product_attention(
         raise b.unsupported("dropout_p", "random numbers are not supported; it must be 0")
     if is_causal and attn_mask is not None:
         raise b.unsupported("is_causal", "a mask and is_causal together")
-    *_, rows, depth = shape_of(query.type)
-    *_, keys, width = shape_of(value.type)
-    batch = broadcast_shape([shape_of(v.type)[:-2] for v in ((query,) if enable_gqa else (query, key, value))])
+    *_, rows, depth = extents_of(query.type)
+    *_, keys, width = extents_of(value.type)
+    batch = broadcast_shape([extents_of(v.type)[:-2] for v in ((query,) if enable_gqa else (query, key, value))])
     groups = _group_size(query, key, value) if enable_gqa else (1, 1)
     element = work_type(b.result_element)
     q, k, v = (b.cast(t, element) for t in (query, key, value))
@@ -45,7 +46,7 @@ def scaled_dot_product_attention(
     )
     scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
     scores = _masked(b, scores, attn_mask, is_causal)
-    shape = shape_of(scores.type)
+    shape = extents_of(scores.type)
     highest = b.reduce("max", scores, [n + 1])
     p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)))
     total = b.reduce("add", p, [n + 1])
@@ -53,17 +54,17 @@ def scaled_dot_product_attention(
     weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
     o = b.reduce("add", weighted, [n + 2])
     # Normalised after the product: one division an element of the result, and the sum may run online.
-    o = b.div(o, b.keep(total, [n + 1], shape_of(o.type)))
+    o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)))
     if attn_mask is None:
         return o
     # PyTorch gives 0, not NaN, for a row of which no key may be seen.
     hidden = b.cmp("eq", highest, float("-inf"))
-    return b.select(b.keep(hidden, [n + 1], shape_of(o.type)), b.like(o, 0), o)
+    return b.select(b.keep(hidden, [n + 1], extents_of(o.type)), b.like(o, 0), o)
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:
     """How many query heads share a head of the keys and of the values."""
-    shapes = [shape_of(t.type) for t in (query, key, value)]
+    shapes = [extents_of(t.type) for t in (query, key, value)]
     if min(map(len, shapes)) < 3:
         raise ShapeError("grouped heads need a dimension of heads", argument="enable_gqa")
     heads, key_heads, value_heads = (s[-3] for s in shapes)
@@ -72,9 +73,9 @@ def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, i
     return heads // max(key_heads, 1), heads // max(value_heads, 1)
 
 
-def _spread(b: Builder, x: SSAValue, group: int, at: list[int], space: list[int]) -> SSAValue:
+def _spread(b: Builder, x: SSAValue, group: int, at: list[int], space: list[Extent]) -> SSAValue:
     """`x` in the full index space: its last two dimensions at `at`, the ones before in front, heads in groups."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     leading = len(space) - 3
     offset = leading - (len(shape) - 2)
     exprs: list[AffineExpr] = []
@@ -90,7 +91,7 @@ def _spread(b: Builder, x: SSAValue, group: int, at: list[int], space: list[int]
 
 
 def _masked(b: Builder, scores: SSAValue, mask: SSAValue | None, is_causal: bool) -> SSAValue:
-    shape = shape_of(scores.type)
+    shape = extents_of(scores.type)
     low = b.like(scores, float("-inf"))
     if is_causal:
         rank = len(shape)

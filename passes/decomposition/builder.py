@@ -7,20 +7,22 @@ Every method appends ops and returns the value. Elementwise methods take tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, UnknownLoc, f32, i1, i32, i64
+from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, f32, i1, i32, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import payload, tensor
 from ...dialects.domain import DomainAttr
-from ...dialects.payload import element_type, is_float, is_low_precision, shape_of
+from ...dialects.extents import Extent, SymbolAttr, extents_of, tensor_of
+from ...dialects.payload import element_type, is_float, is_low_precision
 from ...errors import ShapeError, UnsupportedError
+from .algebra import Algebra, Polynomial, shown
 
-Number = int | float | bool
+Number = int | float | bool | SymbolAttr
+"""A Python number, or a size that is one at run time."""
 
 UINT8 = IntegerType(8, Signedness.UNSIGNED)
 """PyTorch's uint8. A storage type like bf16: computed on as i32."""
@@ -34,10 +36,17 @@ def work_type(element: Attribute) -> Attribute:
 
 
 class Builder:
-    """Collects the ops that replace one torch op. `result_types` are the types that op declares."""
+    """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
+    sizes of the program."""
 
-    def __init__(self, result_types: Sequence[Attribute] = (), location: Attribute | None = None) -> None:
+    def __init__(
+        self,
+        result_types: Sequence[Attribute] = (),
+        location: Attribute | None = None,
+        algebra: Algebra | None = None,
+    ) -> None:
         self.result_types = list(result_types)
+        self.algebra = algebra or Algebra()
         self.ops: list[Operation] = []
         self.location = location
         self.functions: list[tuple[tensor.FoldOp, FuncOp]] = []
@@ -59,22 +68,42 @@ class Builder:
         return element_type(self.result_types[0])
 
     @property
-    def result_shape(self) -> tuple[int, ...]:
-        return shape_of(self.result_types[0])
+    def result_shape(self) -> tuple[Extent, ...]:
+        return extents_of(self.result_types[0])
 
     # Types
 
-    def constant(self, value: Number, shape: Sequence[int], element: Attribute) -> SSAValue:
+    def constant(self, value: Number, shape: Sequence[Extent], element: Attribute) -> SSAValue:
         """`value` everywhere in a tensor of `shape`."""
-        return self.insert(payload.ConstantOp(wrapped_number(value, element), TensorType(element, shape)))
+        if isinstance(value, SymbolAttr):
+            return self.cast(self.insert(payload.ExtentOp(value, tensor_of(i64, shape))), element)
+        return self.insert(payload.ConstantOp(wrapped_number(value, element), tensor_of(element, shape)))
+
+    def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
+        """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
+        if value.number is not None:
+            return self.constant(value.number, shape, element)
+        name = self.algebra.named(value)
+        if name is not None:
+            return self.constant(name, shape, element)
+        total: SSAValue | None = None
+        for symbols, coefficient in self.algebra.terms(value):
+            term = self.constant(coefficient, shape, i64)
+            for s in symbols:
+                term = self.mul(term, self.constant(s, shape, i64))
+            total = term if total is None else self.add(total, term)
+        assert total is not None, "a polynomial that is no number has terms"
+        return self.cast(total, element)
 
     def scalar(self, value: Number, element: Attribute) -> SSAValue:
         """`value` as a scalar, for the fill of an index map."""
+        if isinstance(value, SymbolAttr):
+            return self.cast(self.insert(payload.ExtentOp(value, i64)), element)
         return self.insert(payload.ConstantOp(wrapped_number(value, element), element))
 
     def like(self, x: SSAValue, value: Number) -> SSAValue:
         """`value` everywhere in a tensor of the type of `x`."""
-        return self.constant(value, shape_of(x.type), element_type(x.type))
+        return self.constant(value, extents_of(x.type), element_type(x.type))
 
     def cast(self, x: SSAValue, element: Attribute) -> SSAValue:
         """`x` converted as PyTorch's `to(dtype)` does; `x` itself if it has that element type."""
@@ -89,7 +118,7 @@ class Builder:
         x = self.working(x)
         return x if is_float(x.type) else self.cast(x, f32)
 
-    def operand(self, value: SSAValue | Number, element: Attribute, shape: Sequence[int]) -> SSAValue:
+    def operand(self, value: SSAValue | Number, element: Attribute, shape: Sequence[Extent]) -> SSAValue:
         """A tensor or Python number as a tensor of this element type, broadcast to `shape`."""
         if not isinstance(value, SSAValue):
             return self.constant(value, shape, element)
@@ -98,7 +127,7 @@ class Builder:
     def unify(self, *values: SSAValue | Number, element: Attribute | None = None) -> list[SSAValue]:
         """All values broadcast to one shape, in `element` (default: what the torch op's result is computed in)."""
         element = work_type(self.result_element) if element is None else element
-        shape = broadcast_shape([shape_of(v.type) for v in values if isinstance(v, SSAValue)])
+        shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])
         return [self.operand(v, element, shape) for v in values]
 
     # Elementwise operations
@@ -206,30 +235,30 @@ class Builder:
         self,
         x: SSAValue,
         results: Sequence[AffineExpr],
-        shape: Sequence[int],
+        shape: Sequence[Extent],
         domain: DomainAttr | None = None,
         fill: Number | None = None,
     ) -> SSAValue:
         """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` outside the domain."""
         full = domain is None
-        if full and tuple(shape) == shape_of(x.type) and list(results) == dims(len(shape)):
+        if full and tuple(shape) == extents_of(x.type) and list(results) == dims(len(shape)):
             return x
         value = None if full else self.scalar(fill or 0, element_type(x.type))
         return self.insert(tensor.IndexMapOp(x, AffineMap(len(shape), 0, tuple(results)), shape, domain, value))
 
-    def broadcast(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
+    def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
         """`x` repeated along its dimensions of size 1 and along new ones in front."""
-        own = shape_of(x.type)
+        own = extents_of(x.type)
         offset = len(shape) - len(own)
         if offset < 0 or any(n not in (1, m) for n, m in zip(own, shape[offset:], strict=True)):
-            raise ShapeError(f"cannot broadcast {list(own)} to {list(shape)}")
+            raise ShapeError(f"cannot broadcast {shown(own)} to {shown(shape)}")
         zero = AffineExpr.constant(0)
         exprs = [
             zero if n == 1 and shape[offset + i] != 1 else AffineExpr.dimension(offset + i) for i, n in enumerate(own)
         ]
         return self.map(x, exprs, shape)
 
-    def place(self, x: SSAValue, at: Sequence[int], shape: Sequence[int]) -> SSAValue:
+    def place(self, x: SSAValue, at: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
         """`x`, whose dimension `i` is dimension `at[i]` of the result, repeated along all others."""
         return self.map(x, [AffineExpr.dimension(d) for d in at], shape)
 
@@ -237,13 +266,13 @@ class Builder:
         """Reduce over the dimensions `over`; over none it is `x`."""
         return self.insert(tensor.ReduceOp(kind, x, over)) if over else x
 
-    def keep(self, x: SSAValue, over: Sequence[int], shape: Sequence[int]) -> SSAValue:
+    def keep(self, x: SSAValue, over: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
         """The result `x` of reducing a tensor of `shape` over `over`, repeated to that shape again."""
         return self.place(x, [d for d in range(len(shape)) if d not in over], shape)
 
-    def iota(self, dim: int, shape: Sequence[int], element: Attribute = i64) -> SSAValue:
+    def iota(self, dim: int, shape: Sequence[Extent], element: Attribute = i64) -> SSAValue:
         """The index along `dim`."""
-        return self.insert(tensor.IotaOp(dim, TensorType(element, shape)))
+        return self.insert(tensor.IotaOp(dim, tensor_of(element, shape)))
 
 
 def dims(rank: int) -> list[AffineExpr]:
@@ -251,14 +280,14 @@ def dims(rank: int) -> list[AffineExpr]:
     return [AffineExpr.dimension(i) for i in range(rank)]
 
 
-def broadcast_shape(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def broadcast_shape(shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
     """The shape that all `shapes` broadcast to; ShapeError if there is none."""
     rank = max((len(s) for s in shapes), default=0)
-    result = [1] * rank
+    result: list[Extent] = [1] * rank
     for shape in shapes:
         for i, n in enumerate(shape, rank - len(shape)):
             if n != 1 and result[i] not in (1, n):
-                raise ShapeError(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast")
+                raise ShapeError(f"shapes {', '.join(map(shown, shapes))} do not broadcast")
             result[i] = n if n != 1 else result[i]
     return tuple(result)
 
@@ -286,7 +315,7 @@ def width_of(element: Attribute) -> int:
     return element.bitwidth if isinstance(element, IntegerType) else 0
 
 
-def wrapped_number(value: Number, element: Attribute) -> Number:
+def wrapped_number(value: float, element: Attribute) -> float:
     """`value` as an element of that type: modulo 2^width for an integer, as it is for a float or a truth value."""
     width = width_of(element)
     if width <= 1:
@@ -295,6 +324,6 @@ def wrapped_number(value: Number, element: Attribute) -> Number:
     return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
 
 
-def numel(x: SSAValue) -> int:
+def numel(b: Builder, x: SSAValue) -> Extent:
     """How many elements `x` has."""
-    return prod(shape_of(x.type))
+    return b.algebra.extent(b.algebra.product(extents_of(x.type)))

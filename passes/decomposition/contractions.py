@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.payload import shape_of
+from ...dialects.extents import Extent, extents_of
 from ...errors import ShapeError
 from .builder import Builder, Number, broadcast_shape, work_type
 from .registry import decomposes
@@ -15,7 +15,7 @@ from .views import permuted
 
 
 def contract(
-    b: Builder, x: SSAValue, x_at: Sequence[int], y: SSAValue, y_at: Sequence[int], space: Sequence[int], over: int
+    b: Builder, x: SSAValue, x_at: Sequence[int], y: SSAValue, y_at: Sequence[int], space: Sequence[Extent], over: int
 ) -> SSAValue:
     """Sum of products over the last `over` dimensions of the index space `space`.
 
@@ -28,8 +28,8 @@ def contract(
     return b.reduce("add", b.mul(*spread), range(rank - over, rank))
 
 
-def _spread(b: Builder, x: SSAValue, at: Sequence[int], space: Sequence[int]) -> SSAValue:
-    shape = shape_of(x.type)
+def _spread(b: Builder, x: SSAValue, at: Sequence[int], space: Sequence[Extent]) -> SSAValue:
+    shape = extents_of(x.type)
     for n, d in zip(shape, at, strict=True):
         if n not in (1, space[d]):
             raise ShapeError(f"a dimension of {n} elements meets one of {space[d]}")
@@ -40,7 +40,7 @@ def _spread(b: Builder, x: SSAValue, at: Sequence[int], space: Sequence[int]) ->
 
 def product(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     """`torch.matmul`: vectors, matrices, and stacks of them with broadcasting."""
-    left, right = shape_of(x.type), shape_of(y.type)
+    left, right = extents_of(x.type), extents_of(y.type)
     if not left or not right:
         raise ShapeError("a matrix product needs at least one dimension on both sides")
     inner = left[-1]
@@ -73,15 +73,15 @@ def dot(b: Builder, self: SSAValue, tensor: SSAValue | None = None, other: SSAVa
 
 @decomposes("outer")
 def outer(b: Builder, self: SSAValue, vec2: SSAValue) -> SSAValue:
-    space = [*shape_of(self.type), *shape_of(vec2.type)]
+    space = [*extents_of(self.type), *extents_of(vec2.type)]
     return contract(b, self, [0], vec2, [1], space, 0)
 
 
 @decomposes("linear")
 def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None) -> SSAValue:
-    rows, rank = shape_of(input.type)[:-1], len(shape_of(input.type))
-    columns = shape_of(weight.type)[:-1]
-    inner = shape_of(weight.type)[-1]
+    rows, rank = extents_of(input.type)[:-1], len(extents_of(input.type))
+    columns = extents_of(weight.type)[:-1]
+    inner = extents_of(weight.type)[-1]
     space = [*rows, *columns, inner]
     k = len(space) - 1
     y = contract(b, input, [*range(rank - 1), k], weight, [*range(rank - 1, k), k], space, 1)
@@ -114,8 +114,8 @@ def baddbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta
 
 @decomposes("addbmm")
 def addbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta: Number, alpha: Number) -> SSAValue:
-    batch, rows, inner = shape_of(batch1.type)
-    space = [rows, shape_of(batch2.type)[2], batch, inner]
+    batch, rows, inner = extents_of(batch1.type)
+    space = [rows, extents_of(batch2.type)[2], batch, inner]
     return _added(b, self, contract(b, batch1, [2, 0, 3], batch2, [2, 3, 1], space, 2), beta, alpha)
 
 
@@ -136,12 +136,12 @@ def _read_equation(b: Builder, equation: str, tensors: Sequence[SSAValue]) -> tu
     terms = left.split(",")
     if len(terms) != len(tensors):
         raise b.unsupported("equation", f"{len(terms)} terms for {len(tensors)} tensors")
-    ranks = [len(shape_of(t.type)) - len(term.replace("...", "")) for t, term in zip(tensors, terms, strict=True)]
+    ranks = [len(extents_of(t.type)) - len(term.replace("...", "")) for t, term in zip(tensors, terms, strict=True)]
     hidden = max((r for r, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
     inputs = [_labels(term, hidden - rank, hidden) for term, rank in zip(terms, ranks, strict=True)]
     for labels, tensor in zip(inputs, tensors, strict=True):
-        if len(labels) != len(shape_of(tensor.type)):
-            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {len(shape_of(tensor.type))}")
+        if len(labels) != len(extents_of(tensor.type)):
+            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {len(extents_of(tensor.type))}")
     if arrow:
         return inputs, _labels(right, 0, hidden)
     every = [c for i in inputs for c in i]
@@ -156,7 +156,7 @@ def _labels(term: str, first: int, hidden: int) -> list[str]:
 
 def _sum_out(b: Builder, x: SSAValue, labels: Sequence[str], needed: set[str]) -> tuple[SSAValue, list[str]]:
     """`x` with every label once (a repeated one is a diagonal), summed over those not needed."""
-    sizes = dict(zip(labels, shape_of(x.type), strict=True))
+    sizes = dict(zip(labels, extents_of(x.type), strict=True))
     unique = [*(c for c in sizes if c in needed), *(c for c in sizes if c not in needed)]
     gone = sum(c not in needed for c in unique)
     x = b.map(x, [AffineExpr.dimension(unique.index(c)) for c in labels], [sizes[c] for c in unique])
@@ -169,10 +169,10 @@ def _sum_out(b: Builder, x: SSAValue, labels: Sequence[str], needed: set[str]) -
 def _contract_labels(
     b: Builder, x: SSAValue, x_labels: Sequence[str], y: SSAValue, y_labels: Sequence[str], needed: set[str]
 ) -> tuple[SSAValue, list[str]]:
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Extent] = {}
     for labels, value in ((x_labels, x), (y_labels, y)):
-        for c, n in zip(labels, shape_of(value.type), strict=True):
-            sizes[c] = max(sizes.get(c, n), n) if 0 not in (n, sizes.get(c, n)) else 0
+        for c, n in zip(labels, extents_of(value.type), strict=True):
+            sizes[c] = n if sizes.get(c, 1) == 1 else sizes[c]
     kept = [c for c in sizes if c in needed]
     gone = [c for c in sizes if c not in needed]
     order = [*kept, *gone]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.payload import shape_of
+from ...dialects.extents import extents_of, static
 from ...errors import ShapeError
 from .builder import Builder, dims, work_type
 from .registry import decomposes
-from .views import reshape_to
+from .reshaping import reshape_to
 from .windowing import Bound, Strided, Upsampled, domain_of
 
 
@@ -42,19 +42,19 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> SSAValue:
-    spatial = len(shape_of(weight.type)) - 2
+    spatial = len(extents_of(weight.type)) - 2
     element = work_type(b.result_element)
     x, w = b.cast(input, element), b.cast(weight, element)
-    batched = len(shape_of(x.type)) == spatial + 2
+    batched = len(extents_of(x.type)) == spatial + 2
     if not batched:
-        x = reshape_to(b, x, [1, *shape_of(x.type)])
+        x = reshape_to(b, x, [1, *extents_of(x.type)])
     lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
     make = _upsampled if transposed else _strided
-    windows = make(shape_of(x.type)[2:], shape_of(w.type)[2:], *lists)
+    windows = make(static(extents_of(x.type)[2:]), static(extents_of(w.type)[2:]), *lists)
     y = _contract_windows(b, x, w, windows, groups, transposed)
     if bias is not None:
-        y = b.add(y, b.place(b.cast(bias, element), [1], shape_of(y.type)))
-    return y if batched else reshape_to(b, y, shape_of(y.type)[1:])
+        y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
+    return y if batched else reshape_to(b, y, extents_of(y.type)[1:])
 
 
 def _each(values: Sequence[int], count: int) -> list[int]:
@@ -104,11 +104,11 @@ def _contract_windows(
     The weight of an ordinary convolution is (group and channel, input channel, offsets...), that of a transposed one
     (group and input channel, channel, offsets...).
     """
-    batch, n = shape_of(x.type)[0], len(windows)
-    rows, columns = shape_of(w.type)[:2]
+    batch, n = extents_of(x.type)[0], len(windows)
+    rows, columns = static(extents_of(w.type)[:2])
     per_group, inner = (columns, rows // groups) if transposed else (rows // groups, columns)
-    if shape_of(x.type)[1] != inner * groups:
-        raise ShapeError(f"{shape_of(x.type)[1]} channels where {inner * groups} are needed", argument="input")
+    if extents_of(x.type)[1] != inner * groups:
+        raise ShapeError(f"{extents_of(x.type)[1]} channels where {inner * groups} are needed", argument="input")
     space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
     index = dims(len(space))
     group, channel, c = index[1], index[2], index[3 + n]

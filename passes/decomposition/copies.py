@@ -10,10 +10,12 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.extents import extents_of
+from ...dialects.payload import element_type, is_float
 from .builder import Builder, dims, normal_dim
 from .registry import decomposes
-from .views import narrow, permute, reshape, shifted, unbind
+from .slicing import narrow, shifted, unbind
+from .views import permute, reshape
 
 
 @decomposes("narrow_copy")
@@ -38,10 +40,10 @@ def unbind_copy(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
 
 @decomposes("diagonal_scatter")
 def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim1: int, dim2: int) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     row, column = normal_dim(dim1, len(shape)), normal_dim(dim2, len(shape))
     below, right = max(-offset, 0), max(offset, 0)
-    size = shape_of(src.type)[-1]
+    size = extents_of(src.type)[-1]
     index = dims(len(shape))
     along = shifted(index[row], -below)
     distance = along + shifted(index[column], -right) * -1

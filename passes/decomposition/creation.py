@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import f64, i64
 from xdsl.ir import Attribute, SSAValue
 
+from ...dialects.extents import SymbolAttr, most
 from ...dialects.payload import is_float
 from .builder import Builder, Number, work_type
 from .registry import decomposes
@@ -91,10 +92,14 @@ def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, 
 def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
     """start, start + step, ... as the declared result. PyTorch computes it in i64, or in f64 for floats."""
     if not is_float(b.result_element):
-        start, step = int(start), int(step)  # only the number of elements follows from the fractions
+        start, step = (
+            v if isinstance(v, SymbolAttr) else int(v) for v in (start, step)
+        )  # only the number of elements follows from the fractions
     index = b.iota(0, b.result_shape, i64)
+    if isinstance(start, SymbolAttr) or isinstance(step, SymbolAttr):
+        return b.plus(b.mul(index, b.like(index, step)) if step != 1 else index, start)
     exact = f64 if isinstance(start, float) or isinstance(step, float) or is_float(b.result_element) else i64
-    if start == int(start) and step == int(step) and abs(start) + abs(step) * b.result_shape[0] < 1 << 24:
+    if start == int(start) and step == int(step) and abs(start) + abs(step) * most(b.result_shape[0]) < 1 << 24:
         exact = i64  # integers that every float type but the short ones holds exactly
         start, step = int(start), int(step)
     x = b.cast(index, exact)

@@ -7,24 +7,16 @@ from math import prod
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
-from ...dialects import tensor
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import Extent, extents_of
+from ...dialects.payload import element_type
 from .builder import Builder, broadcast_shape, dims, normal_dim
 from .registry import decomposes
-from .views import reshape_to
+from .reshaping import gathered, reshape_to
 
 
-def gathered(
-    b: Builder, source: SSAValue, exprs: Sequence[AffineExpr], shape: Sequence[int], indices: Sequence[SSAValue]
-) -> SSAValue:
-    """`source` read at `exprs`, whose symbols are `indices` (tensors of `shape`)."""
-    map = AffineMap(len(shape), len(indices), tuple(exprs))
-    return b.insert(tensor.GatherOp(source, map, indices))
-
-
-def wrapped(b: Builder, index: SSAValue, extent: int) -> SSAValue:
+def wrapped(b: Builder, index: SSAValue, extent: Extent) -> SSAValue:
     """`index` with negative values counted from the end."""
     index = b.working(index)
     return b.select(b.cmp("lt", index, 0), b.plus(index, extent), index)
@@ -41,20 +33,20 @@ def embedding(
 ) -> SSAValue:
     if sparse:
         raise b.unsupported("sparse", "sparse gradients are not supported")
-    rank = len(shape_of(indices.type))
-    shape = [*shape_of(indices.type), shape_of(weight.type)[1]]
+    rank = len(extents_of(indices.type))
+    shape = [*extents_of(indices.type), extents_of(weight.type)[1]]
     index = b.place(b.working(indices), range(rank), shape)
     return gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(rank)], shape, [index])
 
 
 @decomposes("index_select")
 def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAValue:
-    shape = list(shape_of(self.type))
+    shape = list(extents_of(self.type))
     dim = normal_dim(dim, len(shape))
     if not shape:
         return self
-    flat = reshape_to(b, b.working(index), [prod(shape_of(index.type))])
-    extent, shape[dim] = shape[dim], shape_of(flat.type)[0]
+    flat = reshape_to(b, b.working(index), [prod(extents_of(index.type))])
+    extent, shape[dim] = shape[dim], extents_of(flat.type)[0]
     exprs = dims(len(shape))
     exprs[dim] = AffineExpr.symbol(0)
     return gathered(b, self, exprs, shape, [wrapped(b, b.place(flat, [dim], shape), extent)])
@@ -62,50 +54,50 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
 
 @decomposes("gather")
 def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: bool) -> SSAValue:
-    shape = shape_of(index.type)
+    shape = extents_of(index.type)
     if 0 in shape:  # the index may then have any rank
         return b.constant(0, shape, element_type(self.type))
     dim = normal_dim(dim, len(shape))
-    if not shape_of(self.type):
+    if not extents_of(self.type):
         return b.broadcast(self, shape)
     if not shape:
         index, shape = reshape_to(b, index, [1]), (1,)
     exprs = dims(len(shape))
     exprs[dim] = AffineExpr.symbol(0)
-    found = gathered(b, self, exprs, shape, [wrapped(b, index, shape_of(self.type)[dim])])
+    found = gathered(b, self, exprs, shape, [wrapped(b, index, extents_of(self.type)[dim])])
     return reshape_to(b, found, b.result_shape)
 
 
 @decomposes("take")
 def take(b: Builder, self: SSAValue, index: SSAValue) -> SSAValue:
-    flat = reshape_to(b, self, [prod(shape_of(self.type))])
-    shape = shape_of(index.type)
-    return gathered(b, flat, [AffineExpr.symbol(0)], shape, [wrapped(b, index, shape_of(flat.type)[0])])
+    flat = reshape_to(b, self, [prod(extents_of(self.type))])
+    shape = extents_of(index.type)
+    return gathered(b, flat, [AffineExpr.symbol(0)], shape, [wrapped(b, index, extents_of(flat.type)[0])])
 
 
 @decomposes("take_along_dim")
 def take_along_dim(b: Builder, self: SSAValue, indices: SSAValue, dim: int | None) -> SSAValue:
     if dim is None:
-        return take(b, self, reshape_to(b, indices, [prod(shape_of(indices.type))]))
-    rank = len(shape_of(self.type))
+        return take(b, self, reshape_to(b, indices, [prod(extents_of(indices.type))]))
+    rank = len(extents_of(self.type))
     dim = normal_dim(dim, rank)
-    own, other = list(shape_of(self.type)), list(shape_of(indices.type))
+    own, other = list(extents_of(self.type)), list(extents_of(indices.type))
     own[dim] = other[dim] = 1
     shape = list(broadcast_shape([own, other]))
     spread_index, spread_self = list(shape), list(shape)
-    spread_index[dim], spread_self[dim] = shape_of(indices.type)[dim], shape_of(self.type)[dim]
+    spread_index[dim], spread_self[dim] = extents_of(indices.type)[dim], extents_of(self.type)[dim]
     return gather(b, b.broadcast(self, spread_self), dim, b.broadcast(indices, spread_index), False)
 
 
 @decomposes("index.Tensor")
 def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSAValue:
-    own = shape_of(self.type)
+    own = extents_of(self.type)
     given = {d: i for d, i in enumerate(indices) if i is not None}
     if any(element_type(i.type) == i1 for i in given.values()):
         raise b.unsupported("indices", "a boolean mask gives a shape that depends on data, which is not supported")
     if not given:
         return self
-    together = broadcast_shape([shape_of(i.type) for i in given.values()])
+    together = broadcast_shape([extents_of(i.type) for i in given.values()])
     places = list(given)
     adjacent = places == list(range(places[0], places[0] + len(places)))
     rest = [d for d in range(len(own)) if d not in given]

@@ -4,65 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import Extent, extents_of, fixed
+from ...dialects.payload import element_type
 from ...errors import ShapeError
+from .algebra import Polynomial, constant, plus, times
 from .builder import Builder, Number, dims, normal_dim
 from .registry import decomposes
-from .views import clamped_range, reshape_to, shifted
+from .reshaping import moved, reshape_to
+from .slicing import clamped_range, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     """Tensors one after the other along `dim`. Each is read only where it lies; nothing is added to zeros."""
-    extents = [shape_of(t.type)[dim] for t in tensors]
-    shape = list(shape_of(tensors[0].type))
-    shape[dim] = sum(extents)
+    extents = [extents_of(t.type)[dim] for t in tensors]
+    shape = list(extents_of(tensors[0].type))
+    ends = [b.algebra.total(extents[: i + 1]) for i in range(len(extents))]
     if len(tensors) == 1:
         return tensors[0]
-    spread = [_within(b, t, dim, sum(extents[:i]), shape) for i, t in enumerate(tensors)]
+    shape[dim] = b.algebra.extent(ends[-1])
+    spread = [_at(b, t, dim, start, shape) for t, start in zip(tensors, [constant(0), *ends], strict=False)]
     index = b.iota(dim, shape)
     result = spread[-1]
     for i in reversed(range(len(tensors) - 1)):
-        result = b.select(b.cmp("lt", index, sum(extents[: i + 1])), spread[i], result)
+        result = b.select(b.cmp("lt", index, b.measured(ends[i], shape, i64)), spread[i], result)
     return result
 
 
-def _within(b: Builder, x: SSAValue, dim: int, start: int, shape: Sequence[int], fill: Number = 0) -> SSAValue:
+def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Extent]) -> SSAValue:
+    """`x` from `start` on along `dim` of a larger tensor of `shape`, 0 elsewhere."""
+    if start.number is not None:
+        return _within(b, x, dim, start.number, shape)
+    return moved(b, x, dim, times(start, constant(-1)), shape)
+
+
+def _within(b: Builder, x: SSAValue, dim: int, start: int, shape: Sequence[Extent], fill: Number = 0) -> SSAValue:
     """`x` from `start` on along `dim` of a larger tensor of `shape`, `fill` elsewhere."""
     exprs = dims(len(shape))
     exprs[dim] = shifted(exprs[dim], -start)
-    inside = DomainAttr.get(AffineMap(len(shape), 0, (exprs[dim],)), [(0, shape_of(x.type)[dim])])
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (exprs[dim],)), [(0, extents_of(x.type)[dim])])
     return b.map(x, exprs, shape, inside, fill)
 
 
 @decomposes("cat")
 def cat(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     element = b.result_element
-    old_empty = [shape_of(t.type) == (0,) for t in tensors]  # PyTorch ignores these whatever the others' rank
+    old_empty = [extents_of(t.type) == (0,) for t in tensors]  # PyTorch ignores these whatever the others' rank
     real = [b.cast(t, element) for t, empty in zip(tensors, old_empty, strict=True) if not empty]
     if not real:
         return b.cast(tensors[0], element)
-    rank = len(shape_of(real[0].type))
+    rank = len(extents_of(real[0].type))
     dim = normal_dim(dim, rank)
     for t in real:
-        rest = [[n for d, n in enumerate(shape_of(v.type)) if d != dim] for v in (t, real[0])]
+        rest = [[n for d, n in enumerate(extents_of(v.type)) if d != dim] for v in (t, real[0])]
         if rest[0] != rest[1] or not rank:
             raise ShapeError(
-                f"{list(shape_of(t.type))} cannot follow {list(shape_of(real[0].type))}", argument="tensors"
+                f"{list(extents_of(t.type))} cannot follow {list(extents_of(real[0].type))}", argument="tensors"
             )
-    wide = [t for t in real if shape_of(t.type)[dim]]
+    wide = [t for t in real if extents_of(t.type)[dim]]
     return joined(b, wide or real[:1], dim)
 
 
 @decomposes("stack")
 def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
-    dim = normal_dim(dim, len(shape_of(tensors[0].type)) + 1)
+    dim = normal_dim(dim, len(extents_of(tensors[0].type)) + 1)
     parts: list[SSAValue] = []
     for t in tensors:
-        shape = list(shape_of(t.type))
+        shape = list(extents_of(t.type))
         shape.insert(dim, 1)
         parts.append(reshape_to(b, b.cast(t, b.result_element), shape))
     return joined(b, parts, dim)
@@ -70,7 +82,7 @@ def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
 
 def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, int]]:
     """(dimension, before, after) of PyTorch's padding list, which starts at the last dimension."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise ShapeError(f"{list(pad)} for a tensor of rank {rank}", argument="pad")
     return [(rank - 1 - i, pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
@@ -78,12 +90,13 @@ def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, 
 
 @decomposes("constant_pad_nd")
 def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) -> SSAValue:
-    shape, own = list(shape_of(self.type)), shape_of(self.type)
+    shape, own = list(extents_of(self.type)), extents_of(self.type)
     exprs = dims(len(shape))
-    guarded: list[tuple[AffineExpr, tuple[int, int]]] = []
+    guarded: list[tuple[AffineExpr, tuple[int, Extent]]] = []
     for dim, before, after in _pairs(b, self, pad):
-        shape[dim] += before + after
-        if shape[dim] < 0:
+        size = plus(b.algebra.of(own[dim]), constant(before + after))
+        shape[dim] = b.algebra.extent(size)
+        if size.number is not None and size.number < 0:
             raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
         exprs[dim] = shifted(exprs[dim], -before)
         if before > 0 or after > 0:
@@ -119,23 +132,23 @@ _EDGES: dict[str, Callable[[AffineExpr, int, int], tuple[AffineExpr, AffineExpr]
 
 def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
     """`x` with edges along `dim`: up to three pieces, each an affine view of its own range."""
-    own = shape_of(x.type)
-    n = own[dim]
+    own = extents_of(x.type)
+    n = fixed(own[dim])
     most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
     if min(before, after) < 0 or max(before, after) > most or not n:
         raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
     shape = list(own)
-    shape[dim] = before + n + after
+    total = shape[dim] = before + n + after
     d = AffineExpr.dimension(dim)
     left, right = _EDGES[mode](d, before, n)
-    ranges = [(left, 0, before), (shifted(d, -before), before, before + n), (right, before + n, shape[dim])]
+    ranges = [(left, 0, before), (shifted(d, -before), before, before + n), (right, before + n, total)]
     views: list[tuple[SSAValue, int]] = []
     for expr, low, high in ranges:
         if high > low:
             exprs = dims(len(shape))
             exprs[dim] = expr
             inside = DomainAttr.get(AffineMap(len(shape), 0, (d,)), [(low, high)])
-            views.append((b.map(x, exprs, shape, inside, 0) if high - low < shape[dim] else x, high))
+            views.append((b.map(x, exprs, shape, inside, 0) if high - low < total else x, high))
     result = views[-1][0]
     index = b.iota(dim, shape) if len(views) > 1 else result
     for view, high in reversed(views[:-1]):
@@ -154,7 +167,7 @@ def triu(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
 
 
 def _triangle(b: Builder, x: SSAValue, predicate: str, diagonal: int) -> SSAValue:
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     row, column = b.iota(len(shape) - 2, shape), b.iota(len(shape) - 1, shape)
     inside = b.cmp(predicate, column, b.plus(row, diagonal) if diagonal else row)
     x = b.working(x)
@@ -168,7 +181,7 @@ def diag_embed(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) ->
     rest = [d for d in range(len(shape)) if d not in (row, column)]
     along = AffineExpr.dimension(row if offset >= 0 else column)
     exprs = [*(AffineExpr.dimension(d) for d in rest), along]
-    inside = DomainAttr.get(AffineMap(len(shape), 0, (along,)), [(0, shape_of(self.type)[-1])])
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (along,)), [(0, extents_of(self.type)[-1])])
     spread = b.working(b.map(self, exprs, shape, inside, 0))
     hit = b.cmp("eq", b.iota(column, shape), b.plus(b.iota(row, shape), offset))
     return b.select(hit, spread, b.like(spread, 0))
@@ -176,7 +189,7 @@ def diag_embed(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) ->
 
 @decomposes("select_scatter")
 def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: int) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     dim = normal_dim(dim, len(shape))
     if not -shape[dim] <= index < shape[dim]:
         raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
@@ -188,9 +201,9 @@ def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: i
 def slice_scatter(
     b: Builder, self: SSAValue, src: SSAValue, dim: int, start: int | None, end: int | None, step: int
 ) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     dim = normal_dim(dim, len(shape))
-    first, size = clamped_range(start, end, step, shape[dim])
+    first, size = clamped_range(start, end, step, fixed(shape[dim]))
     if not size:
         return self
     distance = shifted(AffineExpr.dimension(dim), -first)

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import extents_of
+from ...dialects.payload import element_type
 from ...errors import ShapeError
 from .builder import Builder, normal_dim, normal_dims, work_type
 from .reductions import extreme, kept, mean_over, moments
 from .registry import decomposes
-from .views import reshape_to
+from .reshaping import reshape_to
 
 
 def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue, SSAValue, SSAValue]:
     """exp(x - max), its sum, and x - max."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     distance = b.sub(x, b.keep(b.reduce("max", x, over), over, shape))
     e = b.exp(distance)
     return e, b.reduce("add", e, over), distance
@@ -24,7 +25,7 @@ def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue,
 
 def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> tuple[SSAValue, list[int]]:
     x = b.floating(self if dtype is None else b.cast(self, dtype))
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     return x, [normal_dim(dim, rank)] if rank else []
 
 
@@ -32,14 +33,14 @@ def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None
 def softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
     x, over = _softmax_input(b, self, dim, dtype)
     e, total, _ = shifted_exp(b, x, over)
-    return b.div(e, b.keep(total, over, shape_of(x.type)))
+    return b.div(e, b.keep(total, over, extents_of(x.type)))
 
 
 @decomposes("log_softmax.int")
 def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
     x, over = _softmax_input(b, self, dim, dtype)
     _, total, distance = shifted_exp(b, x, over)
-    return b.sub(distance, b.keep(b.log(total), over, shape_of(x.type)))
+    return b.sub(distance, b.keep(b.log(total), over, extents_of(x.type)))
 
 
 @decomposes("_softmax")
@@ -55,7 +56,7 @@ def inner_log_softmax(b: Builder, self: SSAValue, dim: int, half_to_float: bool)
 @decomposes("logsumexp")
 def logsumexp(b: Builder, self: SSAValue, dim: Sequence[int], keepdim: bool) -> SSAValue:
     x = b.cast(self, work_type(b.result_element))
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     over = normal_dims(dim, len(shape))
     if 0 in [shape[d] for d in over]:
         return kept(b, b.log(b.reduce("add", b.exp(x), over)), shape, over, keepdim)
@@ -66,7 +67,7 @@ def logsumexp(b: Builder, self: SSAValue, dim: Sequence[int], keepdim: bool) -> 
 
 
 def _trailing(x: SSAValue, normalized_shape: Sequence[int]) -> list[int]:
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     first = len(shape) - len(normalized_shape)
     if first < 0 or list(shape[first:]) != list(normalized_shape):
         raise ShapeError(f"{list(normalized_shape)} does not end {list(shape)}", argument="normalized_shape")
@@ -75,7 +76,7 @@ def _trailing(x: SSAValue, normalized_shape: Sequence[int]) -> list[int]:
 
 def _affine(b: Builder, y: SSAValue, weight: SSAValue | None, bias: SSAValue | None, at: Sequence[int]) -> SSAValue:
     """`y * weight + bias`, whose dimensions lie at `at`."""
-    shape, element = shape_of(y.type), element_type(y.type)
+    shape, element = extents_of(y.type), element_type(y.type)
     if weight is not None:
         y = b.mul(y, b.place(b.cast(weight, element), at, shape))
     return y if bias is None else b.add(y, b.place(b.cast(bias, element), at, shape))
@@ -99,7 +100,7 @@ def _rms_norm(
     b: Builder, input: SSAValue, normalized_shape: Sequence[int], weight: SSAValue | None, eps: float | None
 ) -> tuple[SSAValue, SSAValue]:
     x = b.working(input)
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     over = _trailing(x, normalized_shape)
     if eps is None:
         eps = {"f64": 2.220446049250313e-16}.get(str(element_type(x.type)), 1.1920928955078125e-07)
@@ -131,7 +132,7 @@ def native_layer_norm(
     eps: float,
 ) -> list[SSAValue]:
     x = b.working(input)
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     over = _trailing(x, normalized_shape)
     y, mean, scale = _standardised(b, x, over, eps)
     return [_affine(b, y, weight, bias, over), *(kept(b, v, shape, over, True) for v in (mean, scale))]
@@ -139,7 +140,7 @@ def native_layer_norm(
 
 def _standardised(b: Builder, x: SSAValue, over: Sequence[int], eps: float) -> tuple[SSAValue, SSAValue, SSAValue]:
     """(x - mean) / sqrt(var + eps), the mean, and 1 / sqrt(var + eps)."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     variance, mean = moments(b, x, over, 0)
     scale = b.rsqrt(b.plus(variance, eps))
     centred = b.sub(x, b.keep(mean, over, shape))
@@ -176,7 +177,7 @@ def native_group_norm(
 def _group_norm(
     b: Builder, input: SSAValue, groups: int, weight: SSAValue | None, bias: SSAValue | None, eps: float
 ) -> tuple[SSAValue, SSAValue, SSAValue]:
-    shape = shape_of(input.type)
+    shape = extents_of(input.type)
     if len(shape) < 2 or groups <= 0 or shape[1] % groups:
         raise ShapeError(f"{groups} groups of the channels of {list(shape)}", argument="num_groups")
     x = b.working(reshape_to(b, input, [shape[0], groups, shape[1] // groups, *shape[2:]]))
@@ -227,7 +228,7 @@ def _batch_norm(
     eps: float,
 ) -> SSAValue:
     x = b.working(input)
-    shape, element = shape_of(x.type), element_type(x.type)
+    shape, element = extents_of(x.type), element_type(x.type)
     scale = b.rsqrt(b.plus(b.cast(running_var, element), eps))
     centred = b.sub(x, b.place(b.cast(running_mean, element), [1], shape))
     return _affine(b, b.mul(centred, b.place(scale, [1], shape)), weight, bias, [1])

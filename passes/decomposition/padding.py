@@ -14,7 +14,7 @@ from ...dialects.payload import shape_of
 from ...errors import ShapeError
 from .builder import Builder, dims
 from .registry import decomposes
-from .views import shifted
+from .slicing import shifted
 
 Fold = Callable[[Builder, SSAValue, int], SSAValue]
 """Brings positions that may lie outside of `extent` elements onto one of them."""

@@ -8,7 +8,8 @@ from math import prod
 from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.extents import Extent, extents_of, static
+from ...dialects.payload import element_type, is_float
 from ...dialects.tensor import Kind, identity
 from .builder import Builder
 from .registry import decomposes
@@ -24,15 +25,15 @@ def _strided_windows(
     dilation: Sequence[int] = (1,),
 ) -> list[Window]:
     """One window for each entry of the kernel; the declared result says how many positions there are (`ceil_mode`)."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     n = min(len(kernel_size), rank)
     spread = [list(v) * n if len(v) == 1 else list(v) for v in (kernel_size, stride or kernel_size, padding, dilation)]
-    extents, outputs = shape_of(x.type)[rank - n :], b.result_shape[rank - n :]
+    extents, outputs = static(extents_of(x.type)[rank - n :]), static(b.result_shape[rank - n :])
     return [Strided(e, o, *sizes) for e, o, *sizes in zip(extents, outputs, *spread, strict=True)]
 
 
 def _adaptive_windows(b: Builder, x: SSAValue, output_size: Sequence[int]) -> list[Window]:
-    extents = shape_of(x.type)[len(shape_of(x.type)) - len(output_size) :]
+    extents = static(extents_of(x.type)[len(extents_of(x.type)) - len(output_size) :])
     return [Adaptive(extent, outputs) for extent, outputs in zip(extents, output_size, strict=True)]
 
 
@@ -46,12 +47,12 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
 
     Of equal ones the first counts, of NaNs the last.
     """
-    shape = shape_of(x.type)
-    plane = shape[len(shape) - len(windows) :]
+    shape = extents_of(x.type)
+    plane = static(shape[len(shape) - len(windows) :])
     largest = _largest(b, x, windows)
     inner = offsets(b, x, windows)
     seen = sliding(b, x, windows, identity(Kind.MAX, element_type(x.type)))
-    space = shape_of(seen.type)
+    space = extents_of(seen.type)
     index = sliding(b, _flat_index(b, shape, len(plane)), windows, -1)
     there = b.cmp("ge", index, 0)
     hit = b.both(there, b.cmp("eq", seen, b.keep(largest, inner, space)))
@@ -63,11 +64,11 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
     return [largest, first]
 
 
-def _flat_index(b: Builder, shape: Sequence[int], last: int) -> SSAValue:
+def _flat_index(b: Builder, shape: Sequence[Extent], last: int) -> SSAValue:
     """For every element of a tensor of `shape`, its number within the last `last` dimensions."""
     total: SSAValue | None = None
     for d in range(len(shape) - last, len(shape)):
-        term = b.scaled(b.iota(d, shape), prod(shape[d + 1 :]))
+        term = b.scaled(b.iota(d, shape), prod(static(shape[d + 1 :])))
         total = term if total is None else b.add(total, term)
     assert total is not None
     return total
@@ -124,7 +125,7 @@ def avg_pool(
         return _quotient(b, _total(b, x, windows), lambda shape: b.constant(divisor_override, shape, i64))
     # A window that sticks out over the padding on the right is cut off there (`ceil_mode`).
     counted = [_over_padding(w) for w in windows] if count_include_pad else windows
-    return _quotient(b, _total(b, x, windows), lambda shape: _sizes(b, counted, shape))
+    return _quotient(b, _total(b, x, windows), lambda shape: _sizes(b, counted, static(shape)))
 
 
 @decomposes(
@@ -133,7 +134,7 @@ def avg_pool(
 def adaptive_avg_pool(b: Builder, self: SSAValue, output_size: Sequence[int]) -> SSAValue:
     x = b.working(self)
     windows = _adaptive_windows(b, x, output_size)
-    return _quotient(b, _total(b, x, windows), lambda shape: _sizes(b, windows, shape))
+    return _quotient(b, _total(b, x, windows), lambda shape: _sizes(b, windows, static(shape)))
 
 
 def _over_padding(window: Window) -> Window:
@@ -159,7 +160,7 @@ def _sizes(b: Builder, windows: Sequence[Window], shape: Sequence[int]) -> SSAVa
     return count
 
 
-def _quotient(b: Builder, total: SSAValue, count: Callable[[Sequence[int]], SSAValue]) -> SSAValue:
+def _quotient(b: Builder, total: SSAValue, count: Callable[[Sequence[Extent]], SSAValue]) -> SSAValue:
     element = element_type(total.type)
-    divisor = b.cast(count(shape_of(total.type)), element)
+    divisor = b.cast(count(extents_of(total.type)), element)
     return b.div(total, divisor) if element != i1 else total

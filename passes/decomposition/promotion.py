@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.payload import element_type, is_float, scalar_attr, shape_of
+from ...dialects.extents import SymbolAttr, extents_of
+from ...dialects.payload import element_type, is_float, scalar_attr
 from .builder import UINT8, Number, wrapped_number
 
 _INTEGERS: list[Attribute] = [i8, i16, i32, i64]
@@ -43,9 +44,9 @@ def common_element(values: Sequence[SSAValue | Number]) -> Attribute:
     number: Attribute | None = None
     for value in values:
         if not isinstance(value, SSAValue):
-            own = i1 if isinstance(value, bool) else i64 if isinstance(value, int) else f32
+            own = i1 if isinstance(value, bool) else i64 if isinstance(value, int | SymbolAttr) else f32
             number = own if number is None else promote(number, own)
-        elif shape_of(value.type):
+        elif extents_of(value.type):
             ranked = _join(ranked, element_type(value.type))
         else:
             zero = _join(zero, element_type(value.type))
@@ -70,4 +71,6 @@ def _kind(element: Attribute) -> int:
 
 def rounded(value: Number, element: Attribute) -> Number:
     """`value` as it is after conversion to `element`: 0.1 rounded to bf16, for instance."""
+    if isinstance(value, SymbolAttr):
+        return value
     return scalar_attr(value, element).value.data if is_float(element) else wrapped_number(value, element)

@@ -9,35 +9,38 @@ from xdsl.dialects import math
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
 
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.extents import Extent, extents_of
+from ...dialects.payload import element_type, is_float
 from ...errors import ShapeError
+from .algebra import Polynomial
 from .arithmetic import power
-from .builder import Builder, Number, normal_dims, work_type
+from .builder import Builder, normal_dims, work_type
 from .registry import decomposes
-from .views import reshape_to
+from .reshaping import reshape_to
 
 Dims = Sequence[int] | int | None
 
 
 def reduced(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
     """`x` reduced over `over`, which stay as dimensions of size 1 with `keepdim`."""
-    return kept(b, b.reduce(kind, x, over), shape_of(x.type), over, keepdim)
+    return kept(b, b.reduce(kind, x, over), extents_of(x.type), over, keepdim)
 
 
-def kept(b: Builder, x: SSAValue, shape: Sequence[int], over: Sequence[int], keepdim: bool) -> SSAValue:
+def kept(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], keepdim: bool) -> SSAValue:
     """The result `x` of a reduction of a tensor of `shape`, with the reduced dimensions back as size 1 if asked."""
     if not keepdim or not shape:
         return x
     return reshape_to(b, x, [1 if d in over else n for d, n in enumerate(shape)])
 
 
-def count(shape: Sequence[int], over: Sequence[int]) -> int:
-    """How many elements are reduced to one."""
-    return prod(shape[d] for d in over)
+def count(b: Builder, x: SSAValue, over: Sequence[int]) -> Polynomial:
+    """How many elements of `x` are reduced to one."""
+    shape = extents_of(x.type)
+    return b.algebra.product(shape[d] for d in over)
 
 
 def _dims(x: SSAValue, dim: Dims) -> list[int]:
-    return normal_dims(dim, len(shape_of(x.type)))
+    return normal_dims(dim, len(extents_of(x.type)))
 
 
 @decomposes("sum", "sum.dim_IntList")
@@ -63,8 +66,8 @@ def mean(b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, 
 def mean_over(b: Builder, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
     """The mean of floats over some dimensions; NaN over nothing."""
     total = b.reduce("add", x, over)
-    result = b.div(total, b.like(total, float(count(shape_of(x.type), over))))
-    return kept(b, result, shape_of(x.type), over, keepdim)
+    result = b.div(total, b.measured(count(b, x, over), extents_of(total.type), element_type(total.type)))
+    return kept(b, result, extents_of(x.type), over, keepdim)
 
 
 @decomposes("prod", "prod.dim_int")
@@ -87,7 +90,7 @@ def amin(b: Builder, self: SSAValue, dim: Dims, keepdim: bool) -> SSAValue:
 
 def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
     """The largest or smallest element, NaN if there is one; over nothing there is none: ShapeError."""
-    if 0 in [shape_of(x.type)[d] for d in over]:
+    if 0 in [extents_of(x.type)[d] for d in over]:
         raise ShapeError(f"no {kind} over an empty dimension", argument="dim")
     return reduced(b, kind, b.working(x), over, keepdim)
 
@@ -120,7 +123,7 @@ def _extreme_with_position(
 def position(b: Builder, kind: str, self: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
     """Where along its one reduced dimension the extreme is: the first of equal ones, the first NaN if there is one."""
     x = b.working(self)
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     if not over:
         return b.constant(0, (), i64)
     hit = b.cmp("eq", x, b.keep(extreme(b, kind, x, over), over, shape))
@@ -142,7 +145,7 @@ def argmin(b: Builder, self: SSAValue, dim: int | None, keepdim: bool) -> SSAVal
 
 
 def _arg(b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     if dim is not None:
         return position(b, kind, self, _dims(self, dim), keepdim)
     found = position(b, kind, reshape_to(b, self, [prod(shape)]), [0], False)
@@ -164,17 +167,20 @@ def count_nonzero(b: Builder, self: SSAValue, dim: Dims = None) -> SSAValue:
     return b.reduce("add", b.cast(b.truth(self), i64), _dims(self, dim))
 
 
-def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: Number) -> tuple[SSAValue, SSAValue]:
+def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> tuple[SSAValue, SSAValue]:
     """Variance and mean of floats over some dimensions. Two passes: no difference of large squares."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     mean = mean_over(b, x, over)
     centred = b.sub(x, b.keep(mean, over, shape))
     total = b.reduce("add", b.mul(centred, centred), over)
-    n = count(shape, over) - correction
-    return b.div(total, b.like(total, float(n) if n > 0 else 0.0)), mean
+    n = count(b, x, over)
+    if n.number is not None:
+        return b.div(total, b.like(total, float(n.number - correction) if n.number > correction else 0.0)), mean
+    known = b.measured(n, extents_of(total.type), element_type(total.type))
+    return b.div(total, b.maximum(b.plus(known, -float(correction)), b.like(total, 0))), mean
 
 
-def _correction(unbiased: bool | None, correction: Number | None) -> Number:
+def _correction(unbiased: bool | None, correction: float | None) -> float:
     if unbiased is not None:
         return int(unbiased)
     return 1 if correction is None else correction
@@ -186,12 +192,12 @@ def var(
     self: SSAValue,
     unbiased: bool | None = None,
     dim: Dims = None,
-    correction: Number | None = None,
+    correction: float | None = None,
     keepdim: bool = False,
 ) -> SSAValue:
     over = _dims(self, dim)
     found = moments(b, b.working(self), over, _correction(unbiased, correction))[0]
-    return kept(b, found, shape_of(self.type), over, keepdim)
+    return kept(b, found, extents_of(self.type), over, keepdim)
 
 
 @decomposes("std", "std.dim", "std.correction")
@@ -200,21 +206,21 @@ def std(
     self: SSAValue,
     unbiased: bool | None = None,
     dim: Dims = None,
-    correction: Number | None = None,
+    correction: float | None = None,
     keepdim: bool = False,
 ) -> SSAValue:
     return b.sqrt(var(b, self, unbiased, dim, correction, keepdim))
 
 
 @decomposes("var_mean.correction")
-def var_mean(b: Builder, self: SSAValue, dim: Dims, correction: Number | None, keepdim: bool) -> list[SSAValue]:
+def var_mean(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
     over = _dims(self, dim)
     found = moments(b, b.working(self), over, _correction(None, correction))
-    return [kept(b, v, shape_of(self.type), over, keepdim) for v in found]
+    return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]
 
 
 @decomposes("std_mean.correction")
-def std_mean(b: Builder, self: SSAValue, dim: Dims, correction: Number | None, keepdim: bool) -> list[SSAValue]:
+def std_mean(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
     variance, mean = var_mean(b, self, dim, correction, keepdim)
     return [b.sqrt(variance), mean]
 
@@ -223,7 +229,7 @@ def std_mean(b: Builder, self: SSAValue, dim: Dims, correction: Number | None, k
 def norm(
     b: Builder,
     self: SSAValue,
-    p: Number | None,
+    p: float | None,
     dim: Dims = None,
     keepdim: bool = False,
     dtype: Attribute | None = None,
@@ -233,7 +239,7 @@ def norm(
 
 @decomposes("linalg_vector_norm")
 def linalg_vector_norm(
-    b: Builder, self: SSAValue, ord: Number, dim: Dims, keepdim: bool, dtype: Attribute | None
+    b: Builder, self: SSAValue, ord: float, dim: Dims, keepdim: bool, dtype: Attribute | None
 ) -> SSAValue:
     x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
     over = _dims(x, dim)

@@ -10,6 +10,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import tensor
+from ...dialects.extents import fixed
 from ...dialects.payload import element_type, is_float, shape_of
 from .builder import Builder, dims
 from .registry import decomposes
@@ -34,7 +35,7 @@ def _resample(
     x = b.working(self)
     for i, factor in enumerate(factors):
         dim = rank - len(factors) + i
-        extent, outputs = shape_of(x.type)[dim], b.result_shape[dim]
+        extent, outputs = shape_of(x.type)[dim], fixed(b.result_shape[dim])
         place = source(b, b.cast(b.iota(0, [outputs]), compute), extent, outputs, factor)
         x = _sum_of_samples(b, x, dim, outputs, sampler(b, place, extent))
     return x

@@ -19,8 +19,8 @@ from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError, UnsupportedError
 from .builder import Builder, Number, broadcast_shape, dims, normal_dim
 from .registry import decomposes
+from .reshaping import reshape_to
 from .scans import scan
-from .views import reshape_to
 
 _KINDS = {
     "sum": Kind.ADD,

@@ -15,8 +15,8 @@ from ...errors import ShapeError
 from .builder import Builder, Number, broadcast_shape, normal_dim
 from .promotion import promote
 from .registry import decomposes
+from .reshaping import reshape_to
 from .sorting import along, pick
-from .views import reshape_to
 
 
 @decomposes("bucketize.Tensor")

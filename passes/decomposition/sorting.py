@@ -17,7 +17,7 @@ from ...dialects.payload import is_float, shape_of
 from ...errors import ShapeError
 from .builder import Builder, dims, normal_dim
 from .registry import decomposes
-from .views import reshape_to
+from .reshaping import reshape_to
 
 
 def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: int | None = None) -> SSAValue:

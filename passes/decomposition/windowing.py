@@ -13,9 +13,9 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.payload import shape_of
+from ...dialects.extents import extents_of
 from .builder import Builder, Number, dims
-from .views import shifted
+from .slicing import shifted
 
 Bound = tuple[AffineExpr, int, int]
 """`lo <= expression < hi`."""
@@ -121,7 +121,7 @@ def domain_of(bounds: Sequence[Bound], rank: int) -> DomainAttr | None:
 
 def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
     """The windows over the last dimensions of `x`, as (leading..., outputs..., offsets...); `fill` outside of `x`."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     lead, n = len(shape) - len(windows), len(windows)
     space = [*shape[:lead], *(w.outputs for w in windows), *(w.size for w in windows)]
     index = dims(len(space))
@@ -135,5 +135,5 @@ def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) ->
 
 def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
     """The dimensions of `sliding(b, x, windows, ...)` that run inside the windows."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     return list(range(rank, rank + len(windows)))

@@ -77,3 +77,31 @@ func.func @wrong_shape(%x: tensor<4xf32>) -> tensor<5xf32> {
   %0 = torch.relu(self = %x) : (tensor<4xf32>) -> tensor<5xf32>
   func.return %0 : tensor<5xf32>
 }
+
+// -----
+
+// Sizes known at run time: a mean divides by one, a row of scores asks where it is, a part is read from the end.
+// CHECK-LABEL: @some_size
+#n = #payload.symbol<n[1:1001]>
+func.func @some_size(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32> {
+  // CHECK: tensor.reduce add %x over [0] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<4xf32>
+  // CHECK-NEXT: payload.extent #n : tensor<4xi64>
+  // CHECK-NEXT: payload.cast
+  // CHECK-NEXT: arith.divf
+  %0 = torch.mean.dim(self = %x, dim = [0]) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32>
+  // CHECK: tensor.gather %x[affine_map<(d0, d1)[s0] -> (s0, d1)>]
+  %1 = torch.select.int(self = %x, dim = 0, index = -1) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32>
+  // CHECK: tensor.index_map %x[affine_map<(d0, d1, d2) -> (d0, ((d1 * 2) + d2))>] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?x2x2xf32, #payload.extents<#n, 2, 2>>
+  %2 = torch.view(self = %x, size = [#n, 2, 2]) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<?x2x2xf32, #payload.extents<#n, 2, 2>>
+  %3 = torch.add.Tensor(self = %0, other = %1) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %3 : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: aten.chunk: the size n is known only at run time, which is not supported here
+#n = #payload.symbol<n[1:1001]>
+func.func @parts(%x: tensor<?xf32, #payload.extents<#n>>) {
+  %0, %1 = torch.chunk(self = %x, chunks = 2, dim = 0) : (tensor<?xf32, #payload.extents<#n>>) -> (tensor<2xf32>, tensor<2xf32>)
+  func.return
+}

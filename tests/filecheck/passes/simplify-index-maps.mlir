@@ -66,3 +66,18 @@ func.func @main(%x: tensor<4xf32>) -> (tensor<2x4xf32>, tensor<2xf32>) attribute
   %2 = tensor.index_map %x[affine_map<(d0) -> (d0 - 7)>] where <affine_map<(d0) -> (d0 - 7)> in [0:4]> else %zero : tensor<4xf32> -> tensor<2xf32>
   func.return %1, %2 : tensor<2x4xf32>, tensor<2xf32>
 }
+
+// -----
+
+// An index of symbolic extent is below that symbol, and below no other.
+// CHECK-LABEL: @symbols
+#n = #payload.symbol<n[1:6]>
+#m = #payload.symbol<m[1:6]>
+func.func @main(%x: tensor<?xf32, #payload.extents<#n>>, %y: tensor<?xf32, #payload.extents<#m>>) -> (tensor<?xf32, #payload.extents<#n>>, tensor<?xf32, #payload.extents<#n>>) attributes {note = "@symbols"} {
+  %zero = payload.constant 0.0 : f32
+  // CHECK: tensor.index_map %y[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#m]> else %zero
+  // CHECK-NEXT: func.return %x
+  %1 = tensor.index_map %x[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#n]> else %zero : tensor<?xf32, #payload.extents<#n>> -> tensor<?xf32, #payload.extents<#n>>
+  %2 = tensor.index_map %y[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:#m]> else %zero : tensor<?xf32, #payload.extents<#m>> -> tensor<?xf32, #payload.extents<#n>>
+  func.return %1, %2 : tensor<?xf32, #payload.extents<#n>>, tensor<?xf32, #payload.extents<#n>>
+}

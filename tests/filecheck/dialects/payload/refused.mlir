@@ -55,7 +55,7 @@
 
 // -----
 
-// CHECK: the size m is one number, computed from 2 sizes
+// CHECK: the size m is a product, computed from 2 sizes
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = affine_map<()[s0] -> (s0)>[#payload.symbol<n[0:5]>, #payload.symbol<k[0:5]>]>} : () -> ()
 
 // -----

@@ -69,3 +69,27 @@ func.func @no_such_operator(%x: tensor<4xf32>) {
   %0 = torch.frobnicate(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+// CHECK: argument 'size' is a int[], not a tensor
+func.func @size(%x: tensor<4xf32>) {
+  %0 = torch.view(self = %x, size = %x) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: argument 'approximate' is a str, not
+func.func @symbol(%x: tensor<4xf32>) {
+  %0 = torch.gelu(self = %x, approximate = #payload.symbol<n[0:5]>) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: a dimension of tensor<?xf32> has no size: name it in #payload.extents<...>
+func.func @unnamed(%x: tensor<?xf32>) {
+  %0 = torch.relu(self = %x) : (tensor<?xf32>) -> tensor<?xf32>
+  func.return
+}

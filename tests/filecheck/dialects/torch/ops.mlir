@@ -46,3 +46,10 @@ func.func @several_results(%x: tensor<16x64xf32>) {
   %values, %indices = torch.max.dim(self = %x, dim = 1) : (tensor<16x64xf32>) -> (tensor<16xf32>, tensor<16xi64>)
   func.return
 }
+
+// CHECK-LABEL: @some_size
+func.func @some_size(%x: tensor<?x4xf32, #payload.extents<#payload.symbol<n[1:9]>, 4>>) {
+  // CHECK-NEXT: torch.view(self = %x, size = [#n, 2, 2])
+  %0 = torch.view(self = %x, size = [#payload.symbol<n[1:9]>, 2, 2]) : (tensor<?x4xf32, #payload.extents<#payload.symbol<n[1:9]>, 4>>) -> tensor<?x2x2xf32, #payload.extents<#payload.symbol<n[1:9]>, 2, 2>>
+  func.return
+}
