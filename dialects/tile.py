@@ -51,6 +51,7 @@ from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 from .tile_kernel import KernelOp, LaunchOp
+from .tile_roles import ROLE_OPS, RingType
 
 NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
@@ -366,6 +367,7 @@ Tile = Dialect(
         StageAsyncOp,
         CommitOp,
         AwaitOp,
+        *ROLE_OPS,
     ],
-    [ScheduleAttr, LayoutAttr, SharedAttr],
+    [ScheduleAttr, LayoutAttr, SharedAttr, RingType],
 )

@@ -29,9 +29,20 @@ from xdsl.ir import Operation, SSAValue
 from ...dialects import tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.sizes import Sizes
+from ...dialects.tile_roles import (
+    PutOp,
+    ReleaseOp,
+    RingOp,
+    RingType,
+    RolesOp,
+    StageBoxOp,
+    TakeOp,
+    tiles_of,
+)
 from ...errors import ExecutionError
 from .access import coordinates, evaluate, inside
 from .domains import Array, TypedDomain, reduce_value
+from .rings import Rings
 
 MAX_ELEMENTS = 1 << 24
 """Elements of the largest value; a grid of more blocks than fit is run in pieces."""
@@ -72,6 +83,7 @@ class TileFunctions(InterpreterFunctions):
         self.domain = domain
         self.sizes = sizes or Sizes()
         self.active = np.ones(1, np.bool_)
+        self.rings = Rings()
 
     @impl(tile.LaunchOp)
     def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
@@ -107,7 +119,9 @@ class TileFunctions(InterpreterFunctions):
             numbers = np.arange(first, min(first + step, blocks))
             ids = np.unravel_index(numbers, grid) if grid else ()
             self.active = np.ones(len(numbers), np.bool_)
+            self.rings = Rings()
             interpreter.run_ssacfg_region(kernel.body, (*buffers, *(i.astype(np.int64) for i in ids)), "kernel")
+            self.rings.check_empty()
 
     def _space(self, op: Operation, tile_of: SSAValue, symbols: Sequence[SSAValue], values: Sequence[Array]):
         """The tile's indices and the symbols' values, all of the shape [blocks, *tile]."""
@@ -147,6 +161,48 @@ class TileFunctions(InterpreterFunctions):
         places = coordinates(op.map.data, args[0].shape, dims, symbols, mask)
         values = _ranked(args[0][places] if places else args[0], 1 + len(dims))
         return (np.where(mask, values, np.where(copied, zero, nothing)),)
+
+    @impl(StageBoxOp)
+    def stage_box(self, interpreter: Interpreter, op: StageBoxOp, args: PythonValues) -> PythonValues:
+        source, zero = args[0], self.domain.constant(0, element_type(op.result.type))
+        dims, symbols, active = self._space(op, op.result, op.symbols, args[1:])
+        at = [evaluate(e, dims, symbols) for e in op.map.data.results]
+        mask = active & np.ones((1,) * (1 + len(dims)), np.bool_)
+        for coordinate, extent in zip(at, source.shape, strict=True):
+            mask = mask & (coordinate >= 0) & (coordinate < extent)
+        if 0 in source.shape:
+            return (np.where(mask, zero, zero),)
+        places = coordinates(op.map.data, source.shape, dims, symbols, mask)
+        return (np.where(mask, _ranked(source[places], 1 + len(dims)), zero),)
+
+    @impl(RingOp)
+    def ring(self, interpreter: Interpreter, op: RingOp, args: PythonValues) -> PythonValues:
+        assert isinstance(op.result.type, RingType)
+        return (self.rings.create(op.result.type.slots.data, len(self.active)),)
+
+    @impl(PutOp)
+    def put(self, interpreter: Interpreter, op: PutOp, args: PythonValues) -> PythonValues:
+        tiles = (
+            np.broadcast_to(a, (len(self.active), *shape_of(t.type))) for a, t in zip(args[1:], op.tiles, strict=True)
+        )
+        self.rings.put(args[0], tuple(tiles), self.active)
+        return ()
+
+    @impl(TakeOp)
+    def take(self, interpreter: Interpreter, op: TakeOp, args: PythonValues) -> PythonValues:
+        return self.rings.take(args[0], self.active)
+
+    @impl(ReleaseOp)
+    def release(self, interpreter: Interpreter, op: ReleaseOp, args: PythonValues) -> PythonValues:
+        nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
+        self.rings.release(args[0], self.active, nothing)
+        return ()
+
+    @impl(RolesOp)
+    def roles(self, interpreter: Interpreter, op: RolesOp, args: PythonValues) -> PythonValues:
+        for role in (op.producer, op.consumer):
+            interpreter.run_ssacfg_region(role, (), "role")
+        return ()
 
     @impl(tile.CommitOp)
     def commit(self, interpreter: Interpreter, op: tile.CommitOp, args: PythonValues) -> PythonValues:

@@ -1,0 +1,86 @@
+// RUN: %diagnostics
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+// CHECK: a ring has at least one slot, not 0
+%r = "test.op"() : () -> (!tile.ring<0 of tensor<2x4xbf16, #a>>)
+
+// -----
+
+// CHECK: a ring holds tiles in shared memory
+%r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16>>)
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%x = "test.op"() : () -> (memref<4x4xbf16>)
+// CHECK: tile.stage_box: a dimension of a box runs along one dimension of the buffer, in steps of one
+%b = tile.stage_box %x[affine_map<(d0, d1) -> (d0, d1 * 2)>]() : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%x = "test.op"() : () -> (memref<4x4xbf16>)
+// CHECK: tile.stage_box: a dimension of a box runs along one dimension of the buffer, in steps of one
+%b = tile.stage_box %x[affine_map<(d0, d1) -> (d0 floordiv 2, d1)>]() : memref<4x4xbf16> -> tensor<2x4xbf16, #a>
+
+// -----
+
+%x = "test.op"() : () -> (memref<4x4xbf16>)
+// CHECK: tile.stage_box: stages into shared memory, not as tensor<2x4xbf16>
+%b = tile.stage_box %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<4x4xbf16> -> tensor<2x4xbf16>
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%x = "test.op"() : () -> (memref<4x4xf16>)
+// CHECK: tile.stage_box: buffer and tile have one element type
+%b = tile.stage_box %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<4x4xf16> -> tensor<2x4xbf16, #a>
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%r, %t = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xbf16, #a>)
+// CHECK: tile.put: puts boxes on their way, each started by a tile.stage_box
+tile.put %r, %t : !tile.ring<2 of tensor<2x4xbf16, #a>>
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%r, %t = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xf16, #a>)
+// CHECK: tile.put: puts other tiles than those of !tile.ring<2 of tensor<2x4xbf16
+"tile.put"(%r, %t) : (!tile.ring<2 of tensor<2x4xbf16, #a>>, tensor<2x4xf16, #a>) -> ()
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>)
+// CHECK: tile.take: takes other tiles than those of !tile.ring<2 of tensor<2x4xbf16
+%t = "tile.take"(%r) : (!tile.ring<2 of tensor<2x4xbf16, #a>>) -> tensor<2x4xf16, #a>
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%r = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>)
+// CHECK: tile.roles: a role that takes, which is what the other one does
+tile.roles {
+} producer warps 4 {
+  tile.release %r : !tile.ring<2 of tensor<2x4xbf16, #a>>
+}
+
+// -----
+
+#a = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%r, %x = "test.op"() : () -> (!tile.ring<2 of tensor<2x4xbf16, #a>>, memref<2x4xbf16>)
+// CHECK: tile.roles: a role that puts, which is what the other one does
+tile.roles {
+  %b = tile.stage_box %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<2x4xbf16> -> tensor<2x4xbf16, #a>
+  tile.put %r, %b : !tile.ring<2 of tensor<2x4xbf16, #a>>
+} producer warps 4 {
+}
+
+// -----
+
+// CHECK: tile.roles: 4 warps with 1 numbers of registers
+tile.roles {
+} producer warps 4 registers [40] {
+}
