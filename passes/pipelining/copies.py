@@ -77,7 +77,7 @@ def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:
         return "its elements are gathered"
     if any(s is not counter and _is_inside(s, loop) for s in load.symbols):
         return "where it is loaded from is computed inside of the loop"
-    if load.fill is not None and not _is_zero(load.fill):
+    if load.fill is not None and not is_zero(load.fill):
         return "its padding is not zero"
     return None
 
@@ -86,7 +86,7 @@ def _is_inside(value: SSAValue, loop: scf.ForOp) -> bool:
     return loop.is_ancestor(value.owner)
 
 
-def _is_zero(value: SSAValue) -> bool:
+def is_zero(value: SSAValue) -> bool:
     op = value.owner
     if isinstance(op, payload.ConstantOp):
         number = op.scalar

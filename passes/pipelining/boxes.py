@@ -1,0 +1,141 @@
+"""Which staged tiles can come as boxes by the tensor memory accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+
+from ...dialects import payload, tile
+from ...dialects.kernel_tma import BOX_EXTENT
+from ...dialects.payload import shape_of
+from ...dialects.tile_roles import StageBoxOp, box_dimensions
+from ...dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of
+from ..index_simplify import Form, Simplifier, dim, symbol
+from ..tile_layouts import attr_of, layout_in_shared
+from ..tile_to_kernel.accesses import element_bytes, memory_type
+from ..tile_to_kernel.places import range_of_value
+from .copies import is_zero
+
+MOST_RANKS = 5
+"""Dimensions of a buffer that boxes can be cut from."""
+
+PITCH = 16
+"""Bytes of which every row of such a buffer starts at a multiple."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A staged tile that is exactly a load of a box, and how it lies in shared memory."""
+
+    stage: tile.StageOp
+    load: tile.LoadOp
+    boxes: Boxes
+
+    @property
+    def type(self) -> Attribute:
+        """The type of the tile in shared memory."""
+        shape = shape_of(self.stage.result.type)
+        layout = self.boxes.layout(shape, element_bytes(self.stage.result.type))
+        return tile.tile_type(memory_type(self.load.source).element_type, shape, attr_of(layout))
+
+    def make(self, symbols: Sequence[SSAValue]) -> StageBoxOp:
+        """The start of the box, at `symbols`."""
+        op = StageBoxOp(self.load.source, self.load.map.data, symbols, self.type)
+        op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
+        return op
+
+
+def find_box(stage: tile.StageOp) -> Box | str:
+    """How `stage` is a box, or why it is none."""
+    value = stage.source
+    while isinstance(value.owner, tile.ConvertLayoutOp):
+        value = value.owner.source
+    load = value.owner
+    if not isinstance(load, tile.LoadOp):
+        return "the tile is computed from what was loaded, so it has to pass through registers"
+    why = _not_a_box(load)
+    if why is not None:
+        return why
+    boxes = _boxes_for(stage, load)
+    return boxes if isinstance(boxes, str) else Box(stage, load, boxes)
+
+
+def _not_a_box(load: tile.LoadOp) -> str | None:
+    dimensions = box_dimensions(load.map.data)
+    if dimensions is None or len(dimensions) != 2:
+        return "the tile is no box of its buffer"
+    if any(s.type != IndexType() for s in load.symbols):
+        return "its elements are gathered"
+    if not all(is_index(s) for s in load.symbols):
+        return "where it is loaded from depends on what was loaded"
+    extents, size = memory_type(load.source).get_shape(), element_bytes(load.result.type)
+    if len(extents) > MOST_RANKS or min(extents) < 1:
+        return f"a buffer of {len(extents)} dimensions, or of a size known only at run time"
+    if any(prod(extents[d:]) * size % PITCH for d in range(1, len(extents))):
+        return f"the rows of its buffer do not start at multiples of {PITCH} bytes"
+    if len(extents) - 1 not in dimensions:
+        return "its rows are not contiguous in memory"
+    if load.fill is not None and not is_zero(load.fill):
+        return "its padding is not zero"
+    if not _ends_with_buffer(load, extents):
+        return "it is masked otherwise than by the end of its buffer"
+    return None
+
+
+def _ends_with_buffer(load: tile.LoadOp, extents: Sequence[int]) -> bool:
+    """Whether the domain of a load says no more than that its coordinates are inside of the buffer."""
+    if load.domain is None:
+        return True
+    shape = shape_of(load.result.type)
+    simplifier = Simplifier(shape, [range_of_value(s) for s in load.symbols])
+    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(load.symbols))]
+
+    def read(expr: object) -> Form:
+        return simplifier.read(expr, dims, symbols)  # pyright: ignore[reportArgumentType]
+
+    coordinates = {read(e): n for e, n in zip(load.map.data.results, extents, strict=True)}
+    for expr, (lower, upper) in zip(load.domain.affine.results, load.domain.bounds, strict=True):
+        form = read(expr)
+        if coordinates.get(form) != upper or lower != 0:
+            return False
+    return True
+
+
+def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
+    """How the tile lies in shared memory: as it does, if in boxes with rows along what is contiguous in memory; in such
+    boxes, if those who read it read any layout."""
+    dimensions = box_dimensions(load.map.data)
+    assert dimensions is not None
+    extents, size = memory_type(load.source).get_shape(), element_bytes(load.result.type)
+    fast, shape = dimensions.index(len(extents) - 1), shape_of(stage.result.type)
+    if shape[1 - fast] > BOX_EXTENT:
+        return f"a box of {shape[1 - fast]} rows; it has at most {BOX_EXTENT}"
+    if dimensions[1 - fast] > dimensions[fast]:
+        return "its rows are not contiguous in memory"
+    users: list[Operation] = [use.operation for use in stage.result.uses]
+    if any(not isinstance(u, tile.DotOp) for u in users):
+        return "it is read by other than products"
+    fixed = any(isinstance(u, tile.DotOp) and u.atom is not None and u.atom.data == "wgmma" for u in users)
+    boxes = boxes_of(layout_in_shared(stage.result), size) if fixed else boxes_along(shape, fast, size)
+    if boxes is None or boxes.fast != fast:
+        return "it lies the other way round in shared memory than in global memory, or is too small for a box"
+    return boxes
+
+
+def is_index(value: SSAValue) -> bool:
+    """Whether `value` is computed from block numbers, loop counters and constants alone."""
+    if isinstance(value, BlockArgument):
+        parent = value.owner.parent_op()
+        return isinstance(value.type, IndexType) and (
+            isinstance(parent, tile.KernelOp) or (isinstance(parent, scf.ForOp) and value.index == 0)
+        )
+    op = value.owner
+    assert not isinstance(op, Block)
+    scalar = isinstance(value.type, IndexType | IntegerType)
+    pure = payload.is_payload(op) or isinstance(op, tile.AffineOp)
+    return scalar and pure and all(is_index(o) for o in op.operands)

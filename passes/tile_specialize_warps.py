@@ -1,0 +1,218 @@
+"""Giving the loading of operands to warps of their own: `tile-specialize-warps`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.transforms.dead_code_elimination import dce
+
+from ..dialects import tile
+from ..dialects.kernel_ranges import constant_index
+from ..dialects.kernel_roles import REGISTERS, WARPGROUP
+from ..dialects.locations import copy_location
+from ..dialects.schedule import ScheduleAttr
+from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RingType, RolesOp, TakeOp
+from .pipelining.boxes import Box, find_box, is_index
+from .remarks import emit_remark
+
+PRODUCER_REGISTERS = 40
+"""Registers of a thread that starts copies: enough for a few indices."""
+
+MOST_REGISTERS = 240
+"""Registers of any other thread: as many as the hardware hands out."""
+
+
+@dataclass(frozen=True)
+class TileSpecializeWarpsPass(ModulePass):
+    """Let warps of their own load what the others compute on.
+
+    What: in a kernel whose schedule says `copy = tma, stages = S`, staged tiles that are boxes of their buffers come
+    through rings. The kernel's program becomes the consumer, which takes the boxes of a block of operations in front of
+    their first use and gives the slot back behind the last one. A copy of its loops and indices, without everything
+    else, becomes the producer: one thread, which starts the boxes and puts them. Tiles that one operation uses first
+    share a ring, of S slots inside of a loop, of one elsewhere. With two warpgroups or more the producer gives
+    registers to the consumer. What is computed on, gathered or masked in its own way is staged by the consumer as
+    before.
+    Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
+    how far ahead it runs is decided by the free slots alone, not by a program written into the loop.
+    Why here: instead of `tile-pipeline-loads`, at the same place and for the same reasons.
+
+    ```mlir
+    %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
+      %x = tile.load %X[...](%i, %k) : ... -> tensor<128x64xbf16, #l>
+      %t = tile.stage %x : ... -> tensor<128x64xbf16, #s>
+      %n = tile.dot %t, ...
+    ```
+    becomes
+    ```mlir
+    %r = tile.ring : !tile.ring<4 of tensor<128x64xbf16, #s>>
+    tile.roles {
+      %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
+        %t = tile.take %r : ...
+        %n = tile.dot %t, ...
+        tile.release %r : ...
+    } producer warps 4 registers [232, 40] {
+      scf.for %k = %c0 to %c8 step %c1 {
+        %x = tile.stage_box %X[...](%i, %k) : ... -> tensor<128x64xbf16, #s>
+        tile.put %r, %x : ...
+    ```
+    """
+
+    name = "tile-specialize-warps"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            schedule = kernel.attributes.get("schedule")
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
+                specialize(kernel, schedule.stages.data)
+        dce(op)
+
+
+@dataclass
+class Queue:
+    """The boxes that a block of operations uses first in one operation, and their ring."""
+
+    block: Block
+    first: Operation
+    boxes: list[Box]
+    ring: SSAValue
+
+
+def specialize(kernel: tile.KernelOp, stages: int) -> None:
+    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load."""
+    found: list[Box] = []
+    for op in kernel.body.walk():
+        if isinstance(op, tile.StageOp):
+            box = find_box(op)
+            why = box if isinstance(box, str) else _unreachable(op, kernel)
+            if why is not None:
+                emit_remark(op, TileSpecializeWarpsPass.name, why)
+            elif isinstance(box, Box):
+                found.append(box)
+    if not found:
+        return
+    queues = _queues(kernel, found, stages)
+    program = Region(Block())
+    entry = kernel.body.block
+    for op in [o for o in entry.ops if not isinstance(o, RingOp)]:
+        op.detach()
+        program.block.add_op(op)
+    producer = Region(Block())
+    _produce(program.block, producer.block, {}, queues)
+    for queue in queues:
+        _consume(queue)
+    consumers = kernel.warps.data
+    registers = ()
+    if consumers >= 2 * WARPGROUP:
+        left = (REGISTERS - 32 * WARPGROUP * PRODUCER_REGISTERS) // (32 * consumers) // 8 * 8
+        registers = (min(left, MOST_REGISTERS), PRODUCER_REGISTERS)
+    roles = RolesOp(program, producer, WARPGROUP, registers)
+    roles.location = kernel.location
+    entry.add_op(roles)
+
+
+def _unreachable(stage: tile.StageOp, kernel: tile.KernelOp) -> str | None:
+    """Why the producer can't get to where `stage` is: what lies around it is no loop over indices alone."""
+    around = stage.parent_op()
+    while around is not kernel:
+        if not isinstance(around, scf.ForOp) or not all(is_index(v) for v in (around.lb, around.ub, around.step)):
+            return "it is inside of something other than loops whose bounds are indices"
+        around = around.parent_op()
+    return None
+
+
+def _queues(kernel: tile.KernelOp, found: list[Box], stages: int) -> list[Queue]:
+    """Group the boxes by where they are used first, and give each group a ring in front of the program."""
+    groups: dict[tuple[Block, Operation], list[Box]] = {}
+    for box in found:
+        block = box.stage.parent
+        assert block is not None
+        first = min(_users(block, box), key=lambda op: _position(block, op))
+        groups.setdefault((block, first), []).append(box)
+    queues: list[Queue] = []
+    head = kernel.body.block.first_op
+    assert head is not None
+    for (block, first), boxes in groups.items():
+        slots = min(stages, _trips(block.parent_op()))
+        ring = RingOp(RingType.get(slots, [b.type for b in boxes]))
+        ring.result.name_hint = "ring"
+        copy_location(first, (ring,))
+        kernel.body.block.insert_op_before(ring, head)
+        queues.append(Queue(block, first, boxes, ring.result))
+    return queues
+
+
+def _trips(around: Operation | None) -> int:
+    """At most how many iterations a loop has; one outside of loops."""
+    if not isinstance(around, scf.ForOp):
+        return 1
+    lb, ub, step = constant_index(around.lb), constant_index(around.ub), constant_index(around.step)
+    if lb is None or ub is None or not step:
+        return 1 << 30
+    return max(1, -((lb - ub) // step))
+
+
+def _users(block: Block, box: Box) -> list[Operation]:
+    """The operations of `block` that use the tile of `box`, or have inside of them who does."""
+    found: list[Operation] = []
+    for use in box.stage.result.uses:
+        op = use.operation
+        while op.parent is not block:
+            parent = op.parent_op()
+            assert parent is not None
+            op = parent
+        found.append(op)
+    return found
+
+
+def _position(block: Block, op: Operation) -> int:
+    return block.get_operation_index(op)
+
+
+def _consume(queue: Queue) -> None:
+    """Take the boxes in front of their first use, and give them back behind the last."""
+    block = queue.block
+    last = max((u for b in queue.boxes for u in _users(block, b)), key=lambda op: _position(block, op))
+    take, release = TakeOp(queue.ring), ReleaseOp(queue.ring)
+    copy_location(queue.first, (take,))
+    copy_location(last, (release,))
+    block.insert_op_before(take, queue.first)
+    block.insert_op_after(release, last)
+    for box, tile_in in zip(queue.boxes, take.res, strict=True):
+        tile_in.name_hint = box.stage.result.name_hint
+        box.stage.result.replace_all_uses_with(tile_in)
+        assert box.stage.parent is not None
+        box.stage.parent.erase_op(box.stage)
+
+
+def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], queues: list[Queue]) -> None:
+    """Append to `target` what of `source` a producer does; `values` are what index values of `source` are there."""
+    here = {q.first: q for q in queues if q.block is source}
+    for op in source.ops:
+        if op in here:
+            _put(here[op], target, values)
+        if isinstance(op, scf.ForOp) and any(op.is_ancestor(q.first) for q in queues if q.block is not source):
+            body = Block(arg_types=[op.body.block.args[0].type])
+            body.args[0].name_hint = op.body.block.args[0].name_hint
+            bounds = (values.get(v, v) for v in (op.lb, op.ub, op.step))
+            loop = scf.ForOp(*bounds, [], body)
+            _produce(op.body.block, body, {**values, op.body.block.args[0]: body.args[0]}, queues)
+            body.add_op(scf.YieldOp())
+            copy_location(op, (loop,))
+            target.add_op(loop)
+        elif op.results and not op.regions and all(is_index(r) for r in op.results):
+            copy = op.clone(values)
+            target.add_op(copy)
+            values.update(zip(op.results, copy.results, strict=True))
+
+
+def _put(queue: Queue, target: Block, values: dict[SSAValue, SSAValue]) -> None:
+    made = [b.make([values.get(s, s) for s in b.load.symbols]) for b in queue.boxes]
+    put = PutOp(queue.ring, [m.result for m in made])
+    copy_location(queue.first, (*made, put))
+    target.add_ops([*made, put])
