@@ -14,11 +14,12 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import kernel, payload, tile
-from ..dialects.linear_layout import LANE_BITS, Linear, log2
+from ..dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ..dialects.locations import location_text
+from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
-from .tile_to_kernel import accesses, rings, shared
+from .tile_to_kernel import accesses, queues, rings, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
@@ -85,6 +86,9 @@ class _Kernel:
             new.name_hint = old.name_hint
             self.values[old] = new
         self.rings = rings.Rings(op)
+        self.queues: dict[SSAValue, queues.Queue] = {}
+        self.maps = queues.Maps(self.out)
+        self.producers = 0
         self._layouts: dict[Attribute, Linear] = {}
 
     def lower(self) -> kernel.FuncOp:
@@ -102,7 +106,7 @@ class _Kernel:
         self.lower_block(self.op.body.block)
         symbolic = any(not isinstance(n, int) for n in self.grid)
         grid = [n for n in self.grid if n != 1] if symbolic else count
-        new = kernel.FuncOp(self.op.sym_name.data, grid, self.warps, Region(self.out.entry))
+        new = kernel.FuncOp(self.op.sym_name.data, grid, self.warps + self.producers, Region(self.out.entry))
         new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new
@@ -274,14 +278,18 @@ class _Kernel:
     def lower_for(self, op: scf.ForOp) -> None:
         pipelines = rings.Carried.of(self.rings.pipelines.get(op, []))
         kept = pipelines.kept(len(op.iter_args))
+        cursors = queues.Cursors.of(op, self.queues)
         starts = [self.of(op.iter_args[i]) for i in kept] + pipelines.entry(self.out)
+        cursor = len(starts)
+        starts += cursors.values(self.out)
         lb, ub, step = self.of(op.lb), self.of(op.ub), self.of(op.step)
         body = Block(arg_types=[IndexType(), *(s.type for s in starts)])
         counter, *carried = op.body.block.args
         self.define(counter, body.args[0])
         for i, new in zip(kept, body.args[1:], strict=False):
             self.define(carried[i], new)
-        pipelines.enter(carried, self.values, body.args[1 + len(kept) :])
+        pipelines.enter(carried, self.values, body.args[1 + len(kept) : 1 + cursor])
+        cursors.set(body.args[1 + cursor :])
         loop = scf.ForOp(lb, ub, step, starts, body)
         loop.attributes.update(op.attributes)
         with self.out.inside(body):
@@ -290,14 +298,53 @@ class _Kernel:
             assert isinstance(last, scf.YieldOp)
             self.out.location = last.location
             free = (self.out.value(v) for v in pipelines.freed(carried, self.values))
-            self.out.add_op(scf.YieldOp(*(self.of(last.operands[i]) for i in kept), *free))
+            yielded = [*(self.of(last.operands[i]) for i in kept), *free, *cursors.values(self.out)]
+            self.out.add_op(scf.YieldOp(*yielded))
         self.out.location = op.location
         self.out.add_op(loop)
         for i, new in zip(kept, loop.results, strict=False):
             self.define(op.results[i], new)
+        cursors.set(loop.results[cursor:])
         pipelines.follow(op.results, self.values)
         if op in self.rings.pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
             self.out.add_op(kernel.AsyncWaitOp(0))
+
+    def lower_ring(self, op: RingOp) -> None:
+        self.queues[op.result] = queues.make_queue(self.out, op.result)
+
+    def lower_put(self, op: PutOp) -> None:
+        queues.put(self.out, op, self.queues[op.ring], self.maps, self.values)
+
+    def lower_take(self, op: TakeOp) -> None:
+        self.values.update(zip(op.res, queues.take(self.out, op, self.queues[op.ring]), strict=True))
+
+    def lower_release(self, op: ReleaseOp) -> None:
+        queues.release(self.out, op, self.queues[op.ring])
+
+    def lower_box(self, op: StageBoxOp) -> None:
+        """`tile.put` starts it: it needs to know the slot."""
+
+    def lower_roles(self, op: RolesOp) -> None:
+        """The consumer's warps come first, so who a thread is stays as it was; of the producer one thread works."""
+        out, found = self.out, list(self.queues.values())
+        queues.set_up(out, found, self.warps)
+        consumer, producer, elected = Block(arg_types=[IndexType()]), Block(arg_types=[IndexType()]), Block()
+        for block in (consumer, producer):
+            block.args[0].name_hint = "w"
+        with out.inside(consumer):
+            self.lower_block(op.consumer.block)
+        for queue in found:
+            queue.slot = queue.phase = 0
+        with out.inside(producer):
+            first = out.emit(payload.CmpOp("eq", out.id("thread"), out.value(LANES * self.warps)), "elected")
+            with out.inside(elected):
+                self.lower_block(op.producer.block)
+                out.add_op(scf.YieldOp())
+            out.add_op(scf.IfOp(first, [], Region(elected)))
+        self.producers = op.warps.data
+        out.location = op.location
+        programs, warps = [Region(consumer), Region(producer)], [self.warps, self.producers]
+        out.add_op(kernel.RolesOp(["consumer", "producer"], warps, programs, op.budgets))
 
 
 _LOWERINGS: dict[type[Operation], Lowering] = {
@@ -313,4 +360,10 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.CommitOp: _Kernel.lower_commit,
     tile.AwaitOp: _Kernel.lower_await,
     scf.ForOp: _Kernel.lower_for,
+    RingOp: _Kernel.lower_ring,
+    StageBoxOp: _Kernel.lower_box,
+    PutOp: _Kernel.lower_put,
+    TakeOp: _Kernel.lower_take,
+    ReleaseOp: _Kernel.lower_release,
+    RolesOp: _Kernel.lower_roles,
 }

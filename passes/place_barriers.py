@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects.kernel import (
@@ -18,10 +18,14 @@ from ..dialects.kernel import (
     CopyAsyncOp,
     FenceAsyncOp,
     FuncOp,
+    GroupBarrierOp,
+    RolesOp,
+    TmaLoadOp,
     WgmmaFenceOp,
     WgmmaOp,
 )
 from ..dialects.kernel_ranges import constant_index
+from ..dialects.kernel_roles import role_of
 from ..dialects.locations import copy_location, location_text
 from ..errors import CompileError
 from .remarks import emit_remark
@@ -79,7 +83,8 @@ class PlaceBarriersPass(ModulePass):
     that only reads shared memory waits once, in front of it. An asynchronous copy is a write in the place where its
     thread has waited for it; to meet it earlier is an error, which no barrier could mend. Slots of a ring are apart
     where a loop only lets them change places. In front of a product of warpgroups that reads what threads stored, each
-    thread also orders its stores before asynchronous readers (`kernel.fence_async`).
+    thread also orders its stores before asynchronous readers (`kernel.fence_async`). Inside of a role it is the role's
+    warps that wait; what boxes are loaded into is left to mbarriers.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 
@@ -114,12 +119,15 @@ class _Placement:
         self.accesses = 0
         self.before: dict[Operation, None] = {}
         self.fences: dict[Operation, None] = {}
+        self.boxes = {o.shared for o in func.body.walk() if isinstance(o, TmaLoadOp)}
         self.multiplied = [a for o in func.body.walk() if isinstance(o, WgmmaOp) for a in accesses_of(o)]
 
     def insert(self) -> None:
         """Insert the barriers."""
         for op in self.before:
-            made = [*([FenceAsyncOp()] if op in self.fences else []), BarrierOp()]
+            found = role_of(op)
+            barrier = BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].role_warps[found[1]])
+            made = [*([FenceAsyncOp()] if op in self.fences else []), barrier]
             copy_location(op, made)
             while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
                 op = op.prev_op
@@ -129,8 +137,10 @@ class _Placement:
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
         for op in block.ops:
-            if isinstance(op, BarrierOp):
+            if isinstance(op, BarrierOp) or _of_whole_role(op):
                 state = replace(state, pending={})
+            elif isinstance(op, RolesOp):
+                state = self._roles(op, state)
             elif isinstance(op, AsyncCommitOp):
                 state = replace(state, flying={a: min(age + 1, OLDEST) for a, age in state.flying.items()})
             elif isinstance(op, AsyncWaitOp):
@@ -139,9 +149,30 @@ class _Placement:
                 state = self._loop(op, state)
             elif op.regions:
                 state = self._conditional(op, state)
-            elif found := accesses_of(op):
+            elif found := self._accesses(op):
                 state = self._meet(op, found, state)
         return state
+
+    def _accesses(self, op: Operation) -> list[Access]:
+        """The accesses that barriers order: all but those to what boxes are loaded into, which mbarriers order."""
+        return [a for a in accesses_of(op) if a.buffer not in self.boxes]
+
+    def _roles(self, op: RolesOp, state: State) -> State:
+        """Warps of one role wait for each other; different roles share nothing but what mbarriers order."""
+        if state.pending:
+            self.before[op] = None
+        used: dict[SSAValue, int] = {}
+        for number, program in enumerate(op.programs):
+            for inner in program.walk():
+                for access in self._accesses(inner):
+                    if used.setdefault(access.buffer, number) != number:
+                        raise CompileError(
+                            "two roles share a buffer that no mbarrier orders",
+                            operator=inner.name,
+                            location=location_text(inner),
+                        )
+            self.block(program.block, State({}, {}, state.unfenced))
+        return State()
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
         self.accesses += len(accesses)
@@ -171,6 +202,10 @@ class _Placement:
         """Which of `writes` may be to operands of products of warpgroups, in whatever slot."""
         return {a: None for a in writes if any(a.shares_memory(m) for m in self.multiplied)}
 
+    def _accesses_inside(self, op: Operation) -> Iterator[Access]:
+        for inner in op.walk():
+            yield from self._accesses(inner)
+
     def _arrived(self, op: AsyncWaitOp, state: State) -> State:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
         here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
@@ -178,7 +213,7 @@ class _Placement:
         return State({**state.pending, **here}, flying, {**state.unfenced, **self._multiplied(here)})
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
-        inside = list(_accesses_inside(op))
+        inside = list(self._accesses_inside(op))
         synchronises = any(isinstance(o, BarrierOp | AsyncWaitOp) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
@@ -198,7 +233,7 @@ class _Placement:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
         if any(isinstance(o, AsyncCommitOp | AsyncWaitOp | CopyAsyncOp) for o in op.walk()):
             raise CompileError("asynchronous copies under a condition", operator=op.name, location=location_text(op))
-        inside = list(_accesses_inside(op))
+        inside = list(self._accesses_inside(op))
         for number, a in enumerate(inside):
             if any(a.conflicts(b) for b in inside[:number]):
                 raise CompileError(
@@ -209,9 +244,11 @@ class _Placement:
         return self._meet(op, inside, state)
 
 
-def _accesses_inside(op: Operation) -> Iterator[Access]:
-    for inner in op.walk():
-        yield from accesses_of(inner)
+def _of_whole_role(op: Operation) -> bool:
+    """Whether `op` lets all warps of its role wait for each other."""
+    if not isinstance(op, GroupBarrierOp) or (found := role_of(op)) is None:
+        return False
+    return found[0].role_warps[found[1]] == op.warps.data
 
 
 def _runs(op: scf.ForOp) -> bool:

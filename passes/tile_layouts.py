@@ -26,6 +26,13 @@ def shared_of(t: Attribute) -> Shared | None:
     return Shared(shape_of(t), bases_of(e.offset)) if isinstance(e, SharedAttr) else None
 
 
+def shared_of_type(t: Attribute) -> Shared:
+    """The shared layout of a type that is known to have one."""
+    found = shared_of(t)
+    assert found is not None
+    return found
+
+
 def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
     """The attribute of a layout."""
     if isinstance(layout, Shared):

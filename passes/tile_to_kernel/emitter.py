@@ -90,6 +90,12 @@ class Emitter:
         op.result.name_hint = hint
         return self._at_head(op, op)
 
+    def at_head(self, op: Operation, hint: str) -> SSAValue:
+        """The result of `op`, which depends on nothing but arguments of the kernel, at the head of the kernel."""
+        op.location = self.location
+        op.results[0].name_hint = hint
+        return self._at_head(op, op)
+
     def value(self, index: Index) -> SSAValue:
         """The index as a value of type `index`."""
         if isinstance(index, SSAValue):
