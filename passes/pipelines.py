@@ -25,7 +25,8 @@ PIPELINES = {
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,"
-    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,tile-pipeline-loads,check-border{level=tile}",
+    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
+    "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
     "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
     "share-launches,dce,inline-calls,check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",

@@ -132,7 +132,7 @@ def _queues(kernel: tile.KernelOp, found: list[Box], stages: int) -> list[Queue]
     for box in found:
         block = box.stage.parent
         assert block is not None
-        first = min(_users(block, box), key=lambda op: _position(block, op))
+        first = min(_users(block, box), key=block.get_operation_index)
         groups.setdefault((block, first), []).append(box)
     queues: list[Queue] = []
     head = kernel.body.block.first_op
@@ -170,14 +170,10 @@ def _users(block: Block, box: Box) -> list[Operation]:
     return found
 
 
-def _position(block: Block, op: Operation) -> int:
-    return block.get_operation_index(op)
-
-
 def _consume(queue: Queue) -> None:
     """Take the boxes in front of their first use, and give them back behind the last."""
     block = queue.block
-    last = max((u for b in queue.boxes for u in _users(block, b)), key=lambda op: _position(block, op))
+    last = max((u for b in queue.boxes for u in _users(block, b)), key=block.get_operation_index)
     take, release = TakeOp(queue.ring), ReleaseOp(queue.ring)
     copy_location(queue.first, (take,))
     copy_location(last, (release,))
@@ -199,8 +195,8 @@ def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], que
         if isinstance(op, scf.ForOp) and any(op.is_ancestor(q.first) for q in queues if q.block is not source):
             body = Block(arg_types=[op.body.block.args[0].type])
             body.args[0].name_hint = op.body.block.args[0].name_hint
-            bounds = (values.get(v, v) for v in (op.lb, op.ub, op.step))
-            loop = scf.ForOp(*bounds, [], body)
+            lb, ub, step = (values.get(v, v) for v in (op.lb, op.ub, op.step))
+            loop = scf.ForOp(lb, ub, step, [], body)
             _produce(op.body.block, body, {**values, op.body.block.args[0]: body.args[0]}, queues)
             body.add_op(scf.YieldOp())
             copy_location(op, (loop,))

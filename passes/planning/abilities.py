@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-CARRIED_OUT = frozenset({"fma", "mma", "plain", "cp_async"})
+CARRIED_OUT = frozenset({"fma", "mma", "wgmma", "plain", "cp_async", "tma"})
 """Atoms and copies. The model predicts the others too; they are refused in programs until a pass makes them."""

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects import scf
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineDimExpr, AffineExpr
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineSymExpr,
+)
 
 from ...dialects import kernel, payload, tile
 from ...dialects.kernel_barriers import MbarrierType
@@ -198,8 +205,9 @@ def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[int], symbols: Sequ
         return expr.value
     if isinstance(expr, AffineDimExpr):
         return dims[expr.position]
-    if not isinstance(expr, AffineBinaryOpExpr):
-        return symbols[expr.position]  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(expr, AffineSymExpr):
+        return symbols[expr.position]
+    assert isinstance(expr, AffineBinaryOpExpr)
     lhs, rhs = (_evaluate(out, e, dims, symbols) for e in (expr.lhs, expr.rhs))
     match expr.kind:
         case AffineBinaryOpKind.Add:

@@ -65,7 +65,7 @@ def lower_wgmma(
         )
         pending = out.emit(product, op.result.name_hint)
     out.add_op(kernel.WgmmaCommitOp())
-    return out.emit(kernel.WgmmaWaitOp(0, pending, registers=True), op.result.name_hint)
+    return out.emit(kernel.WgmmaWaitOp(0, pending), op.result.name_hint)
 
 
 def _boxes(op: tile.DotOp, shared: Shared, operand: int) -> Boxes:

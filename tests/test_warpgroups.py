@@ -1,0 +1,271 @@
+"""Products of warpgroups from loop nests to the printed text, with every transport: right, clean, the expected code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.disassembly import disassemble
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.interpreter.domains import Array
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.reference import run
+from deplodock.dialects import kernel, tile
+from deplodock.dialects.linear_layout import Linear
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, TakeOp
+from deplodock.dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of, warpgroup_accumulator
+from deplodock.errors import ExecutionError
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes
+
+TO_TILE = (
+    "lower-loop-to-tile,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
+    "tile-stage-operands,cse,tile-pipeline-loads,tile-specialize-warps"
+)
+TO_KERNEL = "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers"
+
+PROGRAM = """
+func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}xbf16> {{
+  %y = loop.nest (%i, %j) in [{m}, {n}] -> tensor<{m}x{n}xbf16> attributes {{schedule = #tile.schedule<{schedule}>}} {{
+    %s = loop.reduce add (%k) in [{k}] -> f32 {{
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>]({xi}) : tensor<{x}x{type}>
+      %1 = payload.cast %0 : {type} -> f32
+      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>]({wi}) : tensor<{w}x{type}>
+      %3 = payload.cast %2 : {type} -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }}
+    %5 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %6 = arith.addf %s, %5 : f32
+    %zero = payload.constant 0.0 : f32
+    %7 = arith.maximumf %6, %zero : f32
+    %8 = payload.cast %7 : f32 -> bf16
+    loop.yield %8 : bf16
+  }}
+  func.return %y : tensor<{m}x{n}xbf16>
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Product:
+    """relu(a b + bias) with a and b along k or across, under a schedule."""
+
+    m: int
+    n: int
+    k: int
+    block: tuple[int, int]
+    chunk: int
+    warps: int
+    copy: str = "plain"
+    stages: int = 1
+    left: str = "mk"
+    right: str = "nk"
+    type: str = "bf16"
+    atom: str = "wgmma"
+
+    def parse(self) -> ModuleOp:
+        """The loop nest."""
+        m, n, k = self.m, self.n, self.k
+        text = PROGRAM.format(
+            x=f"{m}x{k}" if self.left == "mk" else f"{k}x{m}",
+            w=f"{n}x{k}" if self.right == "nk" else f"{k}x{n}",
+            xi="%i, %k" if self.left == "mk" else "%k, %i",
+            wi="%j, %k" if self.right == "nk" else "%k, %j",
+            **{"m": m, "n": n, "k": k, "type": self.type},
+            schedule=f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = {self.atom}, "
+            f"copy = {self.copy}, stages = {self.stages}",
+        )
+        return parse_module(make_context(), text, "product.mlir")
+
+    def inputs(self) -> list[Array]:
+        """Small whole numbers, so that every sum is exact."""
+        rng = np.random.default_rng(self.m * self.n + self.k)
+        narrow = ml_dtypes.bfloat16 if self.type == "bf16" else np.float16
+        left = (self.m, self.k) if self.left == "mk" else (self.k, self.m)
+        right = (self.n, self.k) if self.right == "nk" else (self.k, self.n)
+        return [
+            rng.integers(-3, 4, left).astype(narrow),
+            rng.integers(-3, 4, right).astype(narrow),
+            rng.integers(-3, 4, self.n).astype(np.float32),
+        ]
+
+    def tiles(self) -> ModuleOp:
+        """The kernel over tiles."""
+        module = self.parse()
+        run_passes(make_context(), module, parse_passes(TO_TILE))
+        return module
+
+    def lowered(self) -> ModuleOp:
+        """The kernel of a thread."""
+        module = self.tiles()
+        run_passes(make_context(), module, parse_passes(TO_KERNEL))
+        return module
+
+
+PRODUCTS = {
+    "plain": Product(72, 136, 136, (64, 64), 64, 4),
+    "half a row of k": Product(64, 64, 64, (64, 64), 32, 4),
+    "two warpgroups share rows": Product(64, 256, 128, (64, 256), 64, 8, "cp_async", 2, right="kn"),
+    "cp.async": Product(136, 72, 200, (128, 64), 64, 8, "cp_async", 3),
+    "boxes": Product(136, 72, 200, (128, 64), 64, 8, "tma", 3),
+    "boxes, one stage": Product(72, 72, 200, (64, 64), 64, 4, "tma", 1),
+    "boxes, two rows of k": Product(128, 128, 256, (128, 128), 128, 8, "tma", 2),
+    "boxes, panels": Product(64, 128, 192, (64, 128), 64, 4, "tma", 4, right="kn"),
+    "boxes, left across": Product(128, 64, 72, (64, 64), 64, 4, "tma", 2, left="km", type="f16"),
+    "boxes, both across": Product(72, 64, 40, (64, 64), 16, 4, "tma", 2, left="km", right="kn"),
+    "rows that are not aligned": Product(64, 64, 100, (64, 64), 32, 4, "tma", 2),
+    "boxes for mma": Product(72, 72, 136, (64, 64), 64, 4, "tma", 3, atom="mma"),
+}
+DECLINED = ("rows that are not aligned",)
+"""Nothing is a box."""
+
+
+@cache
+def emulated() -> dict[str, EmulatedProgram]:
+    """All products for the host, built at once."""
+    modules = {name: p.lowered() for name, p in PRODUCTS.items()}
+    texts = {name: print_cuda(m) for name, m in modules.items()}
+    built = compile_many(list(texts.values()))
+    return {
+        name: EmulatedProgram(texts[name], make_plan(modules[name]), b) for name, b in zip(PRODUCTS, built, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_tiles(name: str) -> None:
+    """The program over tiles computes the product, exactly; roles and rings are there where boxes are."""
+    p = PRODUCTS[name]
+    module = p.tiles()
+    assert any(isinstance(o, RolesOp) for o in module.walk()) == (p.copy == "tma" and name not in DECLINED)
+    (wanted,), (found,) = run(p.parse(), p.inputs(), "exact"), run(module, p.inputs(), "exact")
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_emulated(name: str) -> None:
+    """The printed text, whatever arrives first."""
+    p = PRODUCTS[name]
+    (wanted,) = run(p.parse(), p.inputs(), "typed")
+    (found,), reports = emulated()[name].run(p.inputs(), (0, 1, 7))
+    assert [str(r) for r in reports] == []
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["cp.async", "boxes", "boxes, panels"])
+def test_machine_code(name: str) -> None:
+    """Warpgroups multiply, boxes are loaded by one thread, nothing spills and no product is serialised."""
+    p = PRODUCTS[name]
+    compiled = compile_cubin(print_cuda(p.lowered()), "sm_90a")
+    (use,) = compiled.kernels.values()
+    assert use.spills == use.stack == 0
+    assert not compiled.warnings
+    code = disassemble(compiled.cubin)["k0"]
+    assert code.count("HGMMA") == p.chunk // 16
+    assert code.count("UTMALDG") == (0 if p.copy != "tma" else 2 if p.right == "nk" else 3)
+    assert code.count("HMMA") == code.local_accesses == 0
+
+
+def _without(module: ModuleOp, kind: type) -> ModuleOp:
+    op = next(o for o in module.walk() if isinstance(o, kind))
+    op.detach()
+    op.erase()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("mutate", "why"),
+    [
+        (lambda m: _without(m, ReleaseOp), "waits for ever: no slot of 3"),
+        (lambda m: _without(m, PutOp), "waits for ever: takes more"),
+        (lambda m: _taken_once_more(m), "waits for ever: takes more"),
+    ],
+)
+def test_mistakes_with_rings_are_noticed_over_tiles(mutate, why: str) -> None:
+    """A ring that is misused stands still."""
+    p = PRODUCTS["boxes"]
+    with pytest.raises(ExecutionError, match=why):
+        run(mutate(p.tiles()), p.inputs(), "typed")
+
+
+def test_what_was_given_back_is_gone() -> None:
+    """Released in front of the product that reads it, a tile is NaN there."""
+    p = PRODUCTS["boxes"]
+    (found,) = run(_released_early(p.tiles()), p.inputs(), "typed")
+    assert np.isnan(found.astype(np.float32)).all()
+
+
+def _released_early(module: ModuleOp) -> ModuleOp:
+    release = next(o for o in module.walk() if isinstance(o, ReleaseOp))
+    dot = next(o for o in module.walk() if isinstance(o, tile.DotOp))
+    release.detach()
+    assert dot.parent is not None
+    dot.parent.insert_op_before(release, dot)
+    return module
+
+
+def _taken_once_more(module: ModuleOp) -> ModuleOp:
+    release = next(o for o in module.walk() if isinstance(o, ReleaseOp))
+    assert release.parent is not None
+    release.parent.insert_ops_after([TakeOp(release.ring), ReleaseOp(release.ring)], release)
+    return module
+
+
+def test_a_ring_in_front_of_the_roles() -> None:
+    """One for the operands that one product uses first."""
+    rings = [o for o in PRODUCTS["boxes"].tiles().walk() if isinstance(o, RingOp)]
+    assert [r.result.type.slots.data for r in rings] == [3]
+
+
+def test_products_are_ordered_behind_what_threads_store() -> None:
+    """Without roles each barrier in front of a product comes with a fence; boxes need neither."""
+    plain, boxes = (PRODUCTS[n].lowered() for n in ("cp.async", "boxes"))
+    fences = [sum(isinstance(o, kernel.FenceAsyncOp) for o in m.walk()) for m in (plain, boxes)]
+    assert fences[0] > 0
+    assert fences[1] == 0
+
+
+@pytest.mark.parametrize(("shape", "warps"), [((64, 8), 4), ((128, 64), 8), ((64, 256), 8), ((256, 128), 16)])
+def test_accumulators(shape: tuple[int, int], warps: int) -> None:
+    """Who holds what, as the hardware has it: PTX ISA, the register fragments of wgmma's D."""
+    layout = warpgroup_accumulator(shape, warps)
+    assert isinstance(layout, Linear)
+    groups = warps // 4
+    down = shape[0] // 64
+    width = shape[1] * down // groups
+    for warp in range(warps):
+        for lane in (0, 5, 31):
+            for r in range(layout.registers):
+                row = 64 * (warp // 4 % down) + 16 * (warp % 4) + lane // 4 + 8 * (r >> 1 & 1)
+                column = width * (warp // 4 // down) + 8 * (r // 4) + 2 * (lane % 4) + r % 2
+                assert layout.apply(r, lane, warp) == (row, column)
+
+
+@pytest.mark.parametrize(("shape", "warps"), [((32, 64), 4), ((128, 64), 4), ((64, 512), 4), ((64, 64), 2)])
+def test_no_accumulator(shape: tuple[int, int], warps: int) -> None:
+    assert isinstance(warpgroup_accumulator(shape, warps), str)
+
+
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("fast", [0, 1])
+def test_boxes(swizzle: int, fast: int) -> None:
+    """Every element where the swizzle puts it: 16-byte pieces move by the bits of the row's place."""
+    shape, row = (128, 128), swizzle // 2
+    boxes = boxes_along(shape, fast, 2, swizzle)
+    assert boxes == Boxes(fast, row, swizzle)
+    shared = boxes.layout(shape, 2)
+    assert boxes_of(shared, 2) == boxes
+    for along in range(0, 128, 3):
+        for slow in range(0, 128, 5):
+            start = (along // row * 128 + slow) * swizzle
+            piece = along % row // 8 ^ (start // 128) % (swizzle // 16)
+            coordinate = (along, slow) if fast == 0 else (slow, along)
+            assert shared.place(coordinate) == start // 2 + piece * 8 + along % 8
