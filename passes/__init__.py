@@ -42,9 +42,9 @@ OWN_PASSES = {
     "split-reductions": ".split_reductions:SplitReductionsPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
     "tile-choose-atoms": ".tile_choose_atoms:TileChooseAtomsPass",
-    "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-pipeline-loads": ".tile_pipeline_loads:TilePipelineLoadsPass",
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
+    "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
 }
 """Our passes: name -> module and class."""
