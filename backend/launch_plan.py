@@ -30,6 +30,7 @@ from ..dialects.kernel_tma import is_written
 from ..dialects.locations import location_text
 from ..dialects.payload import ConstantOp
 from ..dialects.sizes import bind_sizes
+from ..dialects.updates import IN_PLACE, Pairs, pairs_of
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
 from .cuda.writer import index_type
@@ -155,7 +156,8 @@ class EagerStep:
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
     the rest is scratch. `slots` are the sizes in bytes of the allocations that scratch buffers share. `eager` is what
-    PyTorch does between launches.
+    PyTorch does between launches. `in_place` says for some results, by their numbers, in which argument's memory they
+    are: that argument is read and written.
 
     `main` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
 
@@ -165,6 +167,7 @@ class LaunchPlan:
     inputs: int
     slots: tuple[int, ...] = ()
     eager: tuple[EagerStep, ...] = ()
+    in_place: Pairs = ()
     main: FuncOp | None = field(default=None, compare=False)
 
     @property
@@ -220,10 +223,12 @@ class LaunchPlan:
         kernel writes one of them."""
         if count > self.arguments:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}")
-        for buffer in self.buffers[:count]:
-            if buffer.written:
+        results, changed = dict(self.in_place), {argument for _, argument in self.in_place}
+        for i, buffer in enumerate(self.buffers[:count]):
+            if i in results or buffer.written and i not in changed:
                 raise ExecutionError(f"{count} arguments, but argument {buffer.name} is a result of the program")
-        missing = [b.name for b in self.buffers[count : self.arguments] if 0 not in b.shape and not b.written]
+        rest = [(i, self.buffers[i]) for i in range(count, self.arguments)]
+        missing = [b.name for i, b in rest if i in changed or 0 not in b.shape and not b.written and i not in results]
         if missing:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}: {missing[0]} is missing")
         return replace(self, inputs=count)
@@ -256,12 +261,17 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     arguments = len(buffers)
     host.run(main.body.block.ops)
     inputs = arguments
-    while inputs and (buffers[inputs - 1].written or _is_empty_and_unused(buffers[inputs - 1])):
+    in_place = pairs_of(main, IN_PLACE)
+    results, changed = dict(in_place), {argument for _, argument in in_place}
+    while inputs and inputs - 1 not in changed:
+        last = buffers[inputs - 1]
+        if not last.written and not _is_empty_and_unused(last) and inputs - 1 not in results:
+            break
         inputs -= 1
     _give_slots(buffers, arguments)
     known = all(isinstance(n, int) for b in buffers for n in b.shape)
     slots = _slot_sizes(buffers, arguments) if known else ()
-    steps = tuple(launches), arguments, inputs, slots, tuple(host.eager)
+    steps = tuple(launches), arguments, inputs, slots, tuple(host.eager), in_place
     return LaunchPlan(tuple(buffers), *steps, None if known else main)
 
 

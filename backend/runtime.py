@@ -88,7 +88,9 @@ class CudaProgram:
         torch, placed = self.torch, self._placed(args)
         plan, offsets, scratch_bytes = placed
         inputs = _on_device(torch, plan, args, self.device)
-        outputs = [self._empty(b) for b in plan.output_buffers]
+        places = dict(plan.in_place)
+        numbers = range(plan.inputs, plan.arguments)
+        outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
         scratch = torch.empty(max(scratch_bytes, 1), dtype=torch.uint8, device=self.device)
         pointers = [t.data_ptr() for t in (*inputs, *outputs)]
         pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]

@@ -166,7 +166,11 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
         bits = f", {_BITS[b.dtype]}" if b.dtype in _BITS else ""
         kind = "fractions" if b.dtype in _BITS else "integers"
         lines.append(f"  {_C_TYPES[b.dtype]}* in{i} = {kind}<{_C_TYPES[b.dtype]}>({i}, {b.elements}{bits});{_note(b)}")
+    places = dict(plan.in_place)
     for i, b in enumerate(plan.output_buffers):
+        if plan.inputs + i in places:
+            lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = in{places[plan.inputs + i]};{_note(b)}")
+            continue
         lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = allocate<{_C_TYPES[b.dtype]}>({b.elements});{_note(b)}")
     lines += [f"  char* slot{i} = allocate<char>({size});" for i, size in enumerate(plan.slots)]
     for launch in plan.launches:

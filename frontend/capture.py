@@ -13,7 +13,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..backend.interpreter.running import main_function
 from ..dialects.sizes import bind_sizes, symbols_of
 from ..dialects.torch import SCHEMAS
+from ..dialects.updates import UPDATES, set_pairs
 from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .fallback import EagerCall, Fallback, warn
@@ -88,8 +89,7 @@ class CapturedProgram:
         tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
-        for _, changed in self.updates:
-            self._check_alone(tensors, changed)
+        self._check_alone(tensors)
         return tensors
 
     def _varying(self) -> set[int]:
@@ -97,14 +97,29 @@ class CapturedProgram:
         types = main_function(self.module).function_type.inputs
         return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
 
-    def _check_alone(self, tensors: Sequence[torch.Tensor], changed: int) -> None:
+    def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
         compiled for arguments that do not."""
-        first, last = _extent(tensors[changed])
-        if _repeats(tensors[changed]) or any(
-            i != changed and max(first, _extent(t)[0]) < min(last, _extent(t)[1]) for i, t in enumerate(tensors)
-        ):
-            raise ShapeError("changed in place, and shares memory", argument=self.bindings[changed].name)
+        changed = {argument for _, argument in self.updates}
+        shared = {i for i in changed if _repeats(tensors[i])}
+        end, owner = 0, -1  # of what begins before, the one that reaches furthest
+        for first, last, i in sorted((*_extent(t), i) for i, t in enumerate(tensors) if changed and t.numel()):
+            if first < end:
+                shared |= {i, owner} & changed
+            if last > end:
+                end, owner = last, i
+        if shared:
+            raise ShapeError("changed in place, and shares memory", argument=self.bindings[min(shared)].name)
+
+    def updating(self, updates: Sequence[tuple[int, int]]) -> CapturedProgram:
+        """The same program, but results are written to the arguments that they replace, by pairs (result, argument);
+        what was to be returned of them are those arguments."""
+        place = dict(updates)
+        outputs = tuple(
+            Output("argument", place[o.index]) if o.kind == "result" and o.index in place else o for o in self.outputs
+        )
+        _announce(self.module, outputs, updates)
+        return replace(self, outputs=outputs, updates=tuple(updates))
 
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
         """The Python result from the results of `@main`, after carrying out updates.
@@ -116,8 +131,10 @@ class CapturedProgram:
                 "this program returns or changes its arguments, so they are needed to restore its result"
             )
         for result, argument in self.updates:
-            with torch.no_grad():
-                (arguments or [])[argument].copy_(results[result])
+            target = (arguments or [])[argument]
+            if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
+                with torch.no_grad():
+                    target.copy_(results[result])
         sources = {"result": results, "argument": arguments or []}
         leaves = [o.value if o.kind == "constant" else sources[o.kind][o.index] for o in self.outputs]
         return pytree.tree_unflatten(leaves, self.out_spec)
@@ -194,7 +211,16 @@ def capture(
     out_spec, eager = exported.call_spec.out_spec, importer.eager
     warn(list(eager.values()))
     module = importer.finish()
+    _announce(module, outputs, updates)
     return CapturedProgram(module, tuple(bindings), outputs, updates, tuple(leaves), in_spec, out_spec, eager)
+
+
+def _announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:
+    """Say in `@main` which results may be written over arguments: those that replace one, and that nobody gets as a
+    tensor of its own."""
+    returned = {o.index for o in outputs if o.kind == "result"}
+    only = {result: argument for result, argument in reversed(updates) if result not in returned}
+    set_pairs(main_function(module), UPDATES, sorted(only.items()))
 
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)

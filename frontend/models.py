@@ -264,4 +264,16 @@ def capture_step(model: nn.Module, caches: CacheShape, length: int) -> CapturedP
     tokens = torch.zeros((1, length), dtype=torch.int64, device=device)
     start, last = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
     with quiet():
-        return capture(Step(model), (tokens, start, last, keys, values))
+        captured = capture(Step(model), (tokens, start, last, keys, values))
+    return captured.updating(cache_updates(captured, len(keys) + len(values)))
+
+
+def cache_updates(captured: CapturedProgram, caches: int) -> list[tuple[int, int]]:
+    """Which results of a `Step` replace which arguments: each cache that comes out the one that went in.
+
+    The caches are the last leaves of its arguments and of its results, in the same order.
+    """
+    arguments = {b.leaf: i for i, b in enumerate(captured.bindings) if b.kind == "input"}
+    first = captured.in_spec.num_leaves - caches
+    pairs = zip(captured.outputs[-caches:], range(first, first + caches), strict=True)
+    return [(o.index, arguments[leaf]) for o, leaf in pairs if o.kind == "result"]

@@ -46,6 +46,7 @@ OWN_PASSES = {
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
+    "update-in-place": ".update_in_place:UpdateInPlacePass",
 }
 """Our passes: name -> module and class."""
 

@@ -132,6 +132,8 @@ class EmulatedProgram:
         with _LOCK:
             library.reset()
             ids = [library.new_buffer(b, args[i] if i < plan.inputs else None) for i, b in enumerate(plan.buffers)]
+            for result, argument in plan.in_place:
+                ids[result] = ids[argument]
             reports: list[Report] = []
             completed = True
             for launch in plan.steps:
@@ -231,7 +233,7 @@ class _Library:
 
     def unwritten(self, plan: LaunchPlan, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
-        given = {i for step in plan.eager for i in step.outputs}
+        given = {i for step in plan.eager for i in step.outputs} | {result for result, _ in plan.in_place}
         for i in [i for i in range(plan.inputs, plan.arguments) if i not in given]:
             first = ctypes.c_uint64()
             if count := self.c.emu_buffer_unwritten(ids[i], ctypes.byref(first)):

@@ -17,6 +17,7 @@ from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute
 
 from ...dialects.sizes import bind_sizes
+from ...dialects.updates import IN_PLACE, pairs_of
 from ...errors import ExecutionError
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
 from ..interpreter.eager import Eager
@@ -68,6 +69,10 @@ def simulate(
         for a, t in zip(inputs, types, strict=False)
     ]
     results = [GlobalBuffer.empty(scalars, sizes.shape(t), t.element_type) for t in types[len(args) :]]
+    for result, argument in pairs_of(main, IN_PLACE):
+        if not argument < len(args) <= result:
+            raise ExecutionError(f"argument {argument} of @main is to hold result {result}, but is none that is given")
+        results[result - len(args)] = buffers[argument]
     report, position, threads = Report(), Position(), KernelFunctions(scalars)
     interpreter = Interpreter(module, listeners=(position, FlopCounter(threads, _FLOPS)))
     interpreter.register_implementations(FuncFunctions())

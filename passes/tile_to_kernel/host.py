@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ...dialects import kernel, tensor, tile
 from ...dialects.calls import EAGER_RESULTS
 from ...dialects.locations import location_text
+from ...dialects.updates import UPDATES, pairs_of, set_pairs
 from ...errors import CompileError
 from .folds import buffer_type, lower_fold
 
@@ -61,6 +62,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
     types = [a.type for a in block.args]
     new = func.FuncOp(main.sym_name.data, (types, []), Region(block), main.sym_visibility)
     new.attributes.update(main.attributes)
+    set_pairs(new, UPDATES, [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)])
     new.location = main.location
     return new
 

@@ -1,0 +1,1 @@
+"""How a kernel changes when it writes over what it reads: `update-in-place`."""
