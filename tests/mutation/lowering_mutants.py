@@ -339,7 +339,7 @@ TO_THREADS = [
         "loop counters with a range too short",
         "column sums",
         places.range_of_value,
-        "return lb, lb + (trips - 1) * step + 1",
+        "return lb[0], max(last, lb[0]) + 1",
         "return lb, lb + 1",
     ),
     in_pass(

@@ -116,3 +116,32 @@ kernel.func @exclusive(%y: memref<128xf32>) grid 1 warps 1 {
   %c = arith.addf %a, %b : vector<4xf32>
   kernel.store %c, %y[%lane] regs [[1], [2]] : memref<128xf32> (index), vector<4xf32>
 }
+
+// -----
+
+#s0 = #payload.symbol<s0[1:65536]>
+#s1 = #payload.symbol<s1[1:65536]>
+
+// Sizes known at run time are parameters behind the buffers, only those that addresses and checks need. More than 2^30
+// elements are possible, so they and all indices have 64 bits.
+// CHECK: // sizes: ceil(s0 / 8) * 4 blocks of 32 threads
+// CHECK-NEXT: k0(const float* __restrict__ x, float* __restrict__ y, long long s1, long long s0) {
+// CHECK: const long long at = (row * 4 + block) * s1 + lane;
+// CHECK: a[i] = row + i * 8 < s0 ? x[at + i * 32 * s1] : 0.0f;
+// CHECK: const long long up = s0 + 7;
+// CHECK-NEXT: const long long many = up / 8;
+// CHECK: y[lane * s1 + many] = a[0];
+kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: memref<?x?xf32, #payload.extents<#s0, #s1>>) grid [#s0 / 8, 4] warps 1 {
+  %block = kernel.id block
+  %lane = kernel.id lane
+  %zero = payload.constant 0.0 : f32
+  %7 = payload.constant 7 : index
+  %8 = payload.constant 8 : index
+  %row = arith.muli %lane, %8 : index
+  %a = kernel.load %x[%row, %block, %lane] regs [[8, 0, 0]] where (%row) steps [[8]] in [0:#s0] else %zero : memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>> (index, index, index, index) -> vector<2xf32>
+  %n = payload.extent #s0 : index
+  %up = arith.addi %n, %7 : index
+  %many = arith.divui %up, %8 : index
+  %b = kernel.pick %a from [0] : vector<2xf32> -> vector<1xf32>
+  kernel.store %b, %y[%lane, %many] : memref<?x?xf32, #payload.extents<#s0, #s1>> (index, index), vector<1xf32>
+}

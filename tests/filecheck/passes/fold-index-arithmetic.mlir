@@ -122,3 +122,22 @@ kernel.func @checks(%x: memref<64xf32>) grid 5 warps 4 {
   kernel.store %b, %x[%row] regs [[32]] where (%row) steps [[32]] in [0:64] : memref<64xf32> (index, index), vector<2xf32>
   "test.use"(%a) : (vector<2xf32>) -> ()
 }
+
+// -----
+
+// A size known at run time lies in its range: a lane is below one of at least 32, perhaps not below one of at least 31.
+// CHECK-LABEL: @sizes
+// CHECK: kernel.load %x[%lane] : memref<?xf32
+// CHECK-NEXT: kernel.load %y[%lane] where (%lane) in [0:#s1]
+// CHECK-NEXT: %n = payload.extent #s0 : index
+// CHECK-NEXT: [[Y:%.*]] = payload.constant true
+// CHECK-NEXT: "test.use"(%{{.*}}, %{{.*}}, [[Y]])
+kernel.func @sizes(%x: memref<?xf32, #payload.extents<#payload.symbol<s0[32:100]>>>, %y: memref<?xf32, #payload.extents<#payload.symbol<s1[31:100]>>>) grid 1 warps 1 {
+  %lane = kernel.id lane
+  %f = payload.constant 0.0 : f32
+  %a = kernel.load %x[%lane] where (%lane) in [0:#payload.symbol<s0[32:100]>] else %f : memref<?xf32, #payload.extents<#payload.symbol<s0[32:100]>>> (index, index) -> vector<1xf32>
+  %b = kernel.load %y[%lane] where (%lane) in [0:#payload.symbol<s1[31:100]>] else %f : memref<?xf32, #payload.extents<#payload.symbol<s1[31:100]>>> (index, index) -> vector<1xf32>
+  %n = payload.extent #payload.symbol<s0[32:100]> : index
+  %in = payload.cmp lt %lane, %n : index
+  "test.use"(%a, %b, %in) : (vector<1xf32>, vector<1xf32>, i1) -> ()
+}

@@ -178,3 +178,47 @@ func.func @main(%x: tensor<128x128xf32>) -> tensor<128xf32> {
   }
   func.return %y : tensor<128xf32>
 }
+
+// -----
+
+#s0 = #payload.symbol<s0[1:1001]>
+#s1 = #payload.symbol<s1[0:9001]>
+#s2 = #payload.symbol<s2[1:65]>
+
+// Sizes known at run time: the grid and the number of chunks are quotients, rounded up, and every tile has an end. The
+// exponential needs a mask, its padding would count. An index of at most 64 values in a tile of 64 has no counter.
+
+// CHECK-LABEL: tile.kernel @k0(%x: memref<?x?xf32, #payload.extents<#s0, #s1>>, %y: memref<?xf32, #payload.extents<#s0>>) blocks (%i) in [#s0 / 4] warps 2
+// CHECK:         %s1 = payload.extent #s1 : index
+// CHECK-NEXT:    %c255 = arith.constant 255 : index
+// CHECK-NEXT:    %[[N:.*]] = arith.addi %s1, %c255 : index
+// CHECK-NEXT:    %c256 = arith.constant 256 : index
+// CHECK-NEXT:    %count = arith.divui %[[N]], %c256 : index
+// CHECK:         scf.for %k = %c0 to %count step %c1 iter_args
+// CHECK-NEXT:      %a = tile.load %x[{{.*}}](%i, %k) where <affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 4)), (d1 + (s1 * 256)))> in [0:#s0, 0:#s1]>
+// CHECK-NEXT:      %e = math.exp %a : tensor<4x256xf32>
+// CHECK-NEXT:      %[[K:.*]] = tile.affine affine_map<(d0)[s0] -> ((d0 + (s0 * 256)))>(%k) : tensor<256xindex>
+// CHECK-NEXT:      %[[END:.*]] = payload.extent #s1 : tensor<256xindex>
+// CHECK-NEXT:      %[[IN:.*]] = payload.cmp lt %[[K]], %[[END]] : tensor<256xindex>
+// CHECK:         tile.store %{{.*}}, %y[affine_map<(d0)[s0] -> ((d0 + (s0 * 4)))>](%i) where <affine_map<(d0)[s0] -> ((d0 + (s0 * 4)))> in [0:#s0]>
+// CHECK:       tile.kernel @k1(%z: memref<?xf32, #payload.extents<#s2>>, %o: memref<f32>) blocks () in [] warps 1
+// CHECK-NOT:     scf.for
+// CHECK:         tile.load %z[affine_map<(d0) -> (d0)>]() where <affine_map<(d0) -> (d0)> in [0:#s2]> else
+func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf32, #payload.extents<#s2>>) -> (tensor<?xf32, #payload.extents<#s0>>, tensor<f32>) {
+  %y = loop.nest (%i) in [#s0] -> tensor<?xf32, #payload.extents<#s0>> attributes {schedule = #tile.schedule<block = [4], chunk = [256], warps = 2>} {
+    %s = loop.reduce add (%k) in [#s1] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<?x?xf32, #payload.extents<#s0, #s1>>
+      %e = math.exp %a : f32
+      loop.yield %e : f32
+    }
+    loop.yield %s : f32
+  }
+  %o = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], chunk = [64], warps = 1>} {
+    %s = loop.reduce max (%k) in [#s2] -> f32 {
+      %a = loop.load %z[affine_map<(d0) -> (d0)>](%k) : tensor<?xf32, #payload.extents<#s2>>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y, %o : tensor<?xf32, #payload.extents<#s0>>, tensor<f32>
+}

@@ -121,3 +121,24 @@ func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>, %c: tensor<4x4xf32>) -
   %y = tensor.reduce add %n over [2] : tensor<4x4x4xf32> -> tensor<4x4xf32>
   func.return %y : tensor<4x4xf32>
 }
+
+// -----
+
+#s0 = #payload.symbol<s0[1:1001]>
+
+// Sizes known at run time are extents of loops and bounds of domains. What is read past the end is the fill value; an
+// access that the range of its index keeps inside has no domain.
+func.func @main(%x: tensor<?x4xf32, #payload.extents<#s0, 4>>, %f: f32) -> tensor<4xf32> {
+  // CHECK:      %s = loop.nest (%i) in [4] -> tensor<4xf32> {
+  // CHECK-NEXT:   %0 = loop.reduce add (%k) in [#s0] -> f32 {
+  // CHECK-NEXT:     %1 = loop.load %x[affine_map<(d0, d1) -> ((d1 + -1), d0)>](%i, %k) where <affine_map<(d0, d1) -> ((d1 + -1))> in [0:#s0]> else %f : tensor<?x4xf32, #payload.extents<#s0, 4>>
+  // CHECK-NEXT:     %2 = loop.load %x[affine_map<(d0, d1) -> (d1, d0)>](%i, %k) : tensor<?x4xf32, #payload.extents<#s0, 4>>
+  // CHECK-NEXT:     %e = arith.mulf %1, %2 : f32
+  %p = tensor.index_map %x[affine_map<(d0, d1) -> (d1 - 1, d0)>] where <affine_map<(d0, d1) -> (d1 - 1)> in [0:#s0]> else %f
+    : tensor<?x4xf32, #payload.extents<#s0, 4>> -> tensor<4x?xf32, #payload.extents<4, #s0>>
+  %t = tensor.index_map %x[affine_map<(d0, d1) -> (d1, d0)>] where <affine_map<(d0, d1) -> (d1)> in [0:#s0]> else %f
+    : tensor<?x4xf32, #payload.extents<#s0, 4>> -> tensor<4x?xf32, #payload.extents<4, #s0>>
+  %e = arith.mulf %p, %t : tensor<4x?xf32, #payload.extents<4, #s0>>
+  %s = tensor.reduce add %e over [1] : tensor<4x?xf32, #payload.extents<4, #s0>> -> tensor<4xf32>
+  func.return %s : tensor<4xf32>
+}

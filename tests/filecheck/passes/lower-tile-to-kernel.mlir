@@ -166,3 +166,37 @@ func.func @main(%x: tensor<4xf32>) -> tensor<2xf32> {
   %0, %1 = func.call @eager_qr(%x) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<2xf32>)
   func.return %1 : tensor<2xf32>
 }
+
+// -----
+
+#s0 = #payload.symbol<s0[1:1001]>
+
+// Sizes known at run time. Blocks are numbered with the last extent of the grid fastest, so the first two are found by
+// dividing by how many of the last there are. Rows of 48 elements keep 16 bytes at once; those of s0 elements do not.
+
+// CHECK-LABEL: kernel.func @sizes(%x: memref<?x48xf32, #payload.extents<#s0, 48>>, %y: memref<2x3x?xf32, #payload.extents<2, 3, #s0>>) grid [2, 3, #s0 / 128] warps 1
+// CHECK:         %s0 = payload.extent #s0 : index
+// CHECK-NEXT:    %[[C127:.*]] = payload.constant 127 : index
+// CHECK-NEXT:    %[[UP:.*]] = arith.addi %s0, %[[C127]] : index
+// CHECK-NEXT:    %[[C7:.*]] = payload.constant 7 : index
+// CHECK-NEXT:    %[[N:.*]] = arith.shrui %[[UP]], %[[C7]] : index
+// CHECK-NEXT:    %k = arith.remui %block, %[[N]] : index
+// CHECK-NEXT:    %[[Q:.*]] = arith.divui %block, %[[N]] : index
+// CHECK-NEXT:    %[[C3:.*]] = payload.constant 3 : index
+// CHECK-NEXT:    %j = arith.remui %[[Q]], %[[C3]] : index
+// CHECK-NEXT:    %[[ALL:.*]] = arith.muli %[[N]], %[[C3]] : index
+// CHECK-NEXT:    %i = arith.divui %block, %[[ALL]] : index
+// CHECK:         kernel.load %x[%i, %{{.*}}] regs {{\[\[}}0, 1], [0, 2]] vec 4 where (%i
+// CHECK-SAME:    in [0:#s0
+// CHECK:         kernel.store %v, %y[%i, %j, %{{.*}}] regs {{\[\[}}0, 0, 1], [0, 0, 2]] where (%{{.*}}) steps {{\[\[}}1], [2]] in [0:#s0]
+// CHECK:         kernel.launch @sizes(%x, %y)
+#l = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
+tile.kernel @sizes(%x: memref<?x48xf32, #payload.extents<#s0, 48>>, %y: memref<2x3x?xf32, #payload.extents<2, 3, #s0>>) blocks (%i, %j, %k) in [2, 3, #s0 / 128] warps 1 {
+  %zero = payload.constant 0.0 : f32
+  %v = tile.load %x[affine_map<(d0)[s0] -> (s0, d0)>](%i) where <affine_map<(d0)[s0] -> (s0, d0)> in [0:#s0, 0:48]> else %zero : memref<?x48xf32, #payload.extents<#s0, 48>>, index -> tensor<128xf32, #l>
+  tile.store %v, %y[affine_map<(d0)[s0, s1, s2] -> (s0, s1, d0 + s2 * 128)>](%i, %j, %k) where <affine_map<(d0)[s0, s1, s2] -> (d0 + s2 * 128)> in [0:#s0]> : tensor<128xf32, #l>, memref<2x3x?xf32, #payload.extents<2, 3, #s0>>, index, index, index
+}
+func.func @main(%x: tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>> {
+  %y = tile.launch @sizes(%x) : (tensor<?x48xf32, #payload.extents<#s0, 48>>) -> tensor<2x3x?xf32, #payload.extents<2, 3, #s0>>
+  func.return %y : tensor<2x3x?xf32, #payload.extents<2, 3, #s0>>
+}

@@ -103,3 +103,25 @@ func.func @main(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>, %v: 
   kernel.launch @a(%y, %w) : memref<64xf32>, memref<64xf32>
   func.return
 }
+
+// -----
+
+// Which kernel a block belongs to would depend on a size known only at run time.
+// CHECK-LABEL: func.func @sizes
+// CHECK-NEXT: kernel.launch @a(
+// CHECK-NEXT: kernel.launch @b(
+kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid [#payload.symbol<s0[1:65]>] warps 1 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid 3 warps 1 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+func.func @sizes(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
+  kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
+  kernel.launch @b(%x, %z) : memref<64xf32>, memref<64xf32>
+  func.return
+}

@@ -69,3 +69,21 @@ func.func @main(%x: tensor<64xf32>) -> tensor<64xf32> {
   }
   func.return %y : tensor<64xf32>
 }
+
+// -----
+
+#s0 = #payload.symbol<s0[1:1001]>
+
+// An index whose range is known only at run time has no divisors and stays whole; its neighbour is split.
+func.func @main(%z: tensor<?xf32, #payload.extents<#s0>>, %x: tensor<125x8xf32>, %w: tensor<4x2xf32>) -> tensor<?x8xf32, #payload.extents<#s0, 8>> {
+  // CHECK:      %y = loop.nest (%i, %jo, %ji) in [#s0, 4, 2] to affine_map<(d0, d1, d2) -> (d0, ((d1 * 2) + d2))> -> tensor<?x8xf32, #payload.extents<#s0, 8>> {
+  // CHECK-NEXT:   loop.load %x[affine_map<(d0) -> ((d0 floordiv 8), (d0 mod 8))>](%i)
+  // CHECK-NEXT:   loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%jo, %ji)
+  %y = loop.nest (%i, %j) in [#s0, 8] -> tensor<?x8xf32, #payload.extents<#s0, 8>> {
+    %0 = loop.load %x[affine_map<(d0, d1) -> (d0 floordiv 8, d0 mod 8)>](%i, %j) : tensor<125x8xf32>
+    %1 = loop.load %w[affine_map<(d0, d1) -> (d1 floordiv 2, d1 mod 2)>](%i, %j) : tensor<4x2xf32>
+    %2 = arith.addf %0, %1 : f32
+    loop.yield %2 : f32
+  }
+  func.return %y : tensor<?x8xf32, #payload.extents<#s0, 8>>
+}

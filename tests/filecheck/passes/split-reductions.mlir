@@ -99,3 +99,17 @@ func.func @nothing(%x: tensor<10xf32>) -> tensor<10xf32> {
   }
   func.return %y : tensor<10xf32>
 }
+
+// -----
+
+// CHECK: error: loop.nest: split_k: 2 parts of equal size do not make [s0]
+func.func @unknown(%x: tensor<?xf32, #payload.extents<#payload.symbol<s0[1:9]>>>) -> tensor<f32> {
+  %y = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], chunk = [8], split_k = 2>} {
+    %s = loop.reduce add (%k) in [#payload.symbol<s0[1:9]>] -> f32 {
+      %a = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<?xf32, #payload.extents<#payload.symbol<s0[1:9]>>>
+      loop.yield %a : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<f32>
+}

@@ -109,3 +109,8 @@ kernel.func @k() grid 1 warps 1 {
   %c = payload.constant 0.0 : vector<4xf32>
   %s = kernel.outer_fma %a, %a, %c rows [1] cols [0] : vector<2xi32>, vector<2xi32>, vector<4xf32>
 }
+
+// -----
+
+// CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
+kernel.func @k(%x: memref<4xf32>) grid [#payload.symbol<s0[1:5]> / 2, 0] warps 1 {}

@@ -67,3 +67,13 @@
 
 // CHECK: expected an affine map
 "test.op"() {a = #payload.derived<#payload.symbol<m[0:5]> = 4[#payload.symbol<n[0:5]>]>} : () -> ()
+
+// -----
+
+// CHECK: tiles of 0 elements cover nothing
+%x = "test.op"() {n = #payload.count<#payload.symbol<s0[0:5]> / 0>} : () -> i64
+
+// -----
+
+// CHECK: expected a #payload.symbol divided by a number
+%x = "test.op"() {n = #payload.count<7>} : () -> i64

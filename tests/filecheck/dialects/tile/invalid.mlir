@@ -260,3 +260,13 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
   %a = payload.constant 0.0 : tensor<16x16xf32>
   %c = tile.dot %a, %a, %a atom "tpu" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
 }
+
+// -----
+
+// CHECK: error: {{.*}}the buffers of @k are not the inputs and results of the launch
+tile.kernel @k(%x: memref<?xf32, #payload.extents<#payload.symbol<s0[1:5]>>>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
+}
+func.func @main(%x: tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) {
+  %y = tile.launch @k(%x) : (tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) -> tensor<8xf32>
+  func.return
+}
