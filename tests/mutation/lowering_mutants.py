@@ -152,9 +152,9 @@ TO_TILES = [
     in_pass(
         "loops of one iteration less",
         "column sums",
-        Tiling.loops,
-        "self.count(counts[0])",
-        "self.count(counts[0] - 1)",
+        ChunkBounds.of,
+        "e.count(count)",
+        "e.count(count - 1)",
     ),
     in_pass("broadcast along another dimension", "attention", Tiling.spread, "if d not in t.dims]", "if d in t.dims]"),
     in_pass("frames without repair", "chunked softmax", transport.repaired, "if kind not in", "if True or kind not in"),
@@ -338,9 +338,9 @@ TO_THREADS = [
     in_pass(
         "loop counters with a range too short",
         "column sums",
-        places.range_of_value,
+        places._range_of_counter,
         "return lb[0], max(last, lb[0]) + 1",
-        "return lb, lb + 1",
+        "return lb[0], lb[0] + 1",
     ),
     in_pass(
         "blocks with a range too short",
