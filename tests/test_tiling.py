@@ -1,16 +1,13 @@
-"""Loop nests and the kernels they become compute the same, under planned, odd and random schedules."""
+"""Loop nests and the kernels they become compute the same, under planned and odd schedules."""
 
 from __future__ import annotations
 
 import random
-from functools import cache
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
@@ -120,23 +117,8 @@ def possible_parts(nest: loop.NestOp) -> list[int]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_odd_schedules(name: str) -> None:
     module = parse(name)
-    for seed in range(4):
+    for seed in range(2):
         check(module, lower(with_schedule(module, random.Random(seed))))
-
-
-@cache
-def exact_results(name: str) -> list[np.ndarray]:
-    module = parse(name)
-    return run(module, inputs(module), "exact")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(PROGRAMS)), st.integers(0, 1 << 30))
-def test_random_schedules(name: str, seed: int) -> None:
-    module = parse(name)
-    lowered = lower(with_schedule(module, random.Random(seed)))
-    for a, b in zip(exact_results(name), run(lowered, inputs(module), "exact"), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(

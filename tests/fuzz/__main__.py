@@ -1,4 +1,7 @@
-"""`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level."""
+"""`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level.
+
+`python -m fuzz --schedules --count 1000`: the kernels of a corpus under random schedules, in the simulator.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from conformance.levels import LEVELS, down_to
 from conformance.opdb import judge_call
 from conformance.tracing import tracer
 
+from . import schedules
 from .graphs import Generator
 from .views import draw
 
@@ -26,9 +30,12 @@ def main() -> int:
     parser.add_argument("--level", choices=LEVELS, default="tensor")
     parser.add_argument("--simple", action="store_true", help="f32 only")
     parser.add_argument("--views", action="store_true", help="chains of views of whole numbers")
+    parser.add_argument("--schedules", action="store_true", help="kernels under random schedules")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if options.schedules:
+        return run_schedules(range(options.first, options.first + options.count))
     counts: Counter[str] = Counter()
     started = time.monotonic()
     with tracer() as t:
@@ -44,6 +51,22 @@ def main() -> int:
                     f"--- seed {seed}: {kind}: {reason[:400]}\n{program}" if kind != "refused" else f"{seed}: {reason}"
                 )
     print(f"{dict(counts)} in {time.monotonic() - started:.0f} s")
+    return int(counts["wrong"] + counts["crash"] > 0)
+
+
+def run_schedules(seeds: range) -> int:
+    """Judge one random legal schedule for each seed."""
+    counts: Counter[str] = Counter()
+    started = time.monotonic()
+    for seed in seeds:
+        case = schedules.draw(seed)
+        text = str(case)
+        kind, reason = schedules.judge(case)
+        counts[kind] += 1
+        if kind != "right":
+            print(f"--- {kind}: {reason[:400]}\n{text}")
+    kernels = len(schedules.corpus())
+    print(f"{dict(counts)} of {len(seeds)} schedules of {kernels} kernels in {time.monotonic() - started:.0f} s")
     return int(counts["wrong"] + counts["crash"] > 0)
 
 
