@@ -20,12 +20,13 @@ from mutation.editing import LOWERED, Mutant, StaleMutantError
 from mutation.kernel_mutants import KERNEL_MUTANTS
 from mutation.lowering_mutants import LOWERING_MUTANTS
 from mutation.printer_mutants import PRINTER_MUTANTS
+from mutation.schedule_mutants import SCHEDULE_MUTANTS
 from mutation.subjects import PROGRAMS, subject
 from mutation.tile_mutants import TILE_MUTANTS
 
-MUTANTS = [*LOWERING_MUTANTS, *TILE_MUTANTS, *KERNEL_MUTANTS, *PRINTER_MUTANTS]
+MUTANTS = [*LOWERING_MUTANTS, *TILE_MUTANTS, *KERNEL_MUTANTS, *PRINTER_MUTANTS, *SCHEDULE_MUTANTS]
 
-AREAS = ("lowering", "loop IR", "tile IR", "kernel IR", "printer", "printed text")
+AREAS = ("lowering", "loop IR", "tile IR", "kernel IR", "printer", "printed text", "schedules")
 
 
 @dataclass(frozen=True)

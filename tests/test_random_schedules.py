@@ -1,5 +1,5 @@
 """Random legal schedules: 0 wrong. `python -m fuzz --schedules --count 1000` runs more of them than there is time for
-here; 2,000 have been run."""
+here."""
 
 from __future__ import annotations
 

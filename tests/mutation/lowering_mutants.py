@@ -20,24 +20,7 @@ Emitter = emitter.Emitter
 Tiling = Code("passes.tiling.emitter").Emitter
 kernels = Code("passes.tiling.kernels")
 Reducer = Code("passes.tiling.reductions").Reducer
-ChunkBounds, support = Code("passes.tiling.bounds").ChunkBounds, Code("passes.tiling.support")
 Coordinates, Dim = Code("passes.tiling.tiles").Coordinates, Code("passes.tiling.tiles").Dim
-
-MASKED = [
-    in_pass("a loop that ends too early", "banded attention", ChunkBounds._limit, "step + 1", "step"),
-    in_pass("a loop that starts too late", "banded attention", ChunkBounds._limit, "* -1", "* -1 + 1"),
-    in_pass("the first row of a block for all", "banded attention", ChunkBounds._highest, "max(0, factor * last)", "0"),
-    in_pass("bounds of the first block", "banded attention", ChunkBounds._highest, "(factor * dim.tile)", "0"),
-    in_pass("a border off by one", "banded attention", support.half_spaces, "constant(-1)", "constant(-2)"),
-    in_pass(
-        "the other side of the mask",
-        "chunked attention",
-        support.half_spaces,
-        "add(constant(-1), assumed, -1)",
-        "assumed",
-    ),
-    in_pass("the first bound for both", "banded attention", ChunkBounds.of, "if coefficient > 0", "if start is stop"),
-]
 
 TO_TILES = [
     in_pass("reductions without masks", "layer_norm", Reducer._masked, "if not missing:", "if True:"),
@@ -485,4 +468,4 @@ TO_LOOPS = [
     ),
 ]
 
-LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *MASKED, *TO_TILES, *TO_THREADS]
+LOWERING_MUTANTS = [*TO_TENSORS, *TO_LOOPS, *TO_TILES, *TO_THREADS]

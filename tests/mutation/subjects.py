@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
+from deplodock.dialects import loop
+from deplodock.dialects.schedule import ScheduleAttr
 from deplodock.frontend.arrays import to_numpy
 from deplodock.frontend.capture import CapturedProgram, capture
 from deplodock.frontend.compilation import LEVELS, Compilation
@@ -22,11 +24,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function with its inputs. `hard` makes inputs with infinities, NaN and large values of the ordinary ones."""
+    """A function with its inputs. `hard` makes inputs with infinities, NaN and large values of the ordinary ones.
+    `schedule` is that of its only nest, in place of the planned one."""
 
     function: Callable[..., torch.Tensor]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     hard: Callable[[list[Array]], list[Array]]
+    schedule: ScheduleAttr | None = None
 
 
 def masked_rows(inputs: list[Array]) -> list[Array]:
@@ -110,6 +114,30 @@ PROGRAMS: dict[str, Program] = {
     "integers": Program(_whole, _numbers, masked_rows),
     "matmul softmax": Program(lambda x, a: (x @ a).softmax(0), _randn((37, 18), (18, 24)), large),
     "two kernels": Program(lambda x, a, b: torch.relu(x @ a) @ b, _randn((20, 18), (18, 24), (24, 17)), masked_rows),
+    "three stages": Program(
+        lambda x, y: x @ y,
+        _randn((17, 72), (72, 20)),
+        masked_rows,
+        ScheduleAttr.get([16, 16], [16], thread=[2, 2], warps=2, copy="cp_async", stages=3),
+    ),
+    "four stages of tensor cores": Program(
+        lambda x, y: x @ y,
+        _randn((32, 96), (96, 40), dtype=torch.bfloat16),
+        masked_rows,
+        ScheduleAttr.get([32, 16], [16], warps=2, atom="mma", copy="cp_async", stages=4),
+    ),
+    "split sums": Program(
+        lambda x, y: x @ y,
+        _randn((17, 72), (72, 20)),
+        masked_rows,
+        ScheduleAttr.get([16, 16], [8], thread=[2, 2], warps=2, split_k=3),
+    ),
+    "split attention": Program(
+        _attention,
+        _randn(*[(1, 1, 40, 8)] * 3),
+        large,
+        ScheduleAttr.get([1, 1, 16, 8], [8, 8, 8, 8, 8, 8], thread=[2, 2], warps=1, split_k=2),
+    ),
 }
 
 
@@ -123,6 +151,9 @@ class Subject:
         self.torch_inputs = self.program.inputs()
         self.captured: CapturedProgram = capture(self.program.function, self.torch_inputs)
         self.compilation = Compilation(self.captured.module)
+        if self.program.schedule is not None:
+            (nest,) = (op for op in self.compilation.at("loop").walk() if isinstance(op, loop.NestOp))
+            nest.attributes["schedule"] = self.program.schedule
         self.cuda = self.compilation.cuda  # now, while no bug is planted
         self.inputs: list[Array] = [to_numpy(t) for t in self.captured.bind(self.torch_inputs)]
         self.hard_inputs = self.program.hard(self.inputs)

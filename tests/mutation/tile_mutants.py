@@ -1,5 +1,4 @@
-"""Bugs in nests and in blocks' programs, planted in the text of the loop and tile levels;
-and in the copies of kernels that do not wait for them."""
+"""Bugs in nests and in blocks' programs, planted in the text of the loop and tile levels."""
 
 from __future__ import annotations
 
@@ -100,21 +99,4 @@ TILES = [
     ),
 ]
 
-COPIES = [
-    in_ir_text("a wait for one copy too few", "chunked matmul", "kernel", r"async_wait 1", "async_wait 2"),
-    in_ir_text("a wait dropped", "chunked matmul", "kernel", r"kernel\.async_wait 1\n", ""),
-    in_ir_text("a group that is not closed", "chunked matmul", "kernel", r"kernel\.async_commit\n", ""),
-    in_ir_text("copies past the end", "chunked matmul", "kernel", r"0:72\]", "0:73]"),
-    in_ir_text(
-        "copies into the slot in use", "chunked matmul", "kernel", r"constant 1024 : index", "constant 512 : index"
-    ),
-    in_ir_text(
-        "a copy of the chunk before",
-        "chunked matmul",
-        "kernel",
-        r"%free = %\d+",
-        "%free = %1",
-    ),
-]
-
-TILE_MUTANTS = [*NESTS, *TILES, *COPIES]
+TILE_MUTANTS = [*NESTS, *TILES]
