@@ -40,9 +40,10 @@ class ScheduleAttr(ParametrizedAttribute):
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.
-    narrow   how a factor computed in f32 may reach tensor cores beside one in bf16 or f16: `never`; `operands` permits
-             to round it to the other's type; `parts` splits it into the sum of three bf16 numbers, which is all of it,
-             for three times the work. No planner gives the permission by itself.
+    narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
+             other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
+             products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
+             beside a factor in parts may become a NaN. No planner gives the permission for two factors in f32.
     """
 
     name = "tile.schedule"

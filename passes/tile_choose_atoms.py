@@ -34,9 +34,9 @@ class TileChooseAtomsPass(ModulePass):
     What: with `atom = mma` or `wgmma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask
     then put constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is
     declined, unless the schedule has the permission `narrow = operands`; then it is rounded to the type of the other
-    factor. With `narrow = parts` it is split into three bf16 numbers, and there are three products. Products that share
-    an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of another shape is one for `mma`
-    instead, and a remark says why.
+    factor. With `narrow = parts` it is split into three bf16 numbers, and there are three products, or six if both
+    factors are. Products that share an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of
+    another shape is one for `mma` instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
     Why here: after contractions are found, and before layouts, which the atom decides.
@@ -97,7 +97,9 @@ def operand_type(dot: tile.DotOp, permission: str) -> Attribute | str:
     exact = [widened_from(f) for f in factors]
     types = {t for t in exact if t is not None}
     if not types:
-        return "both factors are computed in f32"
+        if permission == "parts":
+            return bf16
+        return "both factors are computed in f32; narrow = parts in the schedule would allow splitting them"
     if len(types) > 1:
         return "one factor is bf16, the other f16"
     (narrow,) = types
@@ -119,18 +121,24 @@ def _rewrite(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
 
 
 def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
-    """A product for each part of the factor that was computed, the smallest part first."""
-    which = next((i for i, v in enumerate((dot.lhs, dot.rhs)) if widened_from(v) is None), None)
-    if which is None:
+    """A product for each pair of parts of the factors, the smallest first.
+
+    Left out of nine products of parts are the three below 2^-26 of the largest: a rounding to f32 is 2^-24.
+    """
+    exact = [widened_from(v) is not None for v in (dot.lhs, dot.rhs)]
+    if all(exact):
         _rewrite(dot, narrow, atom)
         return
     assert dot.parent is not None
     made: list[Operation] = []
-    other = _narrowed(dot.operands[1 - which], narrow, made)
+    left, right = (
+        [_narrowed(v, narrow, made)] if whole else _parts(v, narrow, made)
+        for v, whole in zip((dot.lhs, dot.rhs), exact, strict=True)
+    )
+    pairs = [(i, j) for i in range(len(left)) for j in range(len(right)) if i + j < PARTS]
     acc = dot.acc
-    for part in reversed(_parts(dot.operands[which], narrow, made)):
-        factors = (part, other) if which == 0 else (other, part)
-        product = tile.DotOp(*factors, acc)
+    for i, j in sorted(pairs, key=lambda pair: (-sum(pair), pair)):
+        product = tile.DotOp(left[i], right[j], acc)
         product.properties["atom"] = StringAttr(atom)
         product.result.name_hint = dot.result.name_hint
         made.append(product)

@@ -14,7 +14,7 @@ from ...dialects.schedule import ScheduleAttr
 from ..tiling.dependence import yielded
 from .clock import SPECIAL, Operations
 from .facts import Facts
-from .matrices import may_be_narrow, narrow_type
+from .matrices import computed_factors, may_be_narrow
 from .products import Product
 from .tiles import Tiles
 from .work import nest_operations
@@ -29,8 +29,8 @@ COPIED, ISSUED = 16, 4
 """Bytes that one instruction copies into shared memory, and the instructions that this takes with its address; twice as
 many, if the copy goes through registers."""
 
-PARTS = 3
-"""Products that a factor in f32 takes on tensor cores, if it is split into parts."""
+PARTS = (1, 3, 6)
+"""Products that a product takes on tensor cores, by how many of its factors are in f32 and split into parts."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Arithmetic:
                 compute += self._wgmma(p, tiles, schedule) / rates.clock
                 shared += self._filled(p, tiles, atom) / SHARED_WIDTH / rates.clock
             elif atom == "mma":
-                flops *= PARTS if narrow_type(p) is None and schedule.narrow.data == "parts" else 1
+                flops *= PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
                 compute += flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
                 shared += (self._filled(p, tiles, atom) + self._read(p, tiles, schedule)) / SHARED_WIDTH / rates.clock
             else:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import Float32Type
 from xdsl.ir import SSAValue
 
 from ...dialects import loop, payload
-from ...dialects.payload import element_bytes
+from ...dialects.payload import element_bytes, element_type
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
 from .products import Product
 from .tiles import Tiles
+
+PART_BYTES = 6
+"""Bytes of the three parts that an f32 number is split into on its way to shared memory."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,18 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
             indices = facts.dependence.of(factor)
             size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
             chunks = tiles.walked(i for i in indices if i not in tiles.counts)
-            if load is not None and chunks > 1:
+            if load is not None and narrow and schedule.narrow.data == "parts" and is_wide(load):
+                late += size * PART_BYTES // 4
+            elif load is not None and chunks > 1:
                 early, most = early + size, max(most, chunks)
             else:
                 late += size
     return Staged(early, late, most)
+
+
+def is_wide(load: loop.LoadOp) -> bool:
+    """Whether a load is of f32."""
+    return isinstance(element_type(load.result.type), Float32Type)
 
 
 def _loaded(factor: SSAValue, narrow: bool) -> loop.LoadOp | None:

@@ -45,7 +45,8 @@ def matrix_plans(
     that these would have.
     """
     if narrow == "never" and is_nested(products) and target.tensor > WORTH_PARTS * target.fp32:
-        narrow = "parts" if all(may_be_narrow(p, "parts") for p in products) else "never"
+        worth = all(narrow_type(p, may_narrow=True) is not None and may_be_narrow(p, "parts") for p in products)
+        narrow = "parts" if worth else "never"
     able = [p for p in products if may_be_narrow(p, narrow)]
     if not able or not target.has("mma"):
         return
@@ -88,7 +89,14 @@ def _nested_plans(
 def may_be_narrow(product: Product, narrow: str) -> bool:
     """Whether a product may be on tensor cores under the permission `narrow`."""
     found = narrow_type(product, narrow != "never")
-    return found is not None and (narrow != "parts" or found == bf16 or narrow_type(product) is not None)
+    if narrow != "parts":
+        return found is not None
+    return found == bf16 or narrow_type(product) is not None or computed_factors(product) == 2
+
+
+def computed_factors(product: Product) -> int:
+    """How many factors of a product were computed in f32, or loaded as such."""
+    return sum(widened_from(f) is None for f in product.factors)
 
 
 def narrow_type(product: Product, may_narrow: bool = False) -> Attribute | None:

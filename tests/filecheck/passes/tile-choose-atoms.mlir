@@ -99,3 +99,31 @@ tile.kernel @parts(%x: memref<16x32xf32>, %w: memref<32x16xbf16>, %y: memref<16x
   %d = tile.dot %e, %bf, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
 }
+
+// -----
+
+// Both factors in f32: six products of parts, those of the smallest first; the three that are left out are below the
+// rounding of f32.
+
+// CHECK-LABEL: tile.kernel @both_in_parts
+// CHECK:         %[[A0:.*]] = payload.cast %a : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK:         %[[A1:.*]] = payload.cast %{{.*}} : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK:         %[[A2:.*]] = payload.cast %{{.*}} : tensor<16x32xf32> -> tensor<16x32xbf16>
+// CHECK:         %[[B0:.*]] = payload.cast %b : tensor<32x16xf32> -> tensor<32x16xbf16>
+// CHECK:         %[[B1:.*]] = payload.cast %{{.*}} : tensor<32x16xf32> -> tensor<32x16xbf16>
+// CHECK:         %[[B2:.*]] = payload.cast %{{.*}} : tensor<32x16xf32> -> tensor<32x16xbf16>
+// CHECK-NEXT:    %[[D0:.*]] = tile.dot %[[A0]], %[[B2]], %zero atom "mma"
+// CHECK-NEXT:    %[[D1:.*]] = tile.dot %[[A1]], %[[B1]], %[[D0]] atom "mma"
+// CHECK-NEXT:    %[[D2:.*]] = tile.dot %[[A2]], %[[B0]], %[[D1]] atom "mma"
+// CHECK-NEXT:    %[[D3:.*]] = tile.dot %[[A0]], %[[B1]], %[[D2]] atom "mma"
+// CHECK-NEXT:    %[[D4:.*]] = tile.dot %[[A1]], %[[B0]], %[[D3]] atom "mma"
+// CHECK-NEXT:    %[[D5:.*]] = tile.dot %[[A0]], %[[B0]], %[[D4]] atom "mma"
+// CHECK-NEXT:    tile.store %[[D5]]
+tile.kernel @both_in_parts(%x: memref<16x32xf32>, %w: memref<32x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1
+    attributes {schedule = #tile.schedule<block = [16, 16], chunk = [32], warps = 1, atom = mma, narrow = parts>} {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x32xf32> -> tensor<16x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x16xf32> -> tensor<32x16xf32>
+  %d = tile.dot %a, %b, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
