@@ -135,7 +135,7 @@ TO_TILES = [
     in_pass(
         "loops of one iteration less",
         "column sums",
-        ChunkBounds.of,
+        Code("passes.tiling.bounds").ChunkBounds.of,
         "e.count(count)",
         "e.count(count - 1)",
     ),
