@@ -12,6 +12,8 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report
 from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.simulator import Report as SimReport
+from deplodock.backend.simulator import simulate
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.passes.pipelines import parse_passes
 
@@ -53,3 +55,10 @@ def emulate(
     """The results and reports of the emulator; `source` replaces the CUDA, `text` the IR."""
     module = allocated(gemm.text() if text is None else text)
     return EmulatedProgram(source or print_cuda(module), make_plan(module)).run(inputs(gemm), seeds)
+
+
+def simulated(gemm: Gemm, text: str | None = None, domain: str = "typed") -> tuple[list[np.ndarray], SimReport]:
+    """The results and the report of the simulator."""
+    module = allocated(gemm.text() if text is None else text)
+    result = simulate(module, inputs(gemm), domain=domain)
+    return result.outputs, result.report

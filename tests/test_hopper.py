@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hopper_programs import Gemm
-from hopper_running import allocated, emulate, wrong
+from hopper_running import allocated, emulate, simulated, wrong
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.launch_plan import TensorMap, make_plan
@@ -28,6 +28,20 @@ def test_emulated(name: str) -> None:
     found, reports = emulate(gemm)
     assert [str(r) for r in reports] == []
     assert wrong(gemm, found) == 0
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_simulated(name: str) -> None:
+    """The IR computes it exactly as well, and every wait, arrival and fence is where it has to be."""
+    gemm = GEMMS[name]
+    found, report = simulated(gemm)
+    assert [str(f) for f in report.findings] == []
+    assert wrong(gemm, found) == 0
+    across, down = gemm.n // gemm.columns, gemm.m // gemm.rows
+    a, b = 2 * gemm.m * gemm.k * across, 2 * gemm.n * gemm.k * down
+    (counts,) = report.launches
+    assert (counts.loaded, counts.stored[2]) == ({0: a, 1: b}, 2 * gemm.m * gemm.n)
+    assert counts.flops == 2 * gemm.m * gemm.n * gemm.k
 
 
 @pytest.mark.parametrize("name", ["plain", "all"])

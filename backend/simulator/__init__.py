@@ -23,6 +23,7 @@ from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
 from ..interpreter.eager import Eager
 from ..interpreter.payload import PayloadFunctions
 from ..interpreter.running import Position, check_arguments, main_function, make_domain
+from .hopper import HopperFunctions
 from .launching import HostFunctions
 from .memory import GlobalBuffer
 from .report import Finding, KernelCounts, Report
@@ -78,7 +79,10 @@ def simulate(
     interpreter.register_implementations(FuncFunctions())
     interpreter.register_implementations(PayloadFunctions(scalars, sizes))
     interpreter.register_implementations(threads)
+    hopper = HopperFunctions(threads)
+    interpreter.register_implementations(hopper)
     host = HostFunctions(scalars, threads, report, sizes, eager or {})
+    host.hopper = hopper
     host.max_blocks, host.shadowed = max_blocks, shadows
     interpreter.register_implementations(host, override=True)
     with position.located():

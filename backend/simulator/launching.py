@@ -8,21 +8,25 @@ from itertools import pairwise
 
 import numpy as np
 from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import MemRefType, i64
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 
 from ...dialects import kernel, payload
 from ...dialects.calls import eager_results, is_eager
 from ...dialects.kernel_ranges import constant_index
+from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT
 from ...dialects.payload import shape_of
 from ...dialects.sizes import Sizes
 from ...errors import ExecutionError
 from ..interpreter.domains import TypedDomain, numpy_dtype
 from ..interpreter.eager import Eager, call_eager
+from .asynchronous import Asynchronous
 from .copies import Copies
+from .hopper import HopperFunctions
 from .machine import Machine
 from .memory import GlobalBuffer, Shadow, SharedBuffer, poison
+from .processes import Processes
 from .report import KernelCounts, Report
 from .threads import KernelFunctions, check_kernel
 
@@ -30,9 +34,22 @@ MAX_ELEMENTS = 1 << 22
 """Elements of the largest value; a grid of more blocks than fit is run in batches."""
 
 
+ASYNCHRONOUS = (
+    kernel.RolesOp,
+    kernel.MbarInitOp,
+    kernel.TmaStoreOp,
+    kernel.WgmmaOp,
+    kernel.GroupBarrierOp,
+    kernel.FenceAsyncOp,
+)
+"""What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
+
+
 @register_impls
 class HostFunctions(InterpreterFunctions):
     """`@main`: buffers and launches, one after another, and calls of what PyTorch computes."""
+
+    hopper: HopperFunctions
 
     def __init__(
         self, domain: TypedDomain, threads: KernelFunctions, report: Report, sizes: Sizes, eager: Eager
@@ -101,10 +118,15 @@ class HostFunctions(InterpreterFunctions):
                 {id(b): i for i, b in enumerate(buffers)},
                 self.sizes,
             )
-            place_shared(machine, callee)
+            cells = place_shared(machine, callee)
             outer = getattr(self.threads, "machine", None)
             self.threads.machine, self.threads.copies = machine, Copies(len(machine.numbers))
-            interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
+            if is_asynchronous(callee):
+                state = self.hopper.state = Asynchronous(machine, cells)
+                machine.order, machine.shadow = state.order, state.shadow
+                Processes(interpreter, machine, state).run(callee.body, buffers)
+            else:
+                interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
             if outer is not None:
                 self.threads.machine = outer
         return ()
@@ -116,7 +138,7 @@ def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
     cuts = sorted(
         {0, blocks, *(n for op in function.body.ops if (n := _decided_by_block(op)) is not None and n < blocks)}
     )
-    step = batch_size(function)
+    step = 1 if is_asynchronous(function) else batch_size(function)
     for start, end in pairwise(cuts):
         for first in range(start, end, step):
             yield first, min(first + step, end)
@@ -133,6 +155,11 @@ def _decided_by_block(op: Operation) -> int | None:
     return constant_index(condition.rhs)
 
 
+def is_asynchronous(function: kernel.FuncOp) -> bool:
+    """Whether something goes on beside the threads of a block, or warps go different ways: see asynchronous.py."""
+    return any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
+
+
 def batch_size(function: kernel.FuncOp) -> int:
     """How many blocks run at once without very large arrays."""
     widest = max((math.prod(shape_of(r.type)) for op in function.walk() for r in op.results), default=1)
@@ -140,8 +167,9 @@ def batch_size(function: kernel.FuncOp) -> int:
     return max(1, MAX_ELEMENTS // max(function.threads * widest, shared))
 
 
-def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
-    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
+def place_shared(machine: Machine, function: kernel.FuncOp) -> int:
+    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet. Gives
+    the number of cells of the shadow."""
     ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
     end = max((op.offset.data + _bytes(op) for op in ops if op.offset is not None), default=0)
     if function.shared is not None and end > function.shared.data:
@@ -151,23 +179,30 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
         )
     cell = min((_itemsize(op) for op in ops), default=1)
     cell = math.gcd(cell, *(op.offset.data for op in ops if op.offset is not None)) or 1
-    blocks = len(machine.numbers)
+    blocks, alignment = len(machine.numbers), SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
     for number, op in enumerate(ops):
         if op.offset is not None:
             offset = op.offset.data
         else:
-            offset = end = -(-end // 16) * 16
+            offset = end = -(-end // alignment) * alignment
             end += _bytes(op)
         t = op.result.type
         assert isinstance(t, MemRefType)
-        element, size = t.element_type, t.get_shape()[0]  # pyright: ignore[reportUnknownVariableType]
+        element, size = _stored(op), t.get_shape()[0]
         data = np.full((blocks, size), poison(machine.domain, element), machine.domain.dtype(element))
         machine.shared[op] = SharedBuffer(data, element, number, offset // cell, _itemsize(op) // cell, offset)
     machine.shadow = Shadow(blocks, -(-end // cell))
+    return -(-end // cell)
+
+
+def _stored(op: kernel.SharedOp) -> Attribute:
+    """What lies in a shared buffer; an mbarrier is a word that nobody reads."""
+    element: Attribute = op.result.type.element_type  # pyright: ignore
+    return i64 if isinstance(element, kernel.MbarrierType) else element
 
 
 def _itemsize(op: kernel.SharedOp) -> int:
-    return numpy_dtype(op.result.type.element_type).itemsize  # pyright: ignore
+    return numpy_dtype(_stored(op)).itemsize
 
 
 def _bytes(op: kernel.SharedOp) -> int:

@@ -12,6 +12,7 @@ from ...dialects import kernel
 from ...dialects.sizes import Sizes
 from ..interpreter.domains import Array, TypedDomain
 from .memory import GlobalBuffer, Shadow, SharedBuffer
+from .order import Order
 from .report import KernelCounts, Kind, Report
 from .traffic import moved, sectors, wavefronts
 
@@ -69,6 +70,8 @@ class Machine:
     active: Array = field(init=False)
     epoch: Array = field(init=False)
     shadow: Shadow = field(init=False)
+    order: Order | None = None
+    """What orders warps that go different ways; None where only barriers of the whole block do."""
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,18 @@ from ...dialects.locations import location_text
 from ...errors import ExecutionError
 
 Kind = Literal[
-    "race", "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "overlap", "in flight"
+    "race",
+    "uninitialised",
+    "out-of-bounds",
+    "misaligned",
+    "divergent",
+    "conflict",
+    "unwritten",
+    "overlap",
+    "in flight",
+    "fence",
+    "deadlock",
+    "protocol",
 ]
 MAX_TEXT = 120
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from xdsl.dialects import func, scf
 from xdsl.interpreter import (
@@ -14,16 +16,16 @@ from xdsl.interpreter import (
     impl_terminator,
     register_impls,
 )
-from xdsl.ir import SSAValue
+from xdsl.ir import Region, SSAValue
 
 from ...dialects import kernel
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import Kind
 from ...errors import ExecutionError
 from ..interpreter.domains import Array, TypedDomain, reduce_value
-from ..interpreter.tile import trips
 from . import copies
 from .accesses import load_global, load_shared, store_global, store_shared
+from .control import Steps, Values, choose, finished, loop
 from .machine import Access, Machine, ranked
 from .matrices import load_matrices, multiply
 from .memory import GlobalBuffer, SharedBuffer
@@ -39,6 +41,16 @@ def bit_numbers(bits: list[int], size: int) -> Array:
     """For every register number below `size`, the number that its given bits form, the first being bit 0."""
     numbers = np.arange(size)
     return sum((((numbers >> b) & 1) << i for i, b in enumerate(bits)), np.zeros(size, np.int64))
+
+
+def _at_once(interpreter: Interpreter) -> Callable[[Region, Values], Steps]:
+    """Runs regions that never give way."""
+
+    def run(region: Region, args: Values) -> Steps:
+        return interpreter.run_ssacfg_region(region, args, "region")
+        yield  # a generator that ends at once
+
+    return run
 
 
 @register_impls
@@ -75,6 +87,8 @@ class KernelFunctions(InterpreterFunctions):
         missing = ~active & (arrive & ~all_arrive)[:, None]
         self.machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
         self.machine.epoch += arrive.astype(np.int32)
+        if self.machine.order is not None:
+            self.machine.order.meet(range(self.machine.order.warps))
         if self.machine.measured and arrive[0]:
             self.machine.counts.barriers += 1
         return ()
@@ -206,42 +220,13 @@ class KernelFunctions(InterpreterFunctions):
 
     @impl(scf.IfOp)
     def if_(self, interpreter: Interpreter, op: scf.IfOp, args: PythonValues) -> PythonValues:
-        outer, condition = self.machine.active, ranked(args[0], 2)
-        results: list[PythonValues] = []
-        for region, chosen in ((op.true_region, condition), (op.false_region, ~condition)):
-            self.machine.active = outer & chosen
-            empty = not region.blocks or not self.machine.active.any()
-            results.append(() if empty else interpreter.run_ssacfg_region(region, (), "if"))
-        self.machine.active = outer
-        yes, no = results
-        if not yes or not no:
-            return yes or no
-        return tuple(self._where(condition, a, b, r) for a, b, r in zip(yes, no, op.results, strict=True))
-
-    def _where(self, condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
-        rank = len(shape_of(result.type))
-        mask = condition.reshape(*condition.shape, *(1,) * rank)
-        return np.where(mask, ranked(a, 2 + rank), ranked(b, 2 + rank))
+        return finished(choose(self.machine, op, args, _at_once(interpreter)))
 
     @impl(scf.ForOp)
     def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
         if isinstance(op.parent_op(), func.FuncOp):
             return self._host_loop(interpreter, op, args)
-        lower, upper, step = (ranked(a, 2) for a in args[:3])
-        state, outer = tuple(args[3:]), self.machine.active
-        most, count = trips(lower, upper, step)
-        for i in range(most):
-            running = i < count
-            self.machine.active = outer & running
-            if not self.machine.active.any():
-                continue
-            new = interpreter.run_ssacfg_region(op.body, (lower + i * step, *state), "for")
-            if running.all():
-                state = new
-            else:
-                state = tuple(self._where(running, a, b, r) for a, b, r in zip(new, state, op.results, strict=True))
-        self.machine.active = outer
-        return state
+        return finished(loop(self.machine, op, args, _at_once(interpreter)))
 
     def _host_loop(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
         """A loop of `@main`, which no thread runs."""

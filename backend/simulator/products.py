@@ -1,0 +1,169 @@
+"""Products of warpgroups in a simulated block: started in order, computed when they are waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...dialects import kernel
+from ...dialects.kernel_roles import WARPGROUP
+from ...dialects.kernel_wgmma import ROWS, SLICE, PendingType
+from ...dialects.payload import element_type, shape_of
+from ..interpreter.domains import Array
+from .asynchronous import Asynchronous, Product
+from .boxes import report_meeting, swizzled
+from .machine import ranked
+from .memory import SharedBuffer
+
+_LANES = np.arange(128)
+
+
+def warpgroups(state: Asynchronous, op: object) -> list[int]:
+    """The active warpgroups; each has to be there as a whole."""
+    active = state.machine.active[0]
+    found: list[int] = []
+    for g in sorted({w // WARPGROUP for w in state.warps()}):
+        threads = slice(128 * g, 128 * g + 128)
+        if len(active[threads]) < 128 or not active[threads].all():
+            state.complain("divergent", op, "not all threads of a warpgroup are there", WARPGROUP * g)  # pyright: ignore
+        else:
+            found.append(g)
+    return found
+
+
+def start_product(state: Asynchronous, op: kernel.WgmmaOp, args: tuple[Any, ...]) -> Product:
+    """Queue a product; its operands are in use from here on."""
+    values = dict(zip(op.operands, args, strict=True))
+    accumulate = op.fresh is None
+    if op.accumulate is not None:
+        accumulate = bool(state.uniform(values[op.accumulate]))
+    product = Product(op, args, values[op.acc], accumulate, state.machine.active)
+    pending = isinstance(product.start, Product) and product.start.result is None
+    for g in warpgroups(state, op):
+        if g not in state.fenced and (not pending or op.lhs_place is None):
+            state.complain(
+                "fence", op, "registers may have been written since the last kernel.wgmma_fence", WARPGROUP * g
+            )
+        agent = state.order.agent("products", g)
+        product.groups[g] = (state.closed.get(g, 0), agent.start())
+        if state.machine.shadowed:
+            _use_operands(state, product, values, g)
+    state.products.append(product)
+    return product
+
+
+def _use_operands(state: Asynchronous, product: Product, values: dict[Any, Any], g: int) -> None:
+    op = product.op
+    work = product.groups[g][1]
+    for warp in range(WARPGROUP * g, WARPGROUP * g + WARPGROUP):
+        thread = 32 * warp
+        sides = [(op.rhs, op.rhs_place, op.columns, 0, op.rhs_transposed is not None)]
+        if op.lhs_place is not None:
+            sides.append((op.lhs, op.lhs_place, ROWS // WARPGROUP, ROWS // WARPGROUP * (warp % 4), False))
+            if op.lhs_transposed is not None:
+                sides[-1] = (*sides[-1][:4], True)
+        for memory, place, count, first, transposed in sides:
+            buffer: SharedBuffer = values[memory]
+            at = int(np.broadcast_to(ranked(values[place], 2), state.machine.active.shape)[0, thread])
+            places = operand_places(state, op, buffer, at, first, count, transposed)
+            cells = (buffer.start + places.reshape(-1, 1) * buffer.cells + np.arange(buffer.cells)).reshape(-1)
+            agent = state.order.agent("products", g)
+            found = state.shadow.use(np.unique(cells), warp, agent, work, buffer.number, False)
+            report_meeting(state, op, found, warp, "a product")
+
+
+def operand_places(
+    state: Asynchronous, op: kernel.WgmmaOp, buffer: SharedBuffer, at: int, first: int, count: int, transposed: bool
+) -> Array:
+    """[line, k] -> element of the buffer, for `count` rows of A or columns of B from number `first` on."""
+    width, row = op.swizzle.data, op.row
+    line, k = (first + np.arange(count))[:, None], np.arange(SLICE * op.slices.data)[None, :]
+    place = at + line * row + k
+    if transposed:
+        panel = 0 if op.panel is None else op.panel.data
+        place = at + line // row * panel + k * row + line % row
+    where = (swizzled(place * buffer.itemsize + buffer.offset, width) - buffer.offset) // buffer.itemsize
+    outside = (where < 0) | (where >= buffer.data.shape[1])
+    if outside.any():
+        state.complain("out-of-bounds", op, f"an operand from element {at} on leaves its buffer")
+    return np.where(outside, 0, where)
+
+
+def wait_for_products(state: Asynchronous, op: kernel.WgmmaWaitOp, acc: Product | Array) -> Any:
+    """The accumulators once all groups but the newest are done: registers, or still accumulators."""
+    groups = warpgroups(state, op)
+    for product in [p for p in state.products if any(g in p.groups for g in groups)]:
+        if all(n < state.closed.get(g, 0) - op.pending.data for g, (n, _) in product.groups.items()):
+            _compute(state, product)
+            state.products.remove(product)
+            for g, (_, work) in product.groups.items():
+                agent = state.order.agent("products", g)
+                agent.finish(work)
+                for warp in range(WARPGROUP * g, WARPGROUP * g + WARPGROUP):
+                    state.order.known[warp].agents[agent.number] = agent.ended
+    state.fenced -= set(groups)
+    if isinstance(op.result.type, PendingType):
+        return acc
+    if not isinstance(acc, Product):
+        return acc
+    if acc.result is None:
+        state.complain("protocol", op, "the product was not committed, so nobody waits for it")
+        size = shape_of(op.result.type)[0]
+        return np.full((*state.machine.active.shape, size), state.machine.domain.constant(float("nan"), _f32(op)))
+    return acc.result
+
+
+def _f32(op: kernel.WgmmaWaitOp) -> Any:
+    assert isinstance(op.acc.type, PendingType)
+    return element_type(op.acc.type.registers)
+
+
+def _compute(state: Asynchronous, product: Product) -> None:
+    """Every active warpgroup's product, from what lies in shared memory now."""
+    machine, op = state.machine, product.op
+    assert isinstance(op.acc.type, PendingType)
+    registers, wide = op.acc.type.registers, element_type(op.acc.type.registers)
+    (size,) = shape_of(registers)
+    start = product.start.result if isinstance(product.start, Product) else product.start
+    if start is None:
+        start = np.asarray(machine.domain.constant(float("nan"), wide))
+    start = np.broadcast_to(ranked(start, 3), (1, machine.threads, size))
+    result = np.array(start)
+    r, t = np.arange(size)[None, :], _LANES[:, None]
+    rows = t // 32 * 16 + t % 32 // 4 + 8 * (r >> 1 & 1)
+    columns = r // 4 * 8 + 2 * (t % 4) + (r & 1)
+    for g in product.groups:
+        left, right = _operands(state, product, g)
+        found = machine.domain.matmul(left[None], right.T[None])[0][rows, columns]
+        mine = slice(128 * g, 128 * g + 128)
+        if product.accumulate:
+            found = machine.domain.binary("arith.addf", start[0, mine], found, wide)
+        result[0, mine] = found
+        machine.counts.flops += 2 * ROWS * op.columns * SLICE * op.slices.data
+    product.result = result
+
+
+def _operands(state: Asynchronous, product: Product, g: int) -> tuple[Array, Array]:
+    """A as [64, k] and B as [columns, k], widened."""
+    machine, op = state.machine, product.op
+    assert isinstance(op.acc.type, PendingType)
+    narrow, wide = op.element, element_type(op.acc.type.registers)
+    values = dict(zip(op.operands, product.args, strict=True))
+
+    def read(memory: Any, place: Any, count: int, transposed: bool) -> Array:
+        buffer: SharedBuffer = values[memory]
+        at = int(np.broadcast_to(ranked(values[place], 2), machine.active.shape)[0, 128 * g])
+        return buffer.data[0][operand_places(state, op, buffer, at, 0, count, transposed)]
+
+    if op.lhs_place is None:
+        held = np.broadcast_to(ranked(values[op.lhs], 3), (1, machine.threads, 8 * op.slices.data))
+        e, t = np.arange(8 * op.slices.data)[None, :], _LANES[:, None]
+        left = np.zeros((ROWS, SLICE * op.slices.data), held.dtype)
+        rows = t // 32 * 16 + t % 32 // 4 + 8 * (e >> 1 & 1)
+        left[rows, e // 8 * 16 + 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1)] = held[0, 128 * g : 128 * g + 128]
+    else:
+        left = read(op.lhs, op.lhs_place, ROWS, op.lhs_transposed is not None)
+    right = read(op.rhs, op.rhs_place, op.columns, op.rhs_transposed is not None)
+    a, b = (np.asarray(machine.domain.cast(x, narrow, wide)) for x in (left, right))
+    return a, b
