@@ -20,7 +20,7 @@ COPIES = ("plain", "cp_async", "tma")
 NARROWS = ("never", "operands", "parts")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow")
-_NUMBERS = ("warps", "stages", "split_k")
+_NUMBERS = ("warps", "stages", "split_k", "group", "persistent")
 
 
 def _ints(values: Any) -> ArrayAttr[IntAttr]:
@@ -40,6 +40,9 @@ class ScheduleAttr(ParametrizedAttribute):
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: plain, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.
+    group    blocks that are started together are a patch of the result: so many tiles of the last index but one come
+             first, then the next of the last index; a divisor of how many there are.
+    persistent  so many blocks share all tiles, one after the other; 0: every tile has a block of its own.
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
@@ -56,6 +59,8 @@ class ScheduleAttr(ParametrizedAttribute):
     copy: StringAttr
     stages: IntAttr
     split_k: IntAttr
+    group: IntAttr
+    persistent: IntAttr
     narrow: StringAttr
 
     @staticmethod
@@ -70,6 +75,8 @@ class ScheduleAttr(ParametrizedAttribute):
         copy: str = "plain",
         stages: int = 1,
         split_k: int = 1,
+        group: int = 1,
+        persistent: int = 0,
         narrow: str = "never",
     ) -> ScheduleAttr:
         """A schedule from Python numbers; what is left out has the plainest value."""
@@ -83,6 +90,8 @@ class ScheduleAttr(ParametrizedAttribute):
             StringAttr(copy),
             IntAttr(stages),
             IntAttr(split_k),
+            IntAttr(group),
+            IntAttr(persistent),
             StringAttr(narrow),
         )
 
@@ -109,8 +118,10 @@ class ScheduleAttr(ParametrizedAttribute):
             raise VerifyException(f"schedule: copy {self.copy.data} is none of {', '.join(COPIES)}")
         if self.narrow.data not in NARROWS:
             raise VerifyException(f"schedule: narrow {self.narrow.data} is none of {', '.join(NARROWS)}")
-        if self.stages.data < 1 or self.split_k.data < 1:
-            raise VerifyException("schedule: stages and split_k are at least 1")
+        if min(self.stages.data, self.split_k.data, self.group.data) < 1:
+            raise VerifyException("schedule: stages, split_k and group are at least 1")
+        if self.persistent.data < 0:
+            raise VerifyException(f"schedule: {self.persistent.data} persistent blocks")
         if any(not 0 <= s.data < len(self.block) for s in self.serial):
             raise VerifyException("schedule: serial names free indices by position")
 

@@ -43,6 +43,8 @@ OWN_PASSES = {
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
     "tile-choose-atoms": ".tile_choose_atoms:TileChooseAtomsPass",
     "tile-pipeline-loads": ".tile_pipeline_loads:TilePipelineLoadsPass",
+    "tile-order-blocks": ".tile_order_blocks:TileOrderBlocksPass",
+    "tile-persist-blocks": ".tile_persist_blocks:TilePersistBlocksPass",
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",

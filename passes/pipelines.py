@@ -24,7 +24,8 @@ PIPELINES = {
     "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,cse,dce,check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,merge-equal-kernels,cse,"
+    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,tile-order-blocks,"
+    "tile-persist-blocks,merge-equal-kernels,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
     "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
     "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"

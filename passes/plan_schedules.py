@@ -53,8 +53,9 @@ class PlanSchedulesPass(ModulePass):
     bytes). Each gives some dozens of candidates; the model (`planning/model.py`) predicts the time of each, and the
     fastest is taken. `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
     A schedule that is already there is checked and kept: it is the user's.
-    The options `block`, `chunk`, `serial`, `thread`, `warps`, `stages`, `split_k`, `atom` and `copy` decide in the
-    planner's place, for the nest that `nest` names (`k0` is the first) or for all that have as many indices.
+    The options `block`, `chunk`, `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`, `atom` and
+    `copy` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that have as
+    many indices.
     `narrow = operands` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
@@ -84,6 +85,8 @@ class PlanSchedulesPass(ModulePass):
     warps: int | None = None
     stages: int | None = None
     split_k: int | None = None
+    group: int | None = None
+    persistent: int | None = None
     atom: str | None = None
     copy: str | None = None
 

@@ -27,7 +27,7 @@ from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes
 
 TO_TILE = (
-    "lower-loop-to-tile,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
+    "lower-loop-to-tile,tile-order-blocks,tile-persist-blocks,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
     "tile-stage-operands,cse,tile-pipeline-loads,tile-specialize-warps"
 )
 TO_KERNEL = "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers"
@@ -71,6 +71,8 @@ class Product:
     right: str = "nk"
     type: str = "bf16"
     atom: str = "wgmma"
+    group: int = 1
+    persistent: int = 0
 
     def parse(self) -> ModuleOp:
         """The loop nest."""
@@ -82,7 +84,7 @@ class Product:
             wi="%j, %k" if self.right == "nk" else "%k, %j",
             **{"m": m, "n": n, "k": k, "type": self.type},
             schedule=f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = {self.atom}, "
-            f"copy = {self.copy}, stages = {self.stages}",
+            f"copy = {self.copy}, stages = {self.stages}, group = {self.group}, persistent = {self.persistent}",
         )
         return parse_module(make_context(), text, "product.mlir")
 
@@ -123,6 +125,8 @@ PRODUCTS = {
     "boxes, left across": Product(128, 64, 72, (64, 64), 64, 4, "tma", 2, left="km", type="f16"),
     "boxes, both across": Product(72, 64, 40, (64, 64), 16, 4, "tma", 2, left="km", right="kn"),
     "rows that are not aligned": Product(64, 64, 100, (64, 64), 32, 4, "tma", 2),
+    "boxes, persistent": Product(256, 200, 136, (64, 64), 64, 4, "tma", 3, group=2, persistent=3),
+    "persistent": Product(136, 200, 72, (64, 64), 64, 4, persistent=5),
     "boxes for mma": Product(72, 72, 136, (64, 64), 64, 4, "tma", 3, atom="mma"),
 }
 DECLINED = ("rows that are not aligned",)

@@ -20,13 +20,15 @@ class Given:
     warps: int | None = None
     stages: int | None = None
     split_k: int | None = None
+    group: int | None = None
+    persistent: int | None = None
     atom: str | None = None
     copy: str | None = None
 
     def decisions(self) -> dict[str, Any]:
         """What was decided, by name."""
         lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
-        rest = {n: getattr(self, n) for n in ("warps", "stages", "split_k", "atom", "copy")}
+        rest = {n: getattr(self, n) for n in ("warps", "stages", "split_k", "group", "persistent", "atom", "copy")}
         return lists | {n: v for n, v in rest.items() if v is not None}
 
     def misfit(self, facts: Facts) -> str:

@@ -203,7 +203,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: stages and split_k are at least 1
+// CHECK: error: {{.*}}schedule: stages, split_k and group are at least 1
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], stages = 0>} {
     %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
