@@ -121,6 +121,18 @@ class CapturedProgram:
         _announce(self.module, outputs, updates)
         return replace(self, outputs=outputs, updates=tuple(updates))
 
+    def on(self, device: str, moved: dict[int, torch.Tensor]) -> CapturedProgram:
+        """The same program with its parameters and buffers on `device`; `moved` keeps those that were put there, by the
+        identity of what they were, so that programs with common tensors still have them in common."""
+
+        def there(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in moved:
+                moved[id(tensor)] = tensor.to(device)
+            return moved[id(tensor)]
+
+        bindings = (b if b.tensor is None else replace(b, tensor=there(b.tensor)) for b in self.bindings)
+        return replace(self, bindings=tuple(bindings))
+
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
         """The Python result from the results of `@main`, after carrying out updates.
 

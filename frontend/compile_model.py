@@ -16,7 +16,7 @@ from .capture import CapturedProgram
 from .compilation import Compilation
 from .models import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
 from .saved import ToSave, save
-from .weights import names_of_tensors
+from .weights import names_in_checkpoints
 
 PHASES = ("prefill", "decode")
 
@@ -32,7 +32,7 @@ class CompiledModel:
 
     def save(self, path: str | Path) -> None:
         """Write the artefact. Parameters without values are left to a checkpoint. Raises ArtefactError."""
-        names = {f"model.{n}": same for n, same in names_of_tensors(self.model).items()}
+        names = {f"model.{n}": same for n, same in names_in_checkpoints(self.model).items()}
         programs = {
             phase: ToSave(self.captured[phase], compilation, names) for phase, compilation in self.compilations.items()
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -17,8 +17,22 @@ from torch import nn
 from ..errors import ExecutionError
 from .api import CompiledFunction
 from .artefact import ArtefactError
-from .models import DEFAULT_PREFILL, CacheShape, ModelPlan, capture_step, plan_model
+from .capture import CapturedProgram
+from .executors import Executor
+from .models import (
+    DEFAULT_PREFILL,
+    CacheShape,
+    ModelPlan,
+    build_model,
+    capture_step,
+    load_config,
+    load_model,
+    open_checkpoint,
+    plan_model,
+    stored_as_used,
+)
 from .saved import Artefact
+from .weights import Bound, names_in_checkpoints
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,16 @@ class Program(Protocol):
         ...
 
 
+@runtime_checkable
+class _Placed(Protocol):
+    """A program that knows who runs it, and whose parameters can be put where that is."""
+
+    captured: CapturedProgram
+
+    @property
+    def executor(self) -> Executor: ...
+
+
 @dataclass
 class Timing:
     """How long it took: `seconds` for the prompt and then for each token."""
@@ -90,6 +114,12 @@ class Generator:
         self.prefill, self.decode = prefill, decode
         self.caches, self.length, self.vocabulary = caches, length, vocabulary
         self.timing = Timing()
+        self.device = "cpu"
+        if isinstance(prefill, _Placed) and isinstance(decode, _Placed) and prefill.executor.name == "cuda":
+            self.device = "cuda"
+            moved: dict[int, torch.Tensor] = {}
+            for program in (prefill, decode):
+                program.captured = program.captured.on(self.device, moved)
 
     @staticmethod
     def from_model(
@@ -108,6 +138,31 @@ class Generator:
         return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
 
     @staticmethod
+    def from_checkpoint(
+        name: str,
+        *,
+        context: int | None = None,
+        prefill: int = DEFAULT_PREFILL,
+        target: str = "sm_90a",
+        executor: str = "auto",
+    ) -> Generator:
+        """Compile a model on the hub or in a folder. It is compiled without its weights; then those that its programs
+        use are read from safetensors, each once, a tensor with two names too. Raises CompileError, WeightError."""
+        config = load_config(name)
+        if not stored_as_used(config):
+            return Generator.from_model(
+                load_model(name), context=context, prefill=prefill, target=target, executor=executor
+            )
+        model, bound = build_model(config), Bound(open_checkpoint(name))
+        names = {f"model.{n}": same for n, same in names_in_checkpoints(model).items()}
+        plan = plan_model(model, context, prefill)
+        first, then = (
+            CompiledFunction(bound.bind(capture_step(model, plan.caches, n), names), target, executor)
+            for n in (plan.length, 1)
+        )
+        return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
+
+    @staticmethod
     def from_artefact(artefact: Artefact) -> Generator:
         """The model that was saved. Raises ArtefactError for an artefact of something else."""
         plan = ModelPlan.read(artefact.extra.get("model"))
@@ -120,8 +175,8 @@ class Generator:
         self, program: Program, tokens: Sequence[int], start: int, last: int, caches: Caches
     ) -> tuple[torch.Tensor, Caches]:
         """The logits (V,) of one step, and the caches after it."""
-        args = torch.tensor([list(tokens)]), torch.tensor([start]), torch.tensor([last]), *caches
-        logits, keys, values = program(*args)
+        args = (torch.tensor(values, device=self.device) for values in ([list(tokens)], [start], [last]))
+        logits, keys, values = program(*args, *caches)
         return logits[0], (keys, values)
 
     def __call__(
@@ -166,7 +221,7 @@ class Generator:
         The last piece is filled up with zeros. What they leave in the cache lies behind the prompt, where later tokens
         overwrite it before they look at it; where there is no room behind it, single tokens are read.
         """
-        logits, caches = torch.empty(0), self.caches.make()
+        logits, caches = torch.empty(0), self.caches.make(self.device)
         done = 0
         while done < len(prompt):
             piece = list(prompt[done : done + self.length])

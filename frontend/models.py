@@ -22,6 +22,7 @@ from ..errors import CaptureError, CompileError
 from .cache import contents, make_cache
 from .capture import CapturedProgram, capture
 from .dtypes import dtype_name, dtype_named
+from .weights import Checkpoint, shards
 
 DEFAULT_CONTEXT = 2048
 """Tokens that a cache holds, if nothing else is said; never more than the model was made for."""
@@ -96,6 +97,32 @@ def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
                 name, config=config, dtype=dtype or config_dtype(config), trust_remote_code=False, use_safetensors=True
             ).eval()
     except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
+
+
+def stored_as_used(config: Any) -> bool:
+    """Whether checkpoints of this kind of model have the tensors as the model uses them; of some, transformers makes
+    them from what is stored, such as one tensor from those of all experts."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    return get_checkpoint_conversion_mapping(config.model_type) is None
+
+
+def open_checkpoint(name: str) -> Checkpoint:
+    """The safetensors of a folder, or of a model on the hub. Nothing is read yet. Raises ModelError, WeightError."""
+    from transformers.utils.hub import cached_file
+
+    if Path(name).exists():
+        return Checkpoint(name)
+    try:
+        with quiet():
+            index = cached_file(name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False)
+            if index is None:
+                return Checkpoint(Path(str(cached_file(name, "model.safetensors"))))
+            for part in shards(Path(index)):
+                cached_file(name, part)
+            return Checkpoint(Path(index).parent)
+    except (OSError, ValueError) as error:
         raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
 
 

@@ -25,7 +25,7 @@ from .compilation import Compilation
 from .dtypes import dtype_name, dtype_named
 from .executors import Executor, make_executor
 from .structures import decode, encode
-from .weights import Checkpoint
+from .weights import Bound, Checkpoint
 
 WEIGHTS = "weights.safetensors"
 PRODUCER = "producer"
@@ -223,7 +223,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
     except SafetensorError as error:
         raise folder.error(f"the weights cannot be read: {error}") from None
     programs: dict[str, SavedProgram] = {}
-    bound: dict[tuple[str, ...], torch.Tensor] = {}
+    bound = None if checkpoint is None else Bound(checkpoint)
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
         compilation = SavedCompilation(
             target,
@@ -232,7 +232,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             contents[f"{name}.cu"].decode(),
             contents[f"{name}_{target}.cubin"],
         )
-        bindings = tuple(_binding(b, stored, checkpoint, bound, folder) for b in entry["bindings"])
+        bindings = tuple(_binding(b, stored, bound, folder) for b in entry["bindings"])
         in_spec = pytree.tree_flatten(decode(entry["arguments"]))[1]
         captured = CapturedProgram(
             compilation.at("tensor"),
@@ -250,8 +250,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
 def _binding(
     entry: dict[str, Any],
     stored: dict[str, torch.Tensor],
-    checkpoint: Checkpoint | None,
-    bound: dict[tuple[str, ...], torch.Tensor],
+    bound: Bound | None,
     folder: Folder,
 ) -> Binding:
     kind = entry["kind"]
@@ -260,12 +259,9 @@ def _binding(
     if "tensor" in entry:
         return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
     names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
-    if checkpoint is None:
+    if bound is None:
         raise folder.error(f"was saved without the weights; a checkpoint with {names[0]!r} is needed")
-    key = tuple(sorted(names))
-    if key not in bound:
-        bound[key] = checkpoint.find(names, shape, dtype_named(entry["dtype"]))
-    return Binding(entry["name"], kind, tensor=bound[key])
+    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, dtype_named(entry["dtype"])))
 
 
 def _read_example(entry: dict[str, Any]) -> object:

@@ -7,13 +7,15 @@ an argument of a program is bound to a tensor by all names that the model itself
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from ..errors import CompileError
+from .capture import Binding, CapturedProgram
 
 
 class WeightError(CompileError):
@@ -27,6 +29,15 @@ def names_of_tensors(model: nn.Module) -> dict[str, tuple[str, ...]]:
     for name, tensor in named:
         same.setdefault(id(tensor), []).append(name)
     return {name: (name, *(n for n in same[id(tensor)] if n != name)) for name, tensor in named}
+
+
+def names_in_checkpoints(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """As `names_of_tensors`, with the names that a checkpoint of the model without its head has for the tensors."""
+    prefix = getattr(model, "base_model_prefix", "")
+    found = names_of_tensors(model)
+    if not prefix:
+        return found
+    return {k: (*v, *(n.removeprefix(f"{prefix}.") for n in v if n.startswith(f"{prefix}."))) for k, v in found.items()}
 
 
 class Checkpoint:
@@ -49,13 +60,7 @@ class Checkpoint:
             return [self.path]
         index = self.path / "model.safetensors.index.json"
         if index.is_file():
-            try:
-                names: set[str] = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            except (ValueError, KeyError, AttributeError):
-                raise WeightError("the index of the weights is damaged", location=str(index)) from None
-            if any(Path(n).name != n for n in names):
-                raise WeightError("the index of the weights names files outside of the folder", location=str(index))
-            return [self.path / n for n in sorted(names)]
+            return [self.path / n for n in shards(index)]
         return sorted(self.path.glob("*.safetensors"))
 
     def _names(self, file: Path) -> Iterable[str]:
@@ -93,3 +98,41 @@ class Checkpoint:
             reason = f"is of shape {list(found.shape)}, the program needs {list(shape)}"
             raise WeightError(reason, operator=stored, location=str(self.path))
         return found.to(dtype)
+
+
+def shards(index: Path) -> list[str]:
+    """The files that the index of a checkpoint names, in the folder it is in. Raises WeightError."""
+    try:
+        names = sorted({str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise WeightError("the index of the weights is damaged", location=str(index)) from None
+    if any(Path(n).name != n for n in names):
+        raise WeightError("the index of the weights names files outside of the folder", location=str(index))
+    return names
+
+
+@dataclass
+class Bound:
+    """The tensors of a checkpoint that programs use: each is read once, whatever program and name asks for it."""
+
+    checkpoint: Checkpoint
+    tensors: dict[frozenset[str], torch.Tensor] = field(default_factory=dict[frozenset[str], torch.Tensor])
+
+    def tensor(self, names: Sequence[str], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor stored under one of `names`. Raises WeightError if there is none that fits."""
+        key = frozenset(names)
+        if key not in self.tensors:
+            self.tensors[key] = self.checkpoint.find(names, tuple(shape), dtype)
+        return self.tensors[key]
+
+    def bind(self, captured: CapturedProgram, names: Mapping[str, Sequence[str]]) -> CapturedProgram:
+        """A program whose parameters are on the meta device, with those of the checkpoint. `names` are all names of
+        each. Raises WeightError."""
+
+        def bound(b: Binding) -> Binding:
+            if b.tensor is None or b.tensor.device.type != "meta":
+                return b
+            found = self.tensor(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype)
+            return replace(b, tensor=found)
+
+        return replace(captured, bindings=tuple(bound(b) for b in captured.bindings))

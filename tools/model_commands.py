@@ -146,17 +146,16 @@ def generate(model: str, **options: Any) -> None:
 
 def _generator(name: str, options: dict[str, Any]) -> Any:
     from ..frontend.generate import Generator
-    from ..frontend.models import load_config, load_model, random_model
+    from ..frontend.models import load_config, random_model
     from ..frontend.saved import load
 
     if is_artefact(name):
         return Generator.from_artefact(load(name, weights=options["weights"], executor=options["executor"]))
+    common = {"context": options["context"], "prefill": options["length"], "target": options["target"]}
     if options["random_weights"]:
         model = random_model(load_config(name), seed=options["seed"])
-    else:
-        model = load_model(name)
-    common = {"target": options["target"], "executor": options["executor"]}
-    return Generator.from_model(model, context=options["context"], prefill=options["length"], **common)
+        return Generator.from_model(model, executor=options["executor"], **common)
+    return Generator.from_checkpoint(name, executor=options["executor"], **common)
 
 
 def _tokenizer(name: str) -> Any:
