@@ -21,7 +21,7 @@ from .planning.abilities import CARRIED_OUT
 from .planning.choice import Candidate, rank
 from .planning.facts import Facts
 from .planning.given import Given
-from .planning.products import find_products
+from .planning.products import distinct, find_products
 from .planning.resources import resources
 from .planning.tiles import Tiles
 from .remarks import emit_remark
@@ -181,7 +181,7 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     if len(schedule.thread) not in (0, 2):
         raise ScheduleError("a register tile has rows and columns", argument="thread")
     if facts.reductions:
-        resources(facts, Tiles(facts, schedule), schedule, target, find_products(facts))
+        resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
     if schedule.split_k.data > 1:
         find_split(nest, schedule.split_k.data)
     atom = schedule.atom.data

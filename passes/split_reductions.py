@@ -93,15 +93,16 @@ def split_nest(split: Split) -> None:
 
 
 def parts_nest(split: Split) -> loop.NestOp:
-    """The nest over the free indices and the number of the part, with one result for each stage."""
+    """The nest over the number of the part and the free indices, with one result for each stage: neighbours in memory
+    are neighbours in the results, not parts."""
     nest, reduction = split.nest, split.reduction
     extents = [nest.sizes[i] for i in split.free]
     block = Block(arg_types=[IndexType()] * (len(extents) + 1))
     values: Values = {}
-    for arg, i in zip(block.args, split.free, strict=False):
+    for arg, i in zip(block.args[1:], split.free, strict=True):
         values[nest.body.block.args[i]] = arg
         arg.name_hint = nest.body.block.args[i].name_hint
-    part = block.args[-1]
+    part = block.args[0]
     part.name_hint = "part"
     for op in nest.body.block.ops:
         if op is reduction:
@@ -111,7 +112,7 @@ def parts_nest(split: Split) -> loop.NestOp:
     _clone(reduction, values, block, split, part)
     results = [values[r] for r in reduction.results]
     block.add_op(loop.YieldOp(*results))
-    new = loop.NestOp([*extents, split.parts], [r.type for r in results], Region(block))
+    new = loop.NestOp([split.parts, *extents], [r.type for r in results], Region(block))
     for r, old in zip(new.res, reduction.results, strict=True):
         r.name_hint = f"{old.name_hint or 'sum'}_parts"
     new.attributes["schedule"] = _parts_schedule(split)
@@ -128,7 +129,7 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
     decided = split.nest.attributes["schedule"]
     assert isinstance(decided, ScheduleAttr)
     fields = decided.fields()
-    block = [fields["block"][i] for i in split.free] + [1]
+    block = [1, *(fields["block"][i] for i in split.free)]
     chunk = list(fields["chunk"])
     position, shorter = 0, 1
     for op in split.reduction.walk():
@@ -138,7 +139,7 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
                 shorter = max(1, chunk[position + split.axis] // limit)
                 chunk[position + split.axis] = min(chunk[position + split.axis], limit)
             position += len(op.sizes)
-    serial = [split.free.index(i) for i in fields["serial"] if i in split.free]
+    serial = [1 + split.free.index(i) for i in fields["serial"] if i in split.free]
     fields["warps"] = max(1, fields["warps"] // shorter)
     names = ("thread", "warps", "atom", "copy", "stages", "narrow")
     return ScheduleAttr.get(block, chunk, serial=serial, **{n: fields[n] for n in names})
@@ -227,7 +228,7 @@ def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
 
 def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:
     indices = [split.nest.body.block.args[i] for i in split.free]
-    op = loop.LoadOp(parts, AffineMap.identity(len(indices) + 1), [*indices, block.args[0]])
+    op = loop.LoadOp(parts, AffineMap.identity(len(indices) + 1), [block.args[0], *indices])
     block.add_op(op)
     return op.result
 

@@ -13,7 +13,7 @@ from ..tiling.dependence import access_indices
 from .copies import staged
 from .facts import Facts
 from .matrices import matrix_plans
-from .products import Product, product_plans
+from .products import Product, distinct, product_plans
 from .rows import elementwise_plans, row_plans
 from .tiles import Tiles
 
@@ -35,11 +35,11 @@ def candidates(facts: Facts, target: Target, products: list[Product], narrow: st
         plans = [*row_plans(facts, target)]
     else:
         plans = [*elementwise_plans(facts, target)]
-    divisible = _divisible(facts)
+    divisible, once = _divisible(facts), distinct(facts, products)
     found: dict[ScheduleAttr, None] = {}
     for plan in plans:
         for divided in (plan, *(plan.changed(split_k=n) for n in _parts(facts, plan, target, divisible))):
-            found.update(dict.fromkeys(_with_copies(facts, divided, target, products)))
+            found.update(dict.fromkeys(_with_copies(facts, divided, target, once)))
     return list(found)
 
 

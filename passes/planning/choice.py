@@ -50,7 +50,7 @@ def rank(facts: Facts, target: Target, narrow: str = "never") -> list[Candidate]
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
     enumerated first comes first."""
     model = Model(facts, target)
-    found = [judge(model, s) for s in candidates(facts, target, model.products, narrow)]
+    found = [judge(model, s) for s in candidates(facts, target, model.found, narrow)]
     return sorted(found, key=lambda c: c.prediction.seconds if c.prediction is not None else float("inf"))
 
 

@@ -21,7 +21,8 @@ PART_BYTES = 6
 @dataclass(frozen=True)
 class Staged:
     """Bytes of the factors of products in shared memory: `early` of those that can be copied ahead of their use, for
-    each stage, `late` of the others, and in how many chunks a block goes through the former at most."""
+    each stage, `late` of the others, and in how many chunks a block goes through the former at most. Where all
+    comes at once, a product's factors take the place of those of the one before."""
 
     early: int
     late: int
@@ -36,20 +37,24 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
     """What the products keep in shared memory."""
     tiles = Tiles(facts, schedule)
     narrow = schedule.atom.data != "fma"
-    early = late = most = 0
+    early = most = 0
+    walked = 1
+    late: list[int] = []
     for p in products:
+        late.append(0)
         for factor in p.factors:
             load = _loaded(factor, narrow)
             indices = facts.dependence.of(factor)
             size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
             chunks = tiles.walked(i for i in indices if i not in tiles.counts)
+            walked = max(walked, chunks)
             if load is not None and narrow and schedule.narrow.data == "parts" and is_wide(load):
-                late += size * PART_BYTES // 4
+                late[-1] += size * PART_BYTES // 4
             elif load is not None and chunks > 1:
                 early, most = early + size, max(most, chunks)
             else:
-                late += size
-    return Staged(early, late, most)
+                late[-1] += size
+    return Staged(early, sum(late) if walked > 1 else max(late, default=0), most)
 
 
 def is_wide(load: loop.LoadOp) -> bool:

@@ -9,7 +9,7 @@ from ...dialects.schedule import ScheduleAttr
 from .clock import Times
 from .compute import Arithmetic
 from .facts import Facts
-from .products import find_products
+from .products import distinct, find_products
 from .resources import resources
 from .tiles import Tiles
 from .traffic import Loads, results_of
@@ -66,7 +66,9 @@ class Model:
     def __init__(self, facts: Facts, target: Target) -> None:
         self.facts = facts
         self.target = target
-        self.products = find_products(facts)
+        self.found = find_products(facts)
+        """All products, as a schedule has extents for them."""
+        self.products = distinct(facts, self.found)
         self.loads = Loads(facts)
         self.arithmetic = Arithmetic(facts, self.products)
 

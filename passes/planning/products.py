@@ -12,6 +12,7 @@ from ...dialects.schedule import ScheduleAttr
 from ..tiling.dependence import yielded
 from .facts import Facts, Reduction, pow2_at_least
 from .sizes import Sizes
+from .work import nest_operations
 
 SMALLEST = 8
 """A product with fewer rows or columns is no matrix product to a block: its tiles would be padding."""
@@ -69,6 +70,12 @@ def find_products(facts: Facts) -> list[Product]:
     return found
 
 
+def distinct(facts: Facts, products: list[Product]) -> list[Product]:
+    """`products` without those that the stages of a staged reduction repeat: they are computed once."""
+    computed = {counted.op for counted in nest_operations(facts.nest)}
+    return [p for p in products if p.reduction.op in computed]
+
+
 def _longest(facts: Facts, indices: Iterable[SSAValue]) -> SSAValue:
     """The index with the largest range, the last of those in the order of the nest."""
     order = {index: i for i, index in enumerate(facts.extents)}
@@ -82,7 +89,7 @@ def product_plans(facts: Facts, target: Target, products: list[Product]) -> Iter
     is a row of tiles wide, and what is carried around stays in registers.
     """
     nested = is_nested(products)
-    main = main_product(facts, products)
+    main, once = main_product(facts, products), distinct(facts, products)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     for rows, columns, thread in SHAPES:
         if rows * columns * several > 128 * 128 or (nested and not 32 <= rows <= 64):
@@ -95,7 +102,7 @@ def product_plans(facts: Facts, target: Target, products: list[Product]) -> Iter
             patch = _patch(tile, thread)
             warps = max(1, min(8, tile[0] * tile[1] // (patch[0] * patch[1] * 32)))
             chunk_products(facts, sizes, products, depth, warps)
-            shrink_to_shared(facts, sizes, products, target)
+            shrink_to_shared(facts, sizes, once, target)
             yield sizes.schedule(warps, patch)
 
 

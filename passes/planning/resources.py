@@ -13,8 +13,11 @@ from .facts import Facts
 from .products import Product
 from .tiles import Tiles
 
-BASE = 30
-"""Registers for addresses, counters and what is just being computed."""
+FUSED, NESTED = 40, 60
+"""Registers more where other reductions are computed beside a product, and where one product is a factor of another."""
+
+ROWS, SUMS, ATOMS = 30, 38, 46
+"""Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,20 @@ def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: lis
             [tiles.elements(facts.free), *(tiles.elements({*r.around, *r.indices}) for r in facts.reductions)]
         )
         sources = len({op.source for op in facts.loads})
-        return round(BASE + largest / threads * min(3, max(1, sources)))
-    total = float(BASE)
-    operands = 0.0
+        return round(ROWS + largest / threads * (1 if sources <= 2 else 1.5))
+    total = operands = 0.0
+    base = SUMS
     for p in products:
         total += _accumulators(p, tiles) / threads
         rows, columns = tiles.tile[p.row], tiles.tile[p.column]
         if atom_of(p, tiles, schedule) == "mma":
+            base = ATOMS
             operands = max(operands, sum(warp_tile(rows, columns, schedule.warps.data)) / 4)
         elif atom_of(p, tiles, schedule) == "fma":
-            operands = max(operands, 2.0 * sum([v.data for v in schedule.thread] or [2, 2]))
-    return round(total + operands)
+            operands = max(operands, 1.0 * sum([v.data for v in schedule.thread] or [2, 2]))
+    if len(facts.reductions) > 1:
+        base += FUSED if len(products) == 1 else NESTED
+    return round(base + total + operands)
 
 
 def _accumulators(p: Product, tiles: Tiles) -> int:

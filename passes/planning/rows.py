@@ -25,6 +25,9 @@ TILES = (1024, 512, 256)
 SHORT = 256
 """A reduction of so few elements costs next to nothing."""
 
+FEW = 32
+"""A thread can keep so many elements of four columns, and then no threads have to combine theirs."""
+
 WIDEST = 256
 """How many values of an index one block takes when some of its reductions are the same for all of them."""
 
@@ -121,6 +124,8 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
             sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     rows = _product(facts, reduced)
     together = pow2_at_most(min(4096 // min(width, 4096), max(1, rows // (4 * target.sms))))
+    wide = 32 * facts.vector() // width  # rows so short that a warp reads several at once in vectors of 16 bytes
+    together = max(together, pow2_at_most(min(wide, rows)))
     return _chunked(facts, sizes, reduced, max(width, 1024) if together == 1 else together * width, together)
 
 
@@ -147,6 +152,8 @@ def _plan_columns(facts: Facts, target: Target, column: SSAValue) -> ScheduleAtt
     if not whole:
         sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     sizes.chunk_reductions(4096)
+    if max(_product(facts, r.indices) for r in facts.reductions) <= FEW:
+        return sizes.schedule(sizes.elements(facts.free) // (32 * 4))  # every thread has all of its columns
     return sizes.schedule(max(4, sizes.elements(facts.free) // (32 * PER_THREAD)))
 
 

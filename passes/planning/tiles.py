@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 
 from xdsl.ir import SSAValue
@@ -32,6 +32,7 @@ class Tiles:
             self.counts[index] = 1 if position in serial else self.steps[index]
             if position not in serial:
                 self.steps[index] = 1
+        self.divided: SSAValue | None = None
         if self.parts > 1:
             self._divide()
 
@@ -40,6 +41,7 @@ class Tiles:
         for r in self.facts.reductions:
             if r.outermost:
                 longest = max(r.indices, key=lambda i: self.facts.extents[i])
+                self.divided = longest
                 length = -(-self.facts.extents[longest] // self.parts)
                 self.steps[longest] = -(-length // self.tile[longest])
 
@@ -51,6 +53,17 @@ class Tiles:
     def span(self, indices: Iterable[SSAValue]) -> int:
         """Elements over `indices` that one block goes through, padding included."""
         return prod(self.tile[i] * self.steps[i] for i in indices)
+
+    def within(self, indices: Iterable[SSAValue]) -> int:
+        """Elements over `indices` that one block goes through, without padding."""
+        return prod(min(self.tile[i] * self.steps[i], self.facts.extents[i]) for i in indices)
+
+    def visits(self, indices: Collection[SSAValue]) -> int:
+        """How often all blocks together go through an element over `indices`, without padding: each once, and again in
+        every block along what it does not depend on."""
+        again = prod(n for i, n in self.counts.items() if i not in indices)
+        divided = self.divided is None or self.divided in indices
+        return prod(self.facts.extents[i] for i in indices) * again * (1 if divided else self.parts)
 
     def elements(self, indices: Iterable[SSAValue]) -> int:
         """Elements of one tile over `indices`."""

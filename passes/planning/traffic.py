@@ -53,12 +53,18 @@ class Loads:
 
     @staticmethod
     def _place(op: loop.LoadOp, places: dict[loop.ReduceOp, int]) -> int:
-        parent = op.parent_op()
-        return places.get(parent, -1) if isinstance(parent, loop.ReduceOp) else -1
+        """The group of the outermost reduction around a load: its stages load the same once."""
+        found, parent = -1, op.parent_op()
+        while parent is not None:
+            if isinstance(parent, loop.ReduceOp):
+                found = places.get(parent, -1)
+            parent = parent.parent_op()
+        return found
 
     def traffic(self, tiles: Tiles, target: Target, at_once: int) -> Traffic:
         """The bytes that move where `at_once` blocks run at the same time."""
         per_block: dict[SSAValue, float] = {}
+        near = 0.0
         reach: dict[SSAValue, frozenset[SSAValue]] = {}
         seen: set[Hashable] = set()
         for load in self.loads:
@@ -67,15 +73,16 @@ class Loads:
                 continue
             seen.add(key)
             source = load.op.source
-            size = tiles.span(load.indices) * load.size * self._waste(load, tiles)
+            element = load.size * self._waste(load, tiles)
+            size = tiles.within(load.indices) * element
+            near += tiles.visits(load.indices) * element
             per_block[source] = per_block.get(source, 0.0) + size
             reach[source] = reach.get(source, frozenset()) | frozenset(load.indices)
-        blocks = tiles.blocks
         read = sum(
             self._from_memory(source, size, reach[source], tiles, target, at_once) for source, size in per_block.items()
         )
         block = sum(per_block.values())
-        return Traffic(block, block * blocks, read, self.written)
+        return Traffic(block, near, read, self.written)
 
     def _key(self, load: _Load, tiles: Tiles) -> Hashable:
         """Equal for loads that give the same tile at the same time: then only one is made."""
@@ -90,7 +97,10 @@ class Loads:
         """How many times more is moved because whole sectors are: where a tile has few neighbouring elements."""
         if load.along is None or not load.indices:
             return 1.0
-        return max(1.0, SECTOR / (tiles.tile[load.along] * load.size))
+        extent = min(tiles.tile[load.along], tiles.facts.extents[load.along])
+        if extent == tiles.facts.extents[load.along]:
+            return 1.0  # then the next row follows
+        return max(1.0, SECTOR / (extent * load.size))
 
     @staticmethod
     def _from_memory(

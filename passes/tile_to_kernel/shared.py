@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IndexType, i64
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel, payload, tile
-from ...dialects.linear_layout import Linear, Shared, conversion, ordered, register_width
+from ...dialects.linear_layout import Linear, Shared, conversion, register_width
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type
 from ...errors import ScheduleError
@@ -129,18 +129,19 @@ def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> 
 
 def _across_warps(out: Emitter, op: tile.ReduceOp, value: SSAValue, kept: Linear, warps: Sequence[int]) -> SSAValue:
     """Combine partial results of the warps that differ in the bits `warps` of their number, in shared memory."""
-    part = len(kept.shape)
-    shape = (*kept.shape, 1 << len(warps))
+    shape = (1 << len(warps), *kept.shape)
 
     def along(value: int) -> tuple[int, ...]:
-        return (0,) * part + (value,)
+        return (value, *(0 for _ in kept.shape))
 
-    lane = tuple((*b, 0) for b in kept.lane)
-    reg = tuple((*b, 0) for b in kept.reg)
-    written = tuple(along(1 << warps.index(i)) if i in warps else (*b, 0) for i, b in enumerate(kept.warp))
-    read = tuple((*b, 0) for b in kept.warp)
+    lane = tuple((0, *b) for b in kept.lane)
+    reg = tuple((0, *b) for b in kept.reg)
+    warp = tuple(along(1 << warps.index(i)) if i in warps else (0, *b) for i, b in enumerate(kept.warp))
     parts = tuple(along(1 << i) for i in range(len(warps)))
-    shared = ordered(shape, tuple(reversed(range(part + 1))))
-    buffer = stage(out, value, Linear(shape, reg, lane, written), shared, op.result.name_hint)
-    gathered = load_shared(out, buffer, shared, Linear(shape, parts + reg, lane, read))
+    written = Linear(shape, reg, lane, warp)
+    read = Linear(shape, parts + reg, lane, tuple((0, *b) for b in kept.warp))
+    size = element_bytes(value.type)
+    shared = choose_shared(shape, [Reader(written, size), Reader(read, size)])
+    buffer = stage(out, value, written, shared, op.result.name_hint)
+    gathered = load_shared(out, buffer, shared, read)
     return out.emit(kernel.FoldOp(op.kind.data, gathered, range(len(warps))), op.result.name_hint)

@@ -4,17 +4,17 @@
 // the frame of the common maximum with the transport, and does the rest.
 
 // CHECK-LABEL: func.func @stats
-// CHECK-NEXT:    %m_parts, %l_parts = loop.nest (%i, %part) in [8, 4] -> tensor<8x4xf32>, tensor<8x4xf32> attributes {schedule = #tile.schedule<block = [1, 1], chunk = [128, 128], warps = 2>} {
+// CHECK-NEXT:    %m_parts, %l_parts = loop.nest (%part, %i) in [4, 8] -> tensor<4x8xf32>, tensor<4x8xf32> attributes {schedule = #tile.schedule<block = [1, 1], chunk = [128, 128], warps = 2>} {
 // CHECK-NEXT:      %m, %l = loop.staged_reduce -> f32, f32 stages {
 // CHECK-NEXT:        %m0 = loop.reduce max (%k) in [128] -> f32 {
 // CHECK-NEXT:          %a = loop.load %x[affine_map<(d0, d1, d2) -> (d0, ((d2 * 128) + d1))>](%i, %k, %part) : tensor<8x512xf32>
 // CHECK:             %y = loop.nest (%[[I:.*]], %j) in [8, 512] -> tensor<8x512xf32> {
 // CHECK-NEXT:          %[[M:.*]] = loop.reduce max (%[[P:.*]]) in [4] -> f32 {
-// CHECK-NEXT:            %[[O:.*]] = loop.load %m_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[I]], %[[P]]) : tensor<8x4xf32>
+// CHECK-NEXT:            %[[O:.*]] = loop.load %m_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[P]], %[[I]]) : tensor<4x8xf32>
 // CHECK-NEXT:            loop.yield %[[O]] : f32
 // CHECK:               %[[L:.*]] = loop.reduce add (%[[Q:.*]]) in [4] -> f32 {
-// CHECK-NEXT:            %[[OM:.*]] = loop.load %m_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[I]], %[[Q]])
-// CHECK-NEXT:            %[[OL:.*]] = loop.load %l_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[I]], %[[Q]])
+// CHECK-NEXT:            %[[OM:.*]] = loop.load %m_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[Q]], %[[I]])
+// CHECK-NEXT:            %[[OL:.*]] = loop.load %l_parts[affine_map<(d0, d1) -> (d0, d1)>](%[[Q]], %[[I]])
 // CHECK-NEXT:            %[[D:.*]] = arith.subf %[[OM]], %[[M]] : f32
 // CHECK-NEXT:            %[[S:.*]] = math.exp %[[D]] : f32
 // CHECK-NEXT:            %[[T:.*]] = arith.mulf %[[OL]], %[[S]] : f32

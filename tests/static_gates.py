@@ -1,0 +1,179 @@
+"""What can be said of a compiled kernel without a GPU, and whether it is what was planned.
+
+A gate that does not hold is a line of text, unless there is a reason for it in the tables here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from seed84 import Case, make_case
+
+from deplodock.backend.cuda.printer import kernel_names
+from deplodock.backend.disassembly import KernelCode, disassemble
+from deplodock.backend.nvrtc import KernelUse, compile_cubin
+from deplodock.backend.simulator import KernelCounts, simulate
+from deplodock.backend.targets import TARGETS, Target, occupancy
+from deplodock.dialects import kernel, loop
+from deplodock.dialects.payload import element_bytes
+from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.frontend.api import CompiledFunction
+from deplodock.frontend.arrays import to_numpy
+from deplodock.frontend.capture import CapturedProgram, capture
+from deplodock.passes.planning.facts import Facts
+from deplodock.passes.planning.model import Model, Prediction
+from deplodock.passes.planning.tiles import Tiles
+from deplodock.passes.planning.work import Work, nest_work
+from deplodock.passes.tiling.kernels import schedule_of
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+CLOSE = 1.05
+"""Bytes may be so many times what they should be."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: what was planned, what the compiler made of it, and what its first block did in the simulator."""
+
+    name: str
+    target: Target
+    schedule: ScheduleAttr
+    model: Model
+    planned: Prediction
+    work: Work
+    function: kernel.FuncOp
+    use: KernelUse
+    code: KernelCode
+    counts: KernelCounts
+
+    @property
+    def atom(self) -> str:
+        return self.schedule.atom.data
+
+    @property
+    def narrowing(self) -> float:
+        """How much narrower the narrowest result is than the widest tensor read."""
+        loads = [element_bytes(op.source.type) for op in self.model.facts.loads]
+        return max(loads, default=1) / min(element_bytes(v.type) for v in self.model.facts.nest.res)
+
+    @property
+    def products(self) -> int:
+        return len(self.model.products)
+
+
+# Access -> when a narrower one than 16 bytes is as good, and why.
+NARROW = {
+    "STG": (
+        lambda k: k.products > 0 or k.narrowing * max(k.code.widths("STG"), default=0) >= 128,
+        "sums of products lie in pairs or fours, as tensor cores and register tiles have them; what is read in f32 in"
+        " 16 bytes is written in bf16 in 8",
+    ),
+    "LDGSTS": (
+        lambda k: k.atom == "fma" and k.products > 0,
+        "CUDA cores read a factor by columns: it is transposed on its way, in pieces of 4 bytes",
+    ),
+    "LDG": (lambda k: False, ""),
+}
+
+
+def conflicts(k: Kernel) -> float:
+    """How many times more wavefronts than the fewest a kernel may take: more than once where weights of attention go
+    from sums of tensor cores to factors of CUDA cores, which have no layout in common."""
+    mixed = k.atom == "mma" and k.products > 1
+    return 1.1 if mixed and k.schedule.narrow.data == "never" else 1.0
+
+
+def kernels(case: Case, captured: CapturedProgram, target: str) -> Iterator[Kernel]:
+    """The kernels of a case compiled for a target."""
+    compilation = CompiledFunction(captured, target, "reference").compilation
+    module = compilation.at("kernel")
+    compiled = compile_cubin(compilation.cuda, target)
+    assert not compiled.warnings, compiled.warnings
+    code = disassemble(compiled.cubin)
+    arrays = [to_numpy(t) for t in captured.bind(case.inputs())]
+    launches = {c.kernel: c for c in simulate(module, arrays, max_blocks=1, shadows=False).report.launches}
+    printed = kernel_names(module)
+    functions = {op.sym_name.data: op for op in module.walk() if isinstance(op, kernel.FuncOp)}
+    nests = [op for op in compilation.scheduled().walk() if isinstance(op, loop.NestOp)]
+    for i, nest in enumerate(nests):
+        function = functions.get(name := f"k{i}")
+        if function is None:  # equal to another one, or launched together with it
+            continue
+        schedule, model = schedule_of(nest), Model(Facts(nest), TARGETS[target])
+        yield Kernel(
+            name,
+            TARGETS[target],
+            schedule,
+            model,
+            model.predict(schedule),
+            nest_work(nest),
+            function,
+            compiled.kernels[printed[name]],
+            code[printed[name]],
+            launches[name],
+        )
+
+
+def failures(name: str, dtype: str, target: str) -> list[str]:
+    """The gates that a case does not pass."""
+    case = make_case(name, DTYPES[dtype])
+    captured = capture(case.function, case.inputs(), names=list(case.shapes))
+    found = [(k, why) for k in kernels(case, captured, target) for why in check(k)]
+    return [f"{name} {dtype} {target} {k.name} {str(k.schedule)[14:]}: {why}" for k, why in found]
+
+
+def check(k: Kernel) -> Iterator[str]:
+    """What is not as it should be."""
+    if k.use.spills or k.use.stack or k.code.local_accesses:
+        yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
+    if (k.atom == "mma") != (k.code.count("HMMA") > 0):
+        yield f"{k.code.count('HMMA')} instructions of tensor cores with atom {k.atom}"
+    yield from _widths(k)
+    yield from _occupancy(k)
+    yield from _traffic(k)
+
+
+def _widths(k: Kernel) -> Iterator[str]:
+    for opcode, (allowed, _) in NARROW.items():
+        widths = k.code.widths(opcode)
+        if widths and max(widths) < 128 and not allowed(k):
+            yield f"{opcode} of {max(widths)} bits at most"
+
+
+def _occupancy(k: Kernel) -> Iterator[str]:
+    shared = k.function.shared.data if k.function.shared is not None else 0
+    blocks = occupancy(k.target, k.function.threads, k.use.registers, shared)
+    if blocks < k.planned.resident:
+        yield (
+            f"{blocks} blocks on a multiprocessor, {k.planned.resident} planned: {k.use.registers} registers,"
+            f" {k.planned.registers} estimated; {shared} bytes shared, {k.planned.shared} estimated"
+        )
+
+
+def _traffic(k: Kernel) -> Iterator[str]:
+    c = k.counts
+    if c.wavefronts > conflicts(k) * c.ideal_wavefronts:
+        yield f"{c.wavefronts} wavefronts of shared memory instead of {c.ideal_wavefronts}"
+    if c.sectors != c.ideal_sectors:
+        yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
+    planned = k.model.loads.traffic(Tiles(k.model.facts, k.schedule), k.target, 1).block
+    if not planned / CLOSE <= sum(c.loaded.values()) <= planned * CLOSE:
+        yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"
+    moved = k.planned.read + k.planned.written
+    if moved > CLOSE * k.work.bytes and not k.products:
+        yield f"{moved:.0f} bytes to and from memory, of {k.work.bytes}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    from seed84 import NAMES
+
+    names, dtypes, targets = (a.split(",") for a in sys.argv[1:4])
+    for n in NAMES if names == ["all"] else [n for n in NAMES if any(n.startswith(p) for p in names)]:
+        for d in dtypes:
+            for t in targets:
+                print("\n".join(failures(n, d, t)) or f"{n} {d} {t}: passed", flush=True)
