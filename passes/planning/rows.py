@@ -15,9 +15,14 @@ from .sizes import MAX_WARPS, Sizes
 PER_THREAD = 16
 """Elements of one tile that a thread should hold: enough loads in flight, few enough registers for several tiles."""
 
-ROW_LIMIT = PER_THREAD * MAX_WARPS * 32
-"""The longest row that one block keeps in registers."""
+ROW_LIMIT = 2 * PER_THREAD * MAX_WARPS * 32
+"""The longest row that one block keeps in registers, of a few tensors: half of what a thread of 32 warps has."""
 
+FEW = 4
+"""Tensors that are read along a row; of more, a row half as long fills the registers."""
+
+WALKED, CHUNK = 4096, PER_THREAD * MAX_WARPS * 32
+"""Tiles of a row that does not fit, in the loop over what is not reduced, and chunks of its reductions."""
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
@@ -116,10 +121,11 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         # So little to reduce that every tile of the rest can do it again.
         sizes.fill(reversed(rest), 2048)
         return _chunked(facts, sizes, reduced, 2048, 1)
-    width = min(pow2_at_least(row), ROW_LIMIT)
+    limit = ROW_LIMIT if len({op.source for op in facts.loads}) <= FEW else ROW_LIMIT // 2
+    width = pow2_at_least(row) if rest and row <= limit else min(pow2_at_least(row), CHUNK)
     if rest:
-        whole = _product(facts, rest) <= ROW_LIMIT and not facts.may_be_longer(rest)
-        sizes.fill(reversed(rest), width if whole else ROW_LIMIT // 4)
+        whole = _product(facts, rest) <= limit and not facts.may_be_longer(rest)
+        sizes.fill(reversed(rest), width if whole else WALKED)
         if not whole:
             sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     rows = _product(facts, reduced)

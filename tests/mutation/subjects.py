@@ -86,7 +86,12 @@ def _numbers() -> tuple[torch.Tensor, ...]:
 
 PROGRAMS: dict[str, Program] = {
     "softmax": Program(lambda x: torch.softmax(x, -1), _randn((5, 200)), masked_rows),
-    "chunked softmax": Program(lambda x: torch.softmax(x, -1), _rising(4, 18000), masked_rows),
+    "chunked softmax": Program(
+        lambda x: torch.softmax(x, -1),
+        _rising(4, 18000),
+        masked_rows,
+        ScheduleAttr.get([1, 4096], [16384, 16384], serial=[1], warps=32),
+    ),
     "rms_norm": Program(lambda x, w: F.rms_norm(x, (2048,), w, 1e-6), _randn((2, 2048), (2048,)), masked_rows),
     "bf16 rms_norm": Program(
         lambda x, w: F.rms_norm(x, (300,), w, 1e-6), _randn((5, 300), (300,), dtype=torch.bfloat16), masked_rows
@@ -141,6 +146,20 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+@dataclass
+class Scheduled(Compilation):
+    """A compilation that puts a schedule on its only nest before one is planned."""
+
+    schedule: ScheduleAttr | None = None
+
+    def at(self, level: str) -> ModuleOp:
+        module = super().at(level)
+        if level == "loop" and self.schedule is not None:
+            for nest in (op for op in module.walk() if isinstance(op, loop.NestOp)):
+                nest.attributes["schedule"] = self.schedule
+        return module
+
+
 class Subject:
     """A program with everything that mutants of it are compared with."""
 
@@ -150,13 +169,13 @@ class Subject:
         torch.manual_seed(sum(map(ord, name)))
         self.torch_inputs = self.program.inputs()
         self.captured: CapturedProgram = capture(self.program.function, self.torch_inputs)
-        self.compilation = Compilation(self.captured.module)
-        if self.program.schedule is not None:
-            (nest,) = (op for op in self.compilation.at("loop").walk() if isinstance(op, loop.NestOp))
-            nest.attributes["schedule"] = self.program.schedule
+        self.compilation = self._new()
         self.cuda = self.compilation.cuda  # now, while no bug is planted
         self.inputs: list[Array] = [to_numpy(t) for t in self.captured.bind(self.torch_inputs)]
         self.hard_inputs = self.program.hard(self.inputs)
+
+    def _new(self) -> Compilation:
+        return Scheduled(self.captured.module, schedule=self.program.schedule)
 
     def at(self, level: str) -> ModuleOp:
         """The module at a level, to be mutated: a copy."""
@@ -169,7 +188,7 @@ class Subject:
 
     def compile_from(self, level: str, module: ModuleOp | None = None) -> Compilation:
         """A fresh compilation whose levels down to `level` are those of this program, the last one `module`."""
-        fresh = Compilation(self.captured.module)
+        fresh = self._new()
         known = LEVELS[: LEVELS.index(level) + 1]
         modules = {k: self.compilation.at(k) for k in known}
         if module is not None:

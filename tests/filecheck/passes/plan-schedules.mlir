@@ -19,6 +19,25 @@ func.func @rows(%x: tensor<32x2048xf32>) -> tensor<32x2048xf32> {
 
 // -----
 
+// The longest row that fits into the registers of a block is read once.
+
+// CHECK-LABEL: func.func @longest_row
+// CHECK:         schedule = #tile.schedule<block = [1, 32768], chunk = [32768], warps = 32>
+func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
+  %y = loop.nest (%i, %j) in [320, 32768] -> tensor<320x32768xf32> {
+    %s = loop.reduce add (%k) in [32768] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<320x32768xf32>
+      loop.yield %a : f32
+    }
+    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<320x32768xf32>
+    %o = arith.divf %b, %s : f32
+    loop.yield %o : f32
+  }
+  func.return %y : tensor<320x32768xf32>
+}
+
+// -----
+
 // A row too long for registers: the reduction in chunks, then the row tile by tile in the same block.
 
 // CHECK-LABEL: func.func @long_rows
