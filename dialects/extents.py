@@ -217,7 +217,7 @@ def most(e: Extent) -> int:
     return e if isinstance(e, int) else e.maximum
 
 
-PLANNED = 1024
+PLANNED = 512
 """The size that plans assume of a symbol, if it can have it."""
 
 
