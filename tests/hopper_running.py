@@ -16,6 +16,7 @@ from deplodock.backend.simulator import Report as SimReport
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes, verify_module
 
 SEEDS = (0, 1, 7)
 """Everything asynchronous as late as it can, at once, at random."""
@@ -23,11 +24,9 @@ SEEDS = (0, 1, 7)
 
 def allocated(text: str) -> ModuleOp:
     """The module of a text, with its shared buffers in their places."""
-    context = make_context()
-    module = parse_module(context, text, "test.mlir")
-    for p in parse_passes("allocate-shared"):
-        p.apply(context, module)
-    module.verify()
+    module = parse_module(make_context(), text, "test.mlir")
+    verify_module(module)
+    run_passes(make_context(), module, parse_passes("allocate-shared"))
     return module
 
 

@@ -17,6 +17,7 @@ from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.reference import run
+from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, tile
 from deplodock.dialects.linear_layout import Linear
 from deplodock.dialects.parsing import make_context, parse_module
@@ -162,6 +163,16 @@ def test_emulated(name: str) -> None:
     (found,), reports = emulated()[name].run(p.inputs(), (0, 1, 7))
     assert [str(r) for r in reports] == []
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["plain", "cp.async", "boxes, panels", "boxes, both across", "boxes for mma"])
+def test_simulated(name: str) -> None:
+    """The threads' program: right in the exact domain, and every wait, arrival and fence is there."""
+    p = PRODUCTS[name]
+    (wanted,) = run(p.parse(), p.inputs(), "exact")
+    found = simulate(p.lowered(), p.inputs(), domain="exact")
+    found.report.raise_errors()
+    np.testing.assert_array_equal(found.outputs[0], wanted)
 
 
 @pytest.mark.parametrize("name", ["cp.async", "boxes", "boxes, panels"])
