@@ -102,7 +102,7 @@ def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Att
 
 def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute | None:
     base = argument.base
-    if base == "Tensor" and isinstance(value, SSAValue | UnresolvedOperand):
+    if base in ("Tensor", "Generator") and isinstance(value, SSAValue | UnresolvedOperand):
         operands.append(value)  # pyright: ignore[reportUnknownArgumentType]
         return _OPERAND
     if isinstance(value, bool):

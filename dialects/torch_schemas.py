@@ -6,9 +6,12 @@ starts with a space continues the one before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from xdsl.dialects.builtin import i64
+
+from .torch_random_schemas import DRAWING, RANDOM_SCHEMA_TEXT
 from .torch_rare_schemas import RARE_SCHEMA_TEXT
 
 SCHEMA_TEXT = """
@@ -430,11 +433,22 @@ class Schema:
         return tuple(a.name for a in self.arguments)
 
 
-def read_schemas(text: str = SCHEMA_TEXT + RARE_SCHEMA_TEXT) -> dict[str, Schema]:
-    """The schemas in `text` by name."""
+def read_schemas(text: str = SCHEMA_TEXT + RARE_SCHEMA_TEXT, random: str = RANDOM_SCHEMA_TEXT) -> dict[str, Schema]:
+    """The schemas in `text` and in `random` by name; those in `random` and in `DRAWING` take a generator."""
+    schemas = {s.name: s for s in _schemas(text)}
+    drawing = [*_schemas(random), *(schemas[name] for name in sorted(DRAWING & schemas.keys()))]
+    return schemas | {s.name: _with_generator(s) for s in drawing}
+
+
+def _schemas(text: str) -> list[Schema]:
     lines = text.replace("\n    ", " ").split("\n")
-    schemas = [read_schema(line) for line in lines if line]
-    return {schema.name: schema for schema in schemas}
+    return [read_schema(line) for line in lines if line]
+
+
+def _with_generator(schema: Schema) -> Schema:
+    if "generator" in schema.names:
+        return schema
+    return replace(schema, arguments=(*schema.arguments, Argument("generator", "Generator?", None, True)))
 
 
 def read_schema(line: str) -> Schema:
@@ -472,6 +486,8 @@ _WORDS: dict[str, object] = {"None": None, "True": True, "False": False, "[]": [
 def _read_default(text: str, type: str) -> object:
     if text in _WORDS:
         return _WORDS[text]
+    if type.startswith("ScalarType"):
+        return {"4": i64}[text]
     if type.startswith("MemoryFormat"):
         return {"0": "contiguous_format"}[text]
     if text.startswith("["):

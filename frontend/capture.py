@@ -38,10 +38,11 @@ from .sizes import every_size, named_sizes
 
 @dataclass(frozen=True)
 class Binding:
-    """What an argument of `@main` stands for: leaf `leaf` of the caller's arguments, or the tensor `tensor`."""
+    """What an argument of `@main` stands for: leaf `leaf` of the caller's arguments, the tensor `tensor`, or what
+    generator number `leaf` of the program starts from."""
 
     name: str
-    kind: Literal["input", "parameter", "buffer", "constant"]
+    kind: Literal["input", "parameter", "buffer", "constant", "generator"]
     leaf: int = -1
     tensor: torch.Tensor | None = None
 
@@ -86,7 +87,11 @@ class CapturedProgram:
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if (problem := _unlike(leaf, example, i in varying)) is not None:
                 raise ShapeError(problem, argument=f"input {i}")
-        tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        key = _new_key() if self.draws else 0
+        tensors = [
+            torch.tensor([key, b.leaf]) if b.kind == "generator" else leaves[b.leaf] if b.tensor is None else b.tensor
+            for b in self.bindings
+        ]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         self._check_alone(tensors)
@@ -133,6 +138,11 @@ class CapturedProgram:
         bindings = (b if b.tensor is None else replace(b, tensor=there(b.tensor)) for b in self.bindings)
         return replace(self, bindings=tuple(bindings))
 
+    @property
+    def draws(self) -> bool:
+        """Whether the program draws random numbers, which are others than eager PyTorch's."""
+        return any(b.kind == "generator" for b in self.bindings)
+
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
         """The Python result from the results of `@main`, after carrying out updates.
 
@@ -159,6 +169,12 @@ class CapturedProgram:
             if output.kind == "result":
                 found.setdefault(output.index, leaf)
         return [found[i] for i in sorted(found)]
+
+
+def _new_key() -> int:
+    """The key of one call's random numbers, from PyTorch's default generator: `torch.manual_seed` fixes it, and every
+    call has another."""
+    return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64))
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -218,6 +234,7 @@ def capture(
     importer = GraphImporter(place, fallback, sizes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
+    bindings += [Binding(f"generator_{i}", "generator", i) for i in range(importer.generators)]
     outputs, updates = _bind_outputs(exported, importer)
     assert exported.call_spec.out_spec is not None
     out_spec, eager = exported.call_spec.out_spec, importer.eager

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from xdsl.dialects.builtin import ModuleOp, StringAttr, UnknownLoc
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -22,6 +22,7 @@ from ..dialects.torch import OPS, SCHEMAS, AtenOp
 from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decompose_torch import decompose
 from ..passes.decomposition.algebra import Algebra
+from ..passes.decomposition.drawing import draws
 from ..passes.decomposition.refused import why_refused
 from .dtypes import element_of, tensor_type
 from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
@@ -54,6 +55,7 @@ class GraphImporter:
         self._values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}
         self._arguments: list[str] = []
         self._results: list[SSAValue] = []
+        self.generators = 0
 
     def declare(self, arguments: Iterable[tuple[str, Node]]) -> None:
         """Give `@main` an argument for each (name, placeholder)."""
@@ -162,8 +164,13 @@ class GraphImporter:
         if name not in OPS:
             raise UnsupportedError(why_refused(name), operator=f"aten.{name}")
         types = _result_types(node, f"aten.{name}", self._sizes)
-        arguments = {key: self._value(value) for key, value in _named(node, target).items()}
+        named = _named(node, target)
+        if named.get("generator") is not None:
+            raise UnsupportedError("a generator of its own is not supported", argument="generator")
+        arguments = {key: self._value(value) for key, value in named.items()}
         name = _with_numbers(name, arguments)
+        if "generator" in SCHEMAS[name].names and draws(arguments, name):
+            arguments["generator"] = self._new_generator()
         try:
             op = OPS[name](arguments, types)
         except VerifyException as error:
@@ -175,6 +182,14 @@ class GraphImporter:
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         self._values[node.name] = tuple(op.results) if several else op.results[0]
+
+    def _new_generator(self) -> SSAValue:
+        """An argument of `@main` for what one operator draws: every one has its own, so that equal layers, which draw
+        different numbers, stay equal."""
+        value = self._block.insert_arg(TensorType(i64, [2]), len(self._block.args))
+        value.name_hint = f"generator_{self.generators}"
+        self.generators += 1
+        return value
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):

@@ -256,6 +256,8 @@ def _binding(
     kind = entry["kind"]
     if kind == "input":
         return Binding(entry["name"], "input", int(entry["leaf"]))
+    if kind == "generator":
+        return Binding(entry["name"], "generator", int(entry["leaf"]))
     if "tensor" in entry:
         return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
     names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])

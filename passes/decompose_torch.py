@@ -19,7 +19,7 @@ from ..dialects.payload import element_type, is_float
 from ..dialects.sizes import derived_sizes
 from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
-from .decomposition import argument_names, get_decompositions
+from .decomposition import argument_names, get_decompositions, parameter_name
 from .decomposition.algebra import Algebra, shown
 from .decomposition.builder import Builder
 from .outlining.structure import structure
@@ -52,7 +52,7 @@ def decompose(
         raise UnsupportedError("this argument is not supported", argument=unread[0])
     builder = Builder(op.result_types, op.location, algebra)
     try:
-        found = function(builder, **arguments)
+        found = function(builder, **{parameter_name(name): value for name, value in arguments.items()})
     except ExtentError:
         raise
     except VerifyException as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from inspect import signature
+from keyword import iskeyword
 
 from .registry import DECOMPOSITIONS, Decomposition
 
@@ -30,6 +31,7 @@ _FAMILIES = (
     "convolution",
     "copies",
     "creation",
+    "drawing",
     "elementary",
     "indexing",
     "joining",
@@ -61,4 +63,10 @@ def get_decompositions() -> Mapping[str, Decomposition]:
 
 def argument_names(function: Callable[..., object]) -> tuple[str, ...]:
     """The ATen arguments that a decomposition takes: all its parameters but the builder."""
-    return tuple(signature(function).parameters)[1:]
+    names = tuple(signature(function).parameters)[1:]
+    return tuple(n.removesuffix("_") if iskeyword(n.removesuffix("_")) else n for n in names)
+
+
+def parameter_name(argument: str) -> str:
+    """The name of a decomposition's parameter for an ATen argument: `from_` for `from`."""
+    return f"{argument}_" if iskeyword(argument) else argument

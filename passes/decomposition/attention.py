@@ -12,6 +12,7 @@ from ...dialects.extents import Extent, extents_of
 from ...dialects.payload import element_type
 from ...errors import ShapeError
 from .builder import Builder, broadcast_shape, work_type
+from .drawing import keep_some
 from .registry import decomposes
 
 
@@ -26,9 +27,8 @@ def scaled_dot_product_attention(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    generator: SSAValue | None,
 ) -> SSAValue:
-    if dropout_p != 0:
-        raise b.unsupported("dropout_p", "random numbers are not supported; it must be 0")
     if is_causal and attn_mask is not None:
         raise b.unsupported("is_causal", "a mask and is_causal together")
     *_, rows, depth = extents_of(query.type)
@@ -50,6 +50,8 @@ def scaled_dot_product_attention(
     highest = b.reduce("max", scores, [n + 1])
     p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)))
     total = b.reduce("add", p, [n + 1])
+    if dropout_p != 0:
+        p = keep_some(b, p, dropout_p, generator)
     space = [*batch, rows, width, keys]
     weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
     o = b.reduce("add", weighted, [n + 2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-RANDOM = "random numbers are not supported"
+RANDOM = "random numbers of this distribution are not supported"
 FACTORIZATION = "matrix factorizations and solvers are not supported"
 FOURIER = "Fourier transforms are not supported"
 COMPLEX = "complex numbers are not supported"

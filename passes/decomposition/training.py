@@ -7,7 +7,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.payload import element_type, shape_of
-from .builder import Builder, Number
+from .builder import Builder
 from .registry import decomposes
 
 
@@ -95,19 +95,3 @@ def batch_norm_with_update(
     y, mean, rstd, *new = batch_norm_functional(b, input, weight, bias, running_mean, running_var, True, momentum, eps)
     reserve = shape_of(b.result_types[3])
     return [y, mean, rstd, b.constant(0, reserve, element_type(b.result_types[3])), *new]
-
-
-@decomposes("rrelu_with_noise_functional")
-def rrelu(
-    b: Builder,
-    self: SSAValue,
-    noise: SSAValue,
-    lower: Number,
-    upper: Number,
-    training: bool,
-    generator: object = None,
-) -> list[SSAValue]:
-    if training:
-        raise b.unsupported("training", "random numbers are not supported; call the module's eval() first")
-    x = b.working(self)
-    return [b.select(b.cmp("le", x, 0), b.scaled(x, (lower + upper) / 2), x), noise]

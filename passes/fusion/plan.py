@@ -16,6 +16,7 @@ from ..index_simplify import DIM, Form
 from .cost import Kernel
 from .graph import Graph, Index, Load, VariableKey
 from .pull import Pull, TooLarge, in_memory
+from .sources import inner_of_made
 
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
@@ -66,8 +67,9 @@ def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
 
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
-    """The tensors worth a thought: everything but views and constants, which are never kept unless returned."""
-    returned = set(kept_values(function))
+    """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
+    never kept unless returned."""
+    returned, inner = set(kept_values(function)), inner_of_made(function)
     return [
         result
         for op in function.body.block.ops
@@ -75,6 +77,7 @@ def candidates(function: func.FuncOp) -> list[SSAValue]:
         if isinstance(result.type, TensorType)
         and not isinstance(op, Call)
         and (result in returned or not isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp))
+        and (result in returned or result not in inner)
     ]
 
 

@@ -30,13 +30,15 @@ class Traced:
     """A program at the torch level; `sources` says what every leaf of the result is.
 
     A leaf is ("result", i), ("argument", i), or ("constant", value); `constants` are further arguments of `@main`, and
-    `updates` pairs (argument, result) of arguments that the program changes in place.
+    `updates` pairs (argument, result) of arguments that the program changes in place. A program that `draws` random
+    numbers draws others than PyTorch.
     """
 
     module: ModuleOp
     sources: tuple[tuple[str, Any], ...]
     constants: tuple[torch.Tensor, ...]
     updates: tuple[tuple[int, int], ...] = ()
+    draws: bool = False
 
 
 class Tracer:
@@ -74,9 +76,13 @@ class Exporter:
         bound = program.bindings
         if [b.leaf for b in bound[: len(tensors)]] != list(range(len(tensors))):
             raise CaptureError("the arguments are not the function's, in their order")
-        constants = tuple(b.tensor for b in bound[len(tensors) :] if b.tensor is not None)
+        constants = tuple(
+            _generator(b.leaf) if b.kind == "generator" else b.tensor
+            for b in bound[len(tensors) :]
+            if b.tensor is not None or b.kind == "generator"
+        )
         updates = tuple((argument, result) for result, argument in program.updates)
-        return Traced(program.module, sources, constants, updates)
+        return Traced(program.module, sources, constants, updates, program.draws)
 
 
 Capture = Tracer | Exporter
@@ -131,4 +137,10 @@ def _import(graph: torch.fx.GraphModule) -> Traced:
         else:
             raise UnsupportedError("the result is not a tensor", operator=str(leaf.target))
     changed = tuple((importer.argument_index(a.name) or 0, importer.result_index(v.name)) for a, v in updates)
-    return Traced(importer.finish(), tuple(sources), tuple(constants), changed)
+    drawing = importer.generators
+    constants += [_generator(i) for i in range(drawing)]
+    return Traced(importer.finish(), tuple(sources), tuple(constants), changed, drawing > 0)
+
+
+def _generator(number: int) -> torch.Tensor:
+    return torch.tensor([1234567, number])

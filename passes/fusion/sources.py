@@ -1,0 +1,37 @@
+"""Values made from next to nothing: numbers, indices, a few elements in memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects import func
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects import payload, tensor
+from ...dialects.extents import extents_of, most
+from ...dialects.payload import is_payload, is_tensor
+
+FEW = 16
+"""Elements that are as good as none: the state of a generator, a position."""
+
+
+def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
+    """The values in the middle of elementwise computations that read next to nothing.
+
+    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
+    everything before it costs as much to write and to read.
+    """
+    made = {a for a in function.body.block.args if _few(a)}
+    inner = set[SSAValue]()
+    for op in function.body.block.ops:
+        plain = is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
+        if not plain or not all(v in made for v in op.operands):
+            continue
+        made.update(op.results)
+        inner.update(r for r in op.results if all(is_payload(use.operation) for use in r.uses))
+    return inner
+
+
+def _few(value: SSAValue) -> bool:
+    t: Attribute = value.type
+    return is_tensor(t) and prod(most(e) for e in extents_of(t)) <= FEW
