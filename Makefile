@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/,)
 
-.PHONY: help setup test filecheck lint format types bench
+.PHONY: help setup test filecheck lint format types docs bench
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ format: ## repair the style
 
 types: ## the type checker
 	$(BIN)pyright $(if $(BIN),--pythonpath $(BIN)python)
+
+docs: ## the pages that are made from what the passes do
+	$(BIN)python -m deplodock.tools.walkthrough docs/schedules.md
 
 bench: ## how long compiling takes, and where
 	for script in benchmarks/*.py; do $(BIN)python $$script || exit 1; done

@@ -67,6 +67,24 @@ def test_verbose_shows_kernels_and_diffs(capsys: pytest.CaptureFixture[str]) -> 
     assert [o[4:] for o in opened] == [c[4:] for c in closed]
 
 
+PRODUCT = ["tile-recognize-contractions", "tile-choose-atoms", "tile-stage-operands"]
+SCHEDULED = {
+    "nn.RMSNorm(2048)(torch.randn(1, 32, 2048))": [],
+    "F.gelu(nn.Linear(512, 1024, dtype=torch.bfloat16)(torch.randn(256, 512, dtype=torch.bfloat16)))": PRODUCT,
+    "F.scaled_dot_product_attention(*torch.randn(3, 1, 4, 256, 64, dtype=torch.bfloat16), is_causal=True)": PRODUCT,
+}
+
+
+@pytest.mark.parametrize("code", SCHEDULED)
+def test_every_scheduling_pass_that_matched_is_a_diff(capsys: pytest.CaptureFixture[str], code: str) -> None:
+    assert cli.main(["compile", "-c", code, "--ir", "tile", "-vv"]) == 0
+    out = capsys.readouterr().out
+    shown = re.findall(r"^>>> t:(\S+)$", out, re.M)
+    wanted = ["plan-schedules", "lower-loop-to-tile", *SCHEDULED[code], "tile-assign-layouts"]
+    assert [n for n in wanted if n not in shown] == []
+    assert len(re.findall(r"^[+-] ", out, re.M)) > 50
+
+
 def test_explain_shows_what_was_considered(capsys: pytest.CaptureFixture[str]) -> None:
     code = "F.gelu(nn.Linear(512, 1024, dtype=torch.bfloat16)(torch.randn(256, 512, dtype=torch.bfloat16)))"
     assert cli.main(["compile", "--explain", "--target", "sm_80", "-c", code]) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deplodock.tools import cli, dl_opt
+from deplodock.tools import cli, dl_opt, walkthrough
 
 ROOT = Path(__file__).parent.parent
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
@@ -61,3 +61,8 @@ def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFi
         assert {re.sub(r"\{.*", "", name) for name in named} <= known
         for path in re.findall(r"`((?:passes|dialects|examples|frontend|backend|tools)/[\w/.]+)`", text):
             assert (ROOT / path).exists(), path
+
+
+def test_the_walk_through_the_schedule_is_what_the_passes_do() -> None:
+    written = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    assert written == walkthrough.page(), "run `make docs`"

@@ -76,14 +76,16 @@ def standalone(loaded: Loaded) -> str:
     return emit_standalone(compilation.at("kernel"), compilation.at("tensor"), compilation.cuda)
 
 
-def _predicted(nest: NestOp, target: str) -> float:
-    """Seconds that a nest takes under its schedule, by the planning model."""
+def _predicted(nests: list[NestOp], name: str) -> float:
+    """Seconds that nests take in one launch, each under its schedule, by the planning model."""
     from ..backend.targets import get_target
     from ..passes.planning.facts import Facts
     from ..passes.planning.model import Model
     from ..passes.tiling.kernels import schedule_of
 
-    return Model(Facts(nest), get_target(target)).predict(schedule_of(nest)).seconds
+    target = get_target(name)
+    times = [Model(Facts(nest), target).predict(schedule_of(nest)) for nest in nests]
+    return sum(t.seconds for t in times) - (len(times) - 1) * (target.rates.launch + target.rates.ramp)
 
 
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
@@ -109,7 +111,7 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
             "shared_bytes": f.shared.data if f.shared is not None else 0,
             "bytes": w.bytes,
             "flops": w.flops,
-            "predicted_seconds": max(_predicted(nest, compilation.target) for nest in parts(f)),
+            "predicted_seconds": _predicted(parts(f), compilation.target),
         }
         for f in functions
         for w in [reduce(Work.__add__, map(nest_work, parts(f)))]
