@@ -1,0 +1,296 @@
+"""Small programs at the kernel level, each for one device function of sm_90a, and what they have to give.
+
+What is expected is computed here, from the layouts that the documentation of the instructions describes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+
+
+def swizzled(places: np.ndarray, swizzle: int, item: int) -> np.ndarray:
+    """Elements of shared memory, with 16-byte pieces exchanged by the bits of their 128-byte line."""
+    address = places * item
+    return (address ^ (((address >> 7) & (max(swizzle, 16) // 16 - 1)) << 4)) // item
+
+
+def _constants(*numbers: int) -> str:
+    return "\n".join(f"  %c{n} = arith.constant {n} : index" for n in sorted({0, 1, 128, *numbers}))
+
+
+@dataclass(frozen=True)
+class BoxLoad:
+    """A box of a buffer with the extents `shape`, from `at` on, and the shared memory that it fills, byte by byte."""
+
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+    at: tuple[int, ...]
+    swizzle: int = 0
+    type: str = "bf16"
+
+    @property
+    def size(self) -> int:
+        """Elements of the box."""
+        return math.prod(self.box)
+
+    def text(self) -> str:
+        x = f"memref<{'x'.join(map(str, self.shape))}x{self.type}>"
+        swizzle = f", swizzle {self.swizzle}" if self.swizzle else ""
+        t = f"!kernel.tensor_map<{'x'.join(map(str, self.box))}x{self.type}{swizzle}>"
+        o, s = f"memref<{self.size}x{self.type}>", f'memref<{self.size}x{self.type}, "shared">'
+        b, item = 'memref<1x!kernel.mbarrier, "shared">', np.dtype(DTYPES[self.type]).itemsize
+        at = ", ".join(f"%at{d}" for d in range(len(self.at)))
+        starts = "\n".join(f"  %at{d} = arith.constant {c} : index" for d, c in enumerate(self.at))
+        return f"""
+func.func @main(%x: {x}, %o: {o}) {{
+  kernel.launch @unit(%x, %o) : {x}, {o}
+  func.return
+}}
+kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 4 {{
+{_constants(self.size)}
+{starts}
+  %boxes = kernel.tensor_map %x : {x} -> {t}
+  %s = kernel.shared : {s}
+  %full = kernel.shared : {b}
+  %t = kernel.id thread
+  %first = payload.cmp eq %t, %c0 : index
+  scf.if %first {{
+    kernel.mbar_init %full[%c0] arrivals 1 : {b}
+    kernel.fence_mbar_init
+  }}
+  kernel.barrier
+  scf.if %first {{
+    kernel.mbar_expect %full[%c0] bytes {self.size * item} : {b}
+    kernel.tma_load %boxes[{at}] to %s[%c0] signal %full[%c0] : {t}, {s}, {b}
+  }}
+  kernel.mbar_wait %full[%c0] parity %c0 : {b}
+  scf.for %i = %c0 to %c{self.size} step %c128 {{
+    %j = arith.addi %i, %t : index
+    %v = kernel.load %s[%j] : {s} (index) -> vector<1x{self.type}>
+    kernel.store %v, %o[%j] : {o} (index), vector<1x{self.type}>
+  }}
+}}
+"""
+
+    def inputs(self) -> list[np.ndarray]:
+        count = math.prod(self.shape)
+        return [(np.arange(count) % 251 - 120).reshape(self.shape).astype(DTYPES[self.type])]
+
+    def wanted(self) -> np.ndarray:
+        (x,) = self.inputs()
+        padded = np.pad(x, [(b, b) for b in self.box])
+        window = tuple(slice(b + a, 2 * b + a) for a, b in zip(self.at, self.box, strict=True))
+        found = np.zeros(self.size, x.dtype)
+        found[swizzled(np.arange(self.size), self.swizzle, x.dtype.itemsize)] = padded[window].reshape(-1)
+        return found
+
+
+@dataclass(frozen=True)
+class BoxStore:
+    """Shared memory with a given content, stored as a box from `at` on into a buffer that was zero before."""
+
+    shape: tuple[int, int]
+    box: tuple[int, int]
+    at: tuple[int, int]
+    swizzle: int = 0
+    type: str = "bf16"
+
+    def text(self) -> str:
+        size = math.prod(self.box)
+        x, o = f"memref<{size}x{self.type}>", f"memref<{self.shape[0]}x{self.shape[1]}x{self.type}>"
+        s, total = f'memref<{size}x{self.type}, "shared">', math.prod(self.shape)
+        swizzle = f", swizzle {self.swizzle}" if self.swizzle else ""
+        t = f"!kernel.tensor_map<{self.box[0]}x{self.box[1]}x{self.type}{swizzle}>"
+        return f"""
+func.func @main(%x: {x}, %o: {o}) {{
+  kernel.launch @clear(%o) : {o}
+  kernel.launch @unit(%x, %o) : {x}, {o}
+  func.return
+}}
+kernel.func @clear(%o: {o}) grid {-(-total // 128)} warps 4 {{
+{_constants(self.shape[1])}
+  %z = payload.constant 0.0 : vector<1x{self.type}>
+  %block = kernel.id block
+  %t = kernel.id thread
+  %b = arith.muli %block, %c128 : index
+  %n = arith.addi %b, %t : index
+  %i = arith.divui %n, %c{self.shape[1]} : index
+  %j = arith.remui %n, %c{self.shape[1]} : index
+  kernel.store %z, %o[%i, %j] : {o} (index, index), vector<1x{self.type}>
+}}
+kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 4 {{
+{_constants(size)}
+  %at0 = arith.constant {self.at[0]} : index
+  %at1 = arith.constant {self.at[1]} : index
+  %boxes = kernel.tensor_map %o : {o} -> {t}
+  %s = kernel.shared : {s}
+  %t = kernel.id thread
+  %first = payload.cmp eq %t, %c0 : index
+  scf.for %i = %c0 to %c{size} step %c128 {{
+    %j = arith.addi %i, %t : index
+    %v = kernel.load %x[%j] : {x} (index) -> vector<1x{self.type}>
+    kernel.store %v, %s[%j] : {s} (index), vector<1x{self.type}>
+  }}
+  kernel.fence_async
+  kernel.group_barrier 1 warps 4
+  scf.if %first {{
+    kernel.tma_store %s[%c0] to %boxes[%at0, %at1] : {s}, {t}
+    kernel.bulk_commit
+    kernel.bulk_wait 0
+  }}
+}}
+"""
+
+    def inputs(self) -> list[np.ndarray]:
+        return [(np.arange(math.prod(self.box)) % 251 + 1).astype(DTYPES[self.type])]
+
+    def wanted(self) -> np.ndarray:
+        (x,) = self.inputs()
+        box = x[swizzled(np.arange(x.size), self.swizzle, x.dtype.itemsize)].reshape(self.box)
+        found = np.zeros([n + 2 * b for n, b in zip(self.shape, self.box, strict=True)], x.dtype)
+        (r, c), (h, w) = self.at, self.box
+        found[h + r : 2 * h + r, w + c : 2 * w + c] = box
+        return found[h:-h, w:-w]
+
+
+@dataclass(frozen=True)
+class WarpgroupProduct:
+    """A * B twice, with operands given as shared memory (or registers) holds them, and the accumulators of each thread.
+
+    `left` is k (rows along k), t (across) or r (registers); `right` is k or t.
+    """
+
+    columns: int
+    left: str = "k"
+    right: str = "k"
+    swizzle: int = 128
+    slices: int = 1
+    type: str = "bf16"
+
+    @property
+    def row(self) -> int:
+        return self.swizzle // 2
+
+    @property
+    def panel(self) -> int:
+        return 16 * self.slices * self.row
+
+    def size(self, lines: int, side: str) -> int:
+        """Elements of an operand in shared memory, with 8-row groups all there."""
+        return -(-lines // self.row) * self.panel if side == "t" else lines * self.row
+
+    def places(self, lines: int, side: str) -> np.ndarray:
+        """[line, k] -> element of shared memory."""
+        line, k = np.arange(lines)[:, None], np.arange(16 * self.slices)[None, :]
+        place = line * self.row + k if side == "k" else line // self.row * self.panel + k * self.row + line % self.row
+        return swizzled(place, self.swizzle, 2)
+
+    def text(self) -> str:
+        registers, count = self.columns // 2, 8 * self.slices
+        a_size = 128 * count if self.left == "r" else self.size(64, self.left)
+        b_size = -(-self.size(self.columns, self.right) // 128) * 128
+        x, y = f"memref<{a_size}x{self.type}>", f"memref<{b_size}x{self.type}>"
+        sx, sy = f'memref<{a_size}x{self.type}, "shared">', f'memref<{b_size}x{self.type}, "shared">'
+        o, p = f"memref<128x{registers}xf32>", f"!kernel.pending<vector<{registers}xf32>>"
+        bits = [[1 << b] for b in range(count.bit_length() - 1)]
+        left = "%held" if self.left == "r" else f"%a[%c0]{' transposed' if self.left == 't' else ''}"
+        lt = f"vector<{count}x{self.type}>" if self.left == "r" else sx
+        panels = self.right == "t" and self.columns > self.row or self.left == "t" and self.row < 64
+        right = f"%b[%c0]{' transposed' if self.right == 't' else ''}{f' panel {self.panel}' if panels else ''}"
+        ways = f"slices {self.slices} swizzle {self.swizzle}"
+        copy_a = "" if self.left == "r" else self._copy("x", "a", x, sx, a_size)
+        held = f"""
+  %base = arith.muli %t, %c{count} : index
+  %held = kernel.load %x[%base] regs {bits} : {x} (index) -> vector<{count}x{self.type}>"""
+        return f"""
+func.func @main(%x: {x}, %y: {y}, %o: {o}) {{
+  kernel.launch @unit(%x, %y, %o) : {x}, {y}, {o}
+  func.return
+}}
+kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
+{_constants(a_size, b_size, count)}
+  %t = kernel.id thread
+  %a = kernel.shared : {sx}
+  %b = kernel.shared : {sy}
+{copy_a}
+{self._copy("y", "b", y, sy, b_size)}
+{held if self.left == "r" else ""}
+  kernel.fence_async
+  kernel.barrier
+  %p = kernel.wgmma_start : {p}
+  kernel.wgmma_fence
+  %q = kernel.wgmma {left}, {right} into %p {ways} fresh : {lt}, {sy}, {p}
+  %r = kernel.wgmma {left}, {right} into %q {ways} : {lt}, {sy}, {p}
+  kernel.wgmma_commit
+  %acc = kernel.wgmma_wait 0, %r : {p} -> vector<{registers}xf32>
+  kernel.store %acc, %o[%t, %c0] regs {[[0, 1 << b] for b in range(registers.bit_length() - 1)]}
+      : {o} (index, index), vector<{registers}xf32>
+}}
+"""
+
+    def _copy(self, source: str, target: str, x: str, s: str, size: int) -> str:
+        return f"""
+  scf.for %i = %c0 to %c{size} step %c128 {{
+    %j = arith.addi %i, %t : index
+    %v = kernel.load %{source}[%j] : {x} (index) -> vector<1x{self.type}>
+    kernel.store %v, %{target}[%j] : {s} (index), vector<1x{self.type}>
+  }}"""
+
+    def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(self.columns + self.slices)
+        a, b = (rng.integers(-4, 5, (n, 16 * self.slices)).astype(np.float32) for n in (64, self.columns))
+        return a, b
+
+    def inputs(self) -> list[np.ndarray]:
+        a, b = self._numbers()
+        dtype = DTYPES[self.type]
+        if self.left == "r":
+            t, e = np.arange(128)[:, None], np.arange(8 * self.slices)[None, :]
+            rows = t // 32 * 16 + t % 32 // 4 + 8 * (e >> 1 & 1)
+            x = a[rows, e // 8 * 16 + 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1)].reshape(-1)
+        else:
+            x = np.zeros(self.size(64, self.left), np.float32)
+            x[self.places(64, self.left)] = a
+        y = np.zeros(-(-self.size(self.columns, self.right) // 128) * 128, np.float32)
+        y[self.places(self.columns, self.right)] = b
+        return [x.astype(dtype), y.astype(dtype)]
+
+    def wanted(self) -> np.ndarray:
+        a, b = self._numbers()
+        t, r = np.arange(128)[:, None], np.arange(self.columns // 2)[None, :]
+        rows, columns = t // 32 * 16 + t % 32 // 4 + 8 * (r >> 1 & 1), r // 4 * 8 + 2 * (t % 4) + (r & 1)
+        return 2 * (a @ b.T)[rows, columns]
+
+
+UNITS = {
+    "a box of one dimension": BoxLoad((512,), (128,), (256,), type="f32"),
+    "a box": BoxLoad((48, 80), (16, 24), (8, 32)),
+    "a box at a corner": BoxLoad((48, 80), (16, 64), (40, 48), 128),
+    "a box before the start": BoxLoad((48, 80), (32, 64), (-5, -16), 128),
+    "a box in rows of 64 bytes": BoxLoad((64, 64), (32, 32), (7, 8), 64),
+    "a box in rows of 32 bytes": BoxLoad((64, 64), (64, 8), (3, 16), 32, "f32"),
+    "a box of three dimensions": BoxLoad((6, 20, 80), (2, 16, 64), (3, 7, 8), 128, "f16"),
+    "a box of four dimensions": BoxLoad((3, 4, 5, 64), (2, 2, 4, 16), (1, 1, 2, 16)),
+    "a box of five dimensions": BoxLoad((2, 3, 3, 4, 32), (1, 2, 2, 2, 16), (1, 1, 1, 1, 8)),
+    "a stored box": BoxStore((48, 80), (16, 24), (8, 32)),
+    "a stored box at a corner": BoxStore((48, 80), (32, 64), (40, 48), 128, "f16"),
+    "a stored box in rows of 32 bytes": BoxStore((64, 64), (64, 8), (3, 16), 32, "f32"),
+    "64 columns": WarpgroupProduct(64, slices=4),
+    "8 columns": WarpgroupProduct(8, type="f16"),
+    "256 columns": WarpgroupProduct(256, slices=2),
+    "rows of 64 bytes": WarpgroupProduct(128, swizzle=64, slices=2, type="f16"),
+    "rows of 32 bytes": WarpgroupProduct(32, swizzle=32),
+    "left across": WarpgroupProduct(64, "t", slices=4),
+    "left across in two panels": WarpgroupProduct(32, "t", swizzle=64, slices=2),
+    "right across": WarpgroupProduct(64, right="t", slices=4, type="f16"),
+    "right across in panels": WarpgroupProduct(128, right="t", slices=2),
+    "both across": WarpgroupProduct(64, "t", "t", slices=2),
+    "left in registers": WarpgroupProduct(64, "r", slices=4),
+    "left in registers, right across": WarpgroupProduct(128, "r", "t", slices=2, type="f16"),
+}
