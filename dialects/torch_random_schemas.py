@@ -20,6 +20,8 @@ native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)
 normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
 normal.Tensor_float(Tensor mean, float std=1., *, Generator? generator=None) -> Tensor
 normal.float_Tensor(float mean, Tensor std, *, Generator? generator=None) -> Tensor
+normal.float_float(float mean, float std, int[] size, *, Generator? generator=None, ScalarType? dtype=None, Layout?
+    layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor
 rand(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None,
@@ -39,5 +41,15 @@ randperm(int n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None
 uniform(Tensor self, float from=0., float to=1., *, Generator? generator=None) -> Tensor
 """
 
-DRAWING = frozenset({"dropout", "rrelu_with_noise_functional", "scaled_dot_product_attention"})
+DRAWING = frozenset(
+    {
+        "dropout",
+        "gru.input",
+        "lstm.input",
+        "rnn_relu.input",
+        "rnn_tanh.input",
+        "rrelu_with_noise_functional",
+        "scaled_dot_product_attention",
+    }
+)
 """Operators with schemas elsewhere that draw random numbers where their arguments ask for it."""

@@ -21,7 +21,6 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.parsing import make_context, parse_module
-from deplodock.errors import UnsupportedError
 from deplodock.frontend.capture import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pipelines import parse_passes
@@ -212,9 +211,19 @@ def test_a_kernel_that_leaves_its_slice_is_seen() -> None:
     assert {r.kind for r in reports} == {"out-of-bounds"}
 
 
-def test_dropout_between_layers_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"aten.lstm.input.*dropout"):
-        deplodock.compile(nn.LSTM(4, 4, 2, dropout=0.5), (torch.zeros(3, 1, 4),))
+def test_dropout_between_layers() -> None:
+    """All of it gives zeros to the later layers, each of which draws by itself; without training there is none."""
+    torch.manual_seed(0)
+    module, x = nn.GRU(4, 8, 3, dropout=0.999_999_9), torch.randn(3, 2, 4)
+    compiled = deplodock.compile(module, (x,), executor="reference")
+    nothing = nn.GRU(4, 8, 3)
+    nothing.load_state_dict(module.state_dict() | {f"weight_ih_l{i}": torch.zeros(24, 8) for i in (1, 2)})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), nothing(x))
+    half = deplodock.compile(nn.GRU(4, 8, 3, dropout=0.5), (x,), executor="reference")
+    assert half.captured.draws
+    assert not torch.equal(half(x)[0], half(x)[0])
+    assert not deplodock.compile(module.eval(), (x,)).captured.draws
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:

@@ -22,11 +22,17 @@ from .scans import scan
 from .sorting import order, sorted_along
 from .views import reshape_to, sliced
 
+
+def _draws_between_layers(arguments: Mapping[str, object]) -> bool:
+    return bool(arguments.get("train")) and arguments.get("dropout") != 0 and arguments.get("num_layers") != 1
+
+
 _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,
     "native_dropout": lambda a: a.get("train") is not False and a.get("p") != 0,
     "scaled_dot_product_attention": lambda a: a.get("dropout_p", 0) != 0,
     "rrelu_with_noise_functional": lambda a: bool(a.get("training", False)),
+    **dict.fromkeys(("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"), _draws_between_layers),
 }
 
 
@@ -39,10 +45,10 @@ def draws(arguments: Mapping[str, object], name: str) -> bool:
 # Draws for every element of a tensor of a shape.
 
 
-def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int]) -> list[SSAValue]:
+def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
     if generator is None:
         raise b.unsupported("generator", "draws random numbers and has no generator")
-    return random_words(b, generator, shape)
+    return random_words(b, generator, shape, first)
 
 
 def _bits(b: Builder, word: SSAValue, count: int) -> SSAValue:
@@ -81,12 +87,16 @@ def _normal(b: Builder, generator: SSAValue | None, shape: Sequence[int], elemen
     return b.mul(radius, b.math(math.CosOp, angle))
 
 
-def _below(b: Builder, generator: SSAValue | None, shape: Sequence[int], p: float) -> SSAValue:
+def _below(b: Builder, generator: SSAValue | None, shape: Sequence[int], p: float, first: int = 0) -> SSAValue:
     """True with probability `p`, up to 2^-32."""
     if not 0 <= p <= 1:
         raise ShapeError(f"a probability of {p}", argument="p")
-    word = _words(b, generator, shape)[0]
+    word = _words(b, generator, shape, first)[0]
     return b.cmp("lt", word, round(p * 2**32))
+
+
+def _shape(b: Builder) -> tuple[int, ...]:
+    return shape_of(b.result_types[0])
 
 
 def _element(b: Builder) -> Attribute:
@@ -101,29 +111,29 @@ def _element(b: Builder) -> Attribute:
 
 @decomposes("rand")
 def rand(b: Builder, size: Sequence[int], dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
-    return _uniform(b, generator, b.result_shape, _element(b))
+    return _uniform(b, generator, _shape(b), _element(b))
 
 
 @decomposes("rand_like")
 def rand_like(b: Builder, self: SSAValue, dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
-    return _uniform(b, generator, b.result_shape, _element(b))
+    return _uniform(b, generator, _shape(b), _element(b))
 
 
 @decomposes("randn")
 def randn(b: Builder, size: Sequence[int], dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
-    return _normal(b, generator, b.result_shape, _element(b))
+    return _normal(b, generator, _shape(b), _element(b))
 
 
 @decomposes("randn_like")
 def randn_like(b: Builder, self: SSAValue, dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
-    return _normal(b, generator, b.result_shape, _element(b))
+    return _normal(b, generator, _shape(b), _element(b))
 
 
 def _integers(b: Builder, generator: SSAValue | None, low: int, high: int) -> SSAValue:
     """Integers in [low, high), from 63 random bits."""
     if not low < high:
         raise ShapeError(f"no integer lies in [{low}, {high})", argument="high")
-    first, second, *_ = _words(b, generator, b.result_shape)
+    first, second, *_ = _words(b, generator, _shape(b))
     wide = b.add(b.scaled(first, 1 << 31), _bits(b, second, 31))
     return b.plus(b.rem(wide, b.like(wide, high - low)), low)
 
@@ -156,19 +166,21 @@ def randperm(b: Builder, n: int, dtype: Attribute | None, generator: SSAValue | 
 
 @decomposes("bernoulli.p")
 def bernoulli_p(b: Builder, self: SSAValue, p: float, generator: SSAValue | None) -> SSAValue:
-    return b.cast(_below(b, generator, b.result_shape, p), work_type(b.result_element))
+    return b.cast(_below(b, generator, _shape(b), p), work_type(b.result_element))
 
 
 @decomposes("bernoulli", "bernoulli.Tensor")
 def bernoulli(b: Builder, self: SSAValue, generator: SSAValue | None, p: SSAValue | None = None) -> SSAValue:
-    limit = b.broadcast(b.floating(self if p is None else p), b.result_shape)
-    drawn = b.cmp("lt", _uniform(b, generator, b.result_shape, element_type(limit.type)), limit)
+    limit = b.broadcast(b.floating(self if p is None else p), _shape(b))
+    drawn = b.cmp("lt", _uniform(b, generator, _shape(b), element_type(limit.type)), limit)
     return b.cast(drawn, work_type(b.result_element))
 
 
-def _dropped(b: Builder, x: SSAValue, p: float, generator: SSAValue | None) -> tuple[SSAValue, SSAValue]:
+def _dropped(
+    b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0
+) -> tuple[SSAValue, SSAValue]:
     """`x`, in the type it is computed in, with elements zero with probability `p`, the others scaled; and which."""
-    kept = _below(b, generator, shape_of(x.type), 1 - p)
+    kept = _below(b, generator, shape_of(x.type), 1 - p, first)
     x = b.working(x)
     return b.select(kept, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), kept
 
@@ -187,9 +199,9 @@ def native_dropout(
     return list(_dropped(b, input, p, generator))
 
 
-def keep_some(b: Builder, x: SSAValue, p: float, generator: SSAValue | None) -> SSAValue:
-    """Dropout inside of another operator."""
-    return _dropped(b, x, p, generator)[0]
+def keep_some(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0) -> SSAValue:
+    """Dropout inside of another operator, which has drawn `first` times before."""
+    return _dropped(b, x, p, generator, first)[0]
 
 
 def _from_to(b: Builder, x: SSAValue, low: float, high: float) -> SSAValue:
@@ -198,20 +210,27 @@ def _from_to(b: Builder, x: SSAValue, low: float, high: float) -> SSAValue:
 
 @decomposes("uniform")
 def uniform(b: Builder, self: SSAValue, from_: float, to: float, generator: SSAValue | None) -> SSAValue:
-    return _from_to(b, _uniform(b, generator, b.result_shape, _element(b)), from_, to)
+    return _from_to(b, _uniform(b, generator, _shape(b), _element(b)), from_, to)
 
 
 @decomposes("normal_functional")
 def normal(b: Builder, self: SSAValue, mean: float, std: float, generator: SSAValue | None) -> SSAValue:
-    return b.plus(b.scaled(_normal(b, generator, b.result_shape, _element(b)), std), mean)
+    return b.plus(b.scaled(_normal(b, generator, _shape(b), _element(b)), std), mean)
+
+
+@decomposes("normal.float_float")
+def normal_of_size(
+    b: Builder, mean: float, std: float, size: Sequence[int], generator: SSAValue | None, dtype: Attribute | None
+) -> SSAValue:
+    return b.plus(b.scaled(_normal(b, generator, _shape(b), _element(b)), std), mean)
 
 
 @decomposes("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor")
 def normal_of_tensors(
     b: Builder, mean: SSAValue | float, std: SSAValue | float, generator: SSAValue | None
 ) -> SSAValue:
-    drawn = _normal(b, generator, b.result_shape, _element(b))
-    middle, width = (b.operand(v, element_type(drawn.type), b.result_shape) for v in (mean, std))
+    drawn = _normal(b, generator, _shape(b), _element(b))
+    middle, width = (b.operand(v, element_type(drawn.type), _shape(b)) for v in (mean, std))
     return b.add(b.mul(drawn, width), middle)
 
 
@@ -222,7 +241,7 @@ def log_normal(b: Builder, self: SSAValue, mean: float, std: float, generator: S
 
 @decomposes("exponential")
 def exponential(b: Builder, self: SSAValue, lambd: float, generator: SSAValue | None) -> SSAValue:
-    return b.scaled(b.log(_positive(b, generator, b.result_shape, _element(b))), -1 / lambd)
+    return b.scaled(b.log(_positive(b, generator, _shape(b), _element(b))), -1 / lambd)
 
 
 @decomposes("geometric")
@@ -231,13 +250,13 @@ def geometric(b: Builder, self: SSAValue, p: float, generator: SSAValue | None) 
     if not 0 < p < 1:
         raise ShapeError(f"a probability of {p}", argument="p")
     element = b.result_element if is_float(b.result_element) else f32
-    trials = b.math(math.CeilOp, b.scaled(b.log(_positive(b, generator, b.result_shape, element)), 1 / log(1 - p)))
+    trials = b.math(math.CeilOp, b.scaled(b.log(_positive(b, generator, _shape(b), element)), 1 / log(1 - p)))
     return b.maximum(trials, b.like(trials, 1))
 
 
 @decomposes("cauchy")
 def cauchy(b: Builder, self: SSAValue, median: float, sigma: float, generator: SSAValue | None) -> SSAValue:
-    angle = b.scaled(b.plus(_positive(b, generator, b.result_shape, _element(b)), -0.5), pi)
+    angle = b.scaled(b.plus(_positive(b, generator, _shape(b), _element(b)), -0.5), pi)
     return b.plus(b.scaled(b.math(math.TanOp, angle), sigma), median)
 
 
@@ -264,9 +283,9 @@ def multinomial(
         return sorted_along(b, b.div(weights, rate), last, True, num_samples)[1]
     sums = scan(b, weights, last, Kind.ADD)
     total = reshape_to(b, sliced(b, sums, last, shape[-1] - 1, 1), shape[:-1])
-    drawn = _uniform(b, generator, b.result_shape, element_type(weights.type))
-    drawn = b.mul(drawn, b.place(total, range(last), b.result_shape))
-    space = [*b.result_shape, shape[-1]]
+    drawn = _uniform(b, generator, _shape(b), element_type(weights.type))
+    drawn = b.mul(drawn, b.place(total, range(last), _shape(b)))
+    space = [*_shape(b), shape[-1]]
     passed = b.cmp("le", b.place(sums, [*range(last), last + 1], space), b.place(drawn, range(last + 1), space))
     place = b.reduce("add", b.cast(passed, i64), [last + 1])
     return b.minimum(place, b.like(place, shape[-1] - 1))

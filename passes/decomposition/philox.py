@@ -23,13 +23,14 @@ _ROUNDS = 10
 _LOW = 0xFFFFFFFF
 
 
-def random_words(b: Builder, generator: SSAValue, shape: Sequence[int]) -> list[SSAValue]:
+def random_words(b: Builder, generator: SSAValue, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
     """Four independent words of 32 random bits for every element of a tensor of `shape`, as i64.
 
-    `generator` is a tensor of two i64: a key, and a number that tells apart what is drawn with one key.
+    `generator` is a tensor of two i64: a key, and a number that tells apart what is drawn with one key; `first` is how
+    many elements were drawn from it before.
     """
     key, number = (b.map(generator, [AffineExpr.constant(i)], shape) for i in range(2))
-    place: SSAValue = b.constant(0, shape, i64)
+    place: SSAValue = b.constant(first, shape, i64)
     for d in range(len(shape)):
         place = b.add(place, b.scaled(b.iota(d, shape), prod(shape[d + 1 :])))
     return philox(b, [*_halves(b, place), *_halves(b, number)], _halves(b, key))

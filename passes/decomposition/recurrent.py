@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects import math
 from xdsl.ir import SSAValue
@@ -15,6 +16,7 @@ from xdsl.ir import SSAValue
 from ...dialects.payload import element_type, shape_of
 from ...errors import ShapeError
 from .builder import Builder
+from .drawing import keep_some
 from .folding import fold
 from .joining import cat
 from .registry import decomposes
@@ -119,11 +121,13 @@ def _gates(b: Builder, x: SSAValue, count: int) -> list[SSAValue]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the layers of a recurrent module are arranged."""
+    """How the layers of a recurrent module are arranged, and the dropout between them."""
 
     layers: int
     directions: int
     batch_first: bool
+    dropout: float
+    generator: SSAValue | None
 
 
 def _run(
@@ -141,6 +145,8 @@ def _run(
     each = len(params) // cells
     last: list[list[SSAValue]] = [[] for _ in states]
     for layer in range(layout.layers):
+        if layer and layout.dropout:
+            x = keep_some(b, x, layout.dropout, layout.generator, layer * prod(shape_of(x.type)))
         outputs = list[SSAValue]()
         for direction in range(layout.directions):
             number = layer * layout.directions + direction
@@ -170,14 +176,6 @@ def _reversed(b: Builder, x: SSAValue) -> SSAValue:
     return sliced(b, x, 0, steps - 1, steps, -1) if steps > 1 else x
 
 
-def _layout(b: Builder, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool) -> Layout:
-    if train and dropout and num_layers > 1:
-        raise b.unsupported(
-            "dropout", "random numbers between layers are not supported; call the module's eval() first"
-        )
-    return Layout(num_layers, 2 if bidirectional else 1, batch_first)
-
-
 @decomposes("lstm.input")
 def lstm(
     b: Builder,
@@ -190,8 +188,9 @@ def lstm(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    generator: SSAValue | None,
 ) -> list[SSAValue]:
-    layout = _layout(b, num_layers, dropout, train, bidirectional, batch_first)
+    layout = Layout(num_layers, 2 if bidirectional else 1, batch_first, dropout if train else 0, generator)
     return _run(b, input, hx, params, has_biases, layout, lstm_cell)
 
 
@@ -207,8 +206,9 @@ def _one_state(cell: Cell) -> Callable[..., list[SSAValue]]:
         train: bool,
         bidirectional: bool,
         batch_first: bool,
+        generator: SSAValue | None,
     ) -> list[SSAValue]:
-        layout = _layout(b, num_layers, dropout, train, bidirectional, batch_first)
+        layout = Layout(num_layers, 2 if bidirectional else 1, batch_first, dropout if train else 0, generator)
         return _run(b, input, [hx], params, has_biases, layout, cell)
 
     return decomposition

@@ -21,14 +21,15 @@ def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
     Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
     everything before it costs as much to write and to read.
     """
-    made = {a for a in function.body.block.args if _few(a)}
+    made: set[SSAValue] = {a for a in function.body.block.args if _few(a)}
     inner = set[SSAValue]()
     for op in function.body.block.ops:
         plain = is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
         if not plain or not all(v in made for v in op.operands):
             continue
-        made.update(op.results)
-        inner.update(r for r in op.results if all(is_payload(use.operation) for use in r.uses))
+        results: list[SSAValue] = list(op.results)
+        made.update(results)
+        inner.update(r for r in results if all(is_payload(use.operation) for use in r.uses))
     return inner
 
 
