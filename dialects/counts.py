@@ -63,6 +63,11 @@ def most_tiles(count: Count) -> int:
     return count if isinstance(count, int) else -(-count.symbol.maximum // count.tile.data)
 
 
+def fewest_tiles(count: Count) -> int:
+    """The smallest value of a count."""
+    return count if isinstance(count, int) else -(-count.symbol.minimum // count.tile.data)
+
+
 def counts_attr(counts: Iterable[Count]) -> ArrayAttr[IntAttr | CountAttr]:
     """Counts as an attribute."""
     return ArrayAttr([IntAttr(c) if isinstance(c, int) else c for c in counts])

@@ -72,6 +72,23 @@ def test_a_program_comes_back_the_same(tmp_path: Path) -> None:
         program(*args, twice=False)
 
 
+def test_a_program_for_many_sizes_comes_back(tmp_path: Path) -> None:
+    shapes = ({0: torch.export.Dim("rows", min=1, max=100)},)
+    compiled = deplodock.compile(rows_softmax, (torch.randn(5, 3),), dynamic_shapes=shapes, executor="reference")
+    compiled.save(tmp_path / "rows")
+    for executor in ("reference", "simulator"):
+        program = deplodock.load(tmp_path / "rows", executor=executor)
+        for n in (1, 7, 100):
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(program(x), rows_softmax(x))
+        with pytest.raises(ShapeError, match="the size rows is 101, outside of 1 to 100"):
+            program(torch.randn(101, 3))
+
+
+def rows_softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(0) * x.shape[0]
+
+
 def test_saving_again_replaces_only_artefacts(saved: Path, tmp_path: Path) -> None:
     program = deplodock.compile(torch.relu, (torch.randn(4),), executor="reference")
     program.save(tmp_path / "a")

@@ -15,7 +15,7 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.runtime import CudaProgram, arch_of, time_on_device
-from deplodock.errors import ExecutionError, TargetError
+from deplodock.errors import ExecutionError, ShapeError, TargetError
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def notes(monkeypatch):
             self.ptr = self.name = name
 
         def __call__(self, grid, block, arguments, *, shared_mem, stream):
-            assert all(type(a) is np.uint64 for a in arguments)
+            assert all(type(a) in (np.uint64, np.int32) for a in arguments)
             taken.launches.append((self.name, grid, block, tuple(map(int, arguments)), shared_mem))
 
     class Device:
@@ -168,6 +168,45 @@ def test_a_misaligned_input_is_copied(program, notes):
     CudaProgram(*program).run([x])
     assert x.data_ptr() % 16
     assert notes.launches[0][3][0] % 16 == 0
+
+
+SIZES = """
+#s0 = #payload.symbol<s0[0:1001]>
+!V = memref<?xf32, #payload.extents<#s0>>
+kernel.func @k(%x: !V, %y: !V) grid [#s0 / 32, 2] warps 1 {
+  %lane = kernel.id lane
+  %f = payload.constant 0.0 : f32
+  %v = kernel.load %x[%lane] where (%lane) in [0:#s0] else %f : !V (index, index) -> vector<1xf32>
+  kernel.store %v, %y[%lane] where (%lane) in [0:#s0] : !V (index, index), vector<1xf32>
+}
+func.func @main(%x: !V, %y: !V) {
+  %t = kernel.alloc : !V
+  kernel.launch @k(%x, %t) : !V, !V
+  kernel.launch @k(%t, %y) : !V, !V
+  func.return
+}
+"""
+
+
+def test_sizes_known_at_a_call(notes):
+    """The grid, the scratch memory and what kernels take follow the shapes; nothing is launched for nothing."""
+    program = CudaProgram(module(SIZES), "")
+    for n in (33, 1000, 33, 0):
+        x = torch.randn(n)
+        (y,) = program.run([x])
+        assert y.shape == (n,)
+        if not n:
+            assert not notes.launches
+            continue
+        (name, grid, block, first, _), (_, _, _, second, _) = notes.launches
+        assert (name, grid, block) == ("k0", (-(-n // 32) * 2, 1, 1), (32, 1, 1))
+        assert (first[0], first[1], first[2]) == (x.data_ptr(), second[0], n)
+        assert second[1:] == (y.data_ptr(), n)
+        notes.launches.clear()
+    assert program._plans[(33,),][2] == 256
+    assert program._plans[(1000,),][2] == 4096
+    with pytest.raises(ShapeError, match="the size s0 is 1001, outside of 0 to 1000"):
+        program.run([torch.randn(1001)])
 
 
 def test_much_shared_memory_is_asked_for(notes):

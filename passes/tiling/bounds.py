@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ...dialects import loop, tile
-from ...dialects.counts import Count, most_tiles
+from ...dialects.counts import Count, fewest_tiles, most_tiles
 from ...dialects.extents import most
 from ..index_simplify import DIM, Form, number_of
 from .dependence import Dependence
@@ -47,7 +47,7 @@ class ChunkBounds:
             for space in found:
                 terms = dict(space.terms)
                 coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
-                if coefficient and isinstance(count, int):
+                if coefficient:
                     rest = Form(tuple(terms.items()), space.constant)
                     at, highest = self._highest(rest)
                     value = self._limit(at, highest, coefficient, chunks[i], count)
@@ -56,7 +56,7 @@ class ChunkBounds:
                     if coefficient > 0:
                         start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
                     else:
-                        stop = value if stop is e.number(count) else self._merged(arith.MinSIOp, stop, value)
+                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
             result.append((start, stop))
         return result
 
@@ -77,7 +77,9 @@ class ChunkBounds:
                 total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
         return at, total
 
-    def _limit(self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: int) -> SSAValue | None:
+    def _limit(
+        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
+    ) -> SSAValue | None:
         """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
         excludes no chunk."""
         e, step = self.emitter, abs(coefficient) * chunk
@@ -87,12 +89,12 @@ class ChunkBounds:
             expr = ((highest + coefficient * (chunk - 1)) // step) * -1
         (expr,) = at.map((expr,)).results
         lo, hi = at.range_of(expr)
-        if (coefficient < 0 and lo >= count) or (coefficient > 0 and hi <= 0):
+        if (coefficient < 0 and lo >= most_tiles(count)) or (coefficient > 0 and hi <= 0):
             return None
         access, _, symbols = at.used(at.map((expr,)), None)
         value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
-        if coefficient < 0 and hi > count:
-            return self._merged(arith.MinSIOp, value, e.number(count))
+        if coefficient < 0 and hi > fewest_tiles(count):
+            return self._merged(arith.MinSIOp, value, e.count(count))
         if coefficient > 0 and lo < 0:
             return self._merged(arith.MaxSIOp, value, e.number(0))
         return value

@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...dialects import loop, payload
+from ...dialects.extents import least
 from ...dialects.payload import Predicate, element_type, is_float
 from ...dialects.tensor import Kind, identity
 from ..index_simplify import Form, Simplifier, add, constant, dim, scale
@@ -36,12 +37,12 @@ class Forms:
         self._known: dict[SSAValue, Form | None] = {}
 
     def index(self, value: SSAValue) -> Form | None:
-        """The form of a loop index; None for one whose extent is not a number."""
+        """The form of a loop index."""
         if value not in self._known:
             parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
             assert isinstance(value, BlockArgument)
             extent = parent.sizes[value.index] if isinstance(parent, loop.NestOp | loop.ReduceOp) else None
-            if isinstance(extent, int):
+            if extent is not None:
                 form = dim(len(self.indices))
                 self.simplifier.set_range(form.terms[0][0], extent)
                 self.indices.append(value)
@@ -221,7 +222,7 @@ class _Assuming:
     def _reduced(self, op: loop.ReduceOp) -> float | None:
         x = self.of(yielded(op.body.block)[0])
         idle = op.kind.data in (Kind.MAX, Kind.MIN) or x == identity(op.kind.data, op.result.type)
-        return x if idle and 0 not in op.sizes else None
+        return x if idle and all(least(n) > 0 for n in op.sizes) else None
 
     def _logic(self, op: arith.AndIOp | arith.OrIOp | arith.XOrIOp) -> float | None:
         if element_type(op.result.type) != IntegerType(1):
