@@ -14,8 +14,12 @@ from ..dialects.payload import is_float
 from ..dialects.tensor import Kind
 from .grouping import BlockOrder, shares_a_load
 from .remarks import emit_remark
+from .running_means import count_running, divides, fold_counts, only_as_mean
 from .staging import Stage, build_staged
-from .transport import FIXED, Declined, Typing
+from .transport import FIXED, Declined, Typing, is_count
+
+LONG = 16385
+"""Terms of the shortest row that one block does not easily keep in registers."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +50,30 @@ class MergeReductionsPass(ModulePass):
 
     permit_narrowing: also move sums of values that were rounded to a narrower float after they were scaled, as if
     rounding commuted with scaling. Each use leaves a remark.
+    count_from: rows of so many terms have their means computed in chunks, with a running count (see `running_means`);
+    shorter ones fit into registers, where two readings cost nothing.
     """
 
     name = "merge-reductions"
 
     permit_narrowing: bool = False
+    count_from: int = LONG
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        merge_reductions(op.body, self.permit_narrowing)
+        merge_reductions(op.body, self.permit_narrowing, self.count_from)
 
 
-def merge_reductions(region: Region, permit_narrowing: bool = False) -> None:
+def merge_reductions(region: Region, permit_narrowing: bool = False, count_from: int = LONG) -> None:
     """Merge what can be merged in every block inside `region`, innermost first."""
     for block in region.blocks:
         for op in tuple(block.ops):
             for inner in op.regions:
-                merge_reductions(inner, permit_narrowing)
+                merge_reductions(inner, permit_narrowing, count_from)
         if sum(isinstance(op, loop.ReduceOp) for op in block.ops) > 1:
+            count_running(block, count_from)
             while _merge_one(block, permit_narrowing):
                 pass
+            fold_counts(block)
 
 
 def _merge_one(block: Block, permit_narrowing: bool) -> bool:
@@ -99,16 +108,17 @@ def _join(
     members = [stage.reduce for stage in group]
     used = [stage for stage in group if order.uses(op, stage.reduce)]
     if not used:
-        if not any(shares_a_load(op, member) for member in members) or order.blocked([*members, op]):
-            return None
-        return Stage(op, FIXED)
+        together = is_count(op) or any(shares_a_load(op, m) or (is_count(m) and divides(op, m)) for m in members)
+        return Stage(op, FIXED) if together and not order.blocked([*members, op]) else None
     blocker = order.blocked([*members, op])
     if blocker is not None:
         reasons.append(f"stays apart: between it and an earlier reduction lies a {blocker.name}")
         return None
     try:
+        counts = [m for m in members if is_count(m)]
         for stage in used:
-            _check_frame(stage)
+            if stage.kind != FIXED or not only_as_mean(stage.reduce, counts, op, order):
+                _check_frame(stage)
         frames: dict[SSAValue, loop.ReduceOp] = {stage.reduce.result: stage.reduce for stage in group}
         between: set[SSAValue] = {r for o in order.between([*members, op]) for r in o.results}
         typing = Typing(frames, between, permit_narrowing)

@@ -13,7 +13,8 @@ from ..dialects.locations import copy_location, location_of
 from ..dialects.payload import is_float
 from ..dialects.tensor import Kind
 from .grouping import BlockOrder
-from .transport import FIXED, ZERO, Builder, Expr, Kinds, Linear, Recipe, Same, Shift, repaired
+from .moving import Builder, Expr, repaired
+from .transport import FIXED, ZERO, Chosen, Kinds, Linear, Recipe, Same, Shift
 
 
 @dataclass
@@ -172,6 +173,13 @@ def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSA
         add = arith.AddfOp(own, builder.expression(stage.kind.by, own))
         builder.ops.append(add)
         return add.result
+    if isinstance(stage.kind, Chosen):
+        constant = stage.kind.otherwise.owner
+        assert isinstance(constant, payload.ConstantOp)
+        none = payload.ConstantOp(constant.value, own.type)
+        select = payload.SelectOp(builder.unmoved(stage.kind.member), own, none.result)
+        builder.ops.extend((none, select))
+        return select.result
     assert isinstance(stage.kind, Linear)
     total: SSAValue | None = None
     for sum, entry in zip(stage.sums, stage.kind.matrix[0], strict=True):
@@ -233,10 +241,11 @@ def _is_within(op: Operation, ancestor: Operation) -> bool:
 
 
 def _repair_frames(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
-    """Let later stages use 0 instead of a maximum that has seen nothing."""
+    """Let later stages use 0 instead of a maximum that has seen nothing, but where terms are compared with it."""
     end = body.last_op
     for reduce in reduces:
         uses = [use for use in reduce.result.uses if use.operation is not end]
+        uses = [u for u in uses if not (isinstance(u.operation, payload.CmpOp) and u.operation.parent is not body)]
         if not uses or reduce.kind.data not in (Kind.MAX, Kind.MIN) or not is_float(reduce.result.type):
             continue
         ops = list[Operation]()

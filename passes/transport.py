@@ -21,12 +21,8 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..dialects import loop, payload
-from ..dialects.payload import is_float
 from ..dialects.tensor import Kind, identity
-
-Expr: TypeAlias = tuple[object, ...]
-"""An entry of T: ("at", value, side) | ("value", v) | ("sub" | "add" | "mul" | "div", a, b) | ("exp" | ..., a) |
-("guard", value, a): `a`, but 0 where the old `value` is the identity of its reduction."""
+from .moving import Expr, depends_on
 
 Recipe: TypeAlias = tuple[object, ...]
 """A basis value: ("value", v) | ("one",) | ("mul" | "div", a, b) | ("select" | "unless", condition, a), else 0."""
@@ -65,7 +61,24 @@ class Linear:
     matrix: tuple[tuple[Expr, ...], ...]
 
 
-Kinds: TypeAlias = Fixed | OfFrame | Shift | Linear
+@dataclass(frozen=True)
+class Meets:
+    """Whether `term` is the maximum or minimum `member`, which runs over it, or no number."""
+
+    member: SSAValue
+    term: SSAValue
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Something that does not depend on the frame, where a term meets `member`; the constant `otherwise` elsewhere."""
+
+    member: SSAValue
+    value: SSAValue
+    otherwise: SSAValue
+
+
+Kinds: TypeAlias = Fixed | OfFrame | Shift | Linear | Meets | Chosen
 FIXED = Fixed()
 OF_FRAME = OfFrame()
 
@@ -116,9 +129,11 @@ class Typing:
         kind = reduce.kind.data
         if isinstance(result, Fixed):
             return result
-        if kind == Kind.ADD:
+        if kind == Kind.ADD and not isinstance(result, Chosen):
             return _as_linear(end.operands[0], result)
         if kind in (Kind.MAX, Kind.MIN) and isinstance(result, Shift):
+            return result
+        if isinstance(result, Chosen) and _may_stand_in(result, reduce):
             return result
         raise Declined(f"a {kind.value} of values that depend on an earlier result")
 
@@ -159,6 +174,10 @@ class Typing:
             return self._extreme(op, types)
         if isinstance(op, payload.CastOp):
             return self._cast(op, types[0], value)
+        if isinstance(op, payload.CmpOp) and op.predicate.data == payload.Predicate.EQ:
+            return self._meeting(op, block)
+        if isinstance(op, arith.OrIOp):
+            return _or_no_number(op, types)
         raise Declined(f"{op.name} of a value that depends on an earlier result")
 
     @staticmethod
@@ -205,21 +224,33 @@ class Typing:
             return type.by
         if isinstance(type, OfFrame):
             move: Expr = ("sub", ("at", value, "new"), ("at", value, "old"))
-            for member, reduce in self.members.items():
-                if reduce.kind.data == Kind.ADD and depends_on(value, {member}):
-                    move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
+            sums = [m for m, r in self.members.items() if r.kind.data == Kind.ADD and depends_on(value, {m})]
+            for member in [m for m in sums if is_count(self.members[m])] or sums:
+                move = ("guard", member, move)  # a sum over nothing is no frame, and nothing has to move from it
             return move
         return ZERO
+
+    def _meeting(self, op: payload.CmpOp, block: Block) -> Kinds:
+        """Equality of a term with the maximum or minimum that runs over it."""
+        for term, member in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            reduce = self.members.get(member)
+            if reduce is not None and reduce.kind.data in (Kind.MAX, Kind.MIN) and self._runs_over(reduce, term, block):
+                return Meets(member, term)
+        raise Declined("a comparison with an earlier result that is not the extreme of what it is compared with")
+
+    def _runs_over(self, reduce: loop.ReduceOp, value: SSAValue, block: Block) -> bool:
+        """Whether `value` is what `reduce` combines."""
+        body = reduce.body.block
+        assert body.last_op is not None
+        same = Same(dict(zip(block.args, body.args, strict=True)))
+        return same.values(value, body.last_op.operands[0])
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
         """The maximum that `frame` is, if it is one that runs over `value`: then value <= frame for every index."""
         member = self._member_behind(frame)
         if member is None or self.members[member].kind.data != Kind.MAX:
             return None
-        body = self.members[member].body.block
-        assert body.last_op is not None
-        same = Same(dict(zip(block.args, body.args, strict=True)))
-        return member if same.values(value, body.last_op.operands[0]) else None
+        return member if self._runs_over(self.members[member], value, block) else None
 
     def _member_behind(self, frame: SSAValue) -> SSAValue | None:
         """`frame`, or what it selects, unless that is a constant."""
@@ -259,6 +290,8 @@ class Typing:
 
     def _select(self, op: payload.SelectOp, types: Sequence[Kinds], value: SSAValue) -> Kinds:
         condition, a, b = types
+        if isinstance(condition, Meets) and isinstance(op.rhs.owner, payload.ConstantOp) and a == b == FIXED:
+            return Chosen(condition.member, op.lhs, op.rhs)
         if not isinstance(condition, Fixed):
             raise Declined("a selection by a condition that depends on an earlier result")
         for moving, other, x, y in ((a, b, op.lhs, op.rhs), (b, a, op.rhs, op.lhs)):
@@ -295,6 +328,38 @@ class Typing:
         if isinstance(type, Linear) and len(type.basis) == 1:
             return Linear((("value", value),), type.matrix)
         raise Declined(f"a conversion to {target} of a value that depends on an earlier result")
+
+
+def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
+    """A term that meets a maximum, or is no number: then the maximum is none either."""
+    for found, other in zip(types, reversed(op.operands), strict=True):
+        test = other.owner
+        if isinstance(found, Meets) and isinstance(test, payload.CmpOp) and test.predicate.data == payload.Predicate.NE:
+            if test.lhs is test.rhs is found.term:
+                return found
+    raise Declined("a condition that depends on an earlier result")
+
+
+def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
+    """Whether `otherwise` changes no result of `reduce` as long as some term is chosen: it is the identity, or beyond
+    all positions among which the first or the last is looked for."""
+    constant, index = chosen.otherwise.owner, chosen.value.owner
+    assert isinstance(constant, payload.ConstantOp)
+    kind = reduce.kind.data
+    if constant.scalar == identity(kind, reduce.result.type):
+        return True
+    if not isinstance(index, payload.CastOp) or index.operand not in reduce.body.block.args:
+        return False
+    size = reduce.sizes[reduce.body.block.args.index(index.operand)]  # pyright: ignore[reportArgumentType]
+    return kind == Kind.MIN and isinstance(size, int) and constant.scalar >= size - 1
+
+
+def is_count(reduce: loop.ReduceOp) -> bool:
+    """Whether `reduce` counts what it runs over: the sum of ones."""
+    end = reduce.body.block.last_op
+    assert end is not None
+    one = end.operands[0].owner
+    return reduce.kind.data == Kind.ADD and isinstance(one, payload.ConstantOp) and one.scalar == 1
 
 
 def _as_linear(value: SSAValue, type: Kinds) -> Linear:
@@ -364,101 +429,3 @@ class Same:
         if len(x.operands) != len(y.operands):
             return False
         return all(inner.values(p, q) for p, q in zip(x.operands, y.operands, strict=True))
-
-
-@dataclass
-class Builder:
-    """Writes entries of T as ops, each once, into `ops`."""
-
-    old: Mapping[SSAValue, SSAValue]
-    new: Mapping[SSAValue, SSAValue]
-    kinds: Mapping[SSAValue, Kind]
-    ops: list[Operation]
-    guarded: bool = False
-    """Whether the frames need no repair, because the case in which they would is selected away."""
-
-    def __post_init__(self) -> None:
-        self.done: dict[object, SSAValue] = {}
-
-    def expression(self, expr: Expr, like: SSAValue) -> SSAValue:
-        """The value of `expr`, of the type of `like`."""
-        key = (expr, self.guarded)
-        found = self.done.get(key)
-        if found is None:
-            found = self.done[key] = self._build(expr, like)
-        return found
-
-    def _add(self, op: Operation) -> SSAValue:
-        self.ops.append(op)
-        return op.results[0]
-
-    def _build(self, expr: Expr, like: SSAValue) -> SSAValue:
-        match expr:
-            case ("at", SSAValue() as value, side):
-                return self.frame(value, str(side))
-            case ("value", SSAValue() as value):
-                return value
-            case ("one",):
-                return self._add(payload.ConstantOp(1, like.type))
-            case ("guard", SSAValue() as member, inner):
-                empty = self._add(payload.ConstantOp(identity(self.kinds[member], member.type), member.type))
-                at_start = self._add(payload.CmpOp("eq", self.old[member], empty))
-                zero = self._add(payload.ConstantOp(0, like.type))
-                outside, self.guarded = self.guarded, True
-                moved = self.expression(inner, like)  # pyright: ignore[reportArgumentType]
-                self.guarded = outside
-                return self._add(payload.SelectOp(at_start, zero, moved))
-            case (name, *parts):
-                operands = [self.expression(part, like) for part in parts]  # pyright: ignore
-                return self._add(_OPS[str(name)](*operands))  # pyright: ignore[reportArgumentType]
-            case _:
-                raise AssertionError(expr)
-
-    def frame(self, value: SSAValue, side: str) -> SSAValue:
-        """`value`, a function of the frame, in the old or new one."""
-        frame = self.old if side == "old" else self.new
-        if value in frame and self.guarded:
-            return frame[value]
-        key = (side, value, self.guarded)
-        found = self.done.get(key)
-        if found is not None:
-            return found
-        op = value.owner
-        if value in frame:
-            found = repaired(frame[value], self.kinds[value], self.ops)
-        elif isinstance(op, Operation) and depends_on(value, set(self.old)):
-            found = self._add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
-        else:
-            found = value
-        self.done[key] = found
-        return found
-
-
-def repaired(value: SSAValue, kind: Kind, ops: list[Operation]) -> SSAValue:
-    """A maximum or minimum as a frame: 0 instead of the infinity that it starts from, appended to `ops` if needed."""
-    if kind not in (Kind.MAX, Kind.MIN) or not is_float(value.type):
-        return value
-    empty = payload.ConstantOp(identity(kind, value.type), value.type)
-    at_start = payload.CmpOp("eq", value, empty.result)
-    zero = payload.ConstantOp(0, value.type)
-    frame = payload.SelectOp(at_start.result, zero.result, value)
-    ops.extend((empty, at_start, zero, frame))
-    return frame.result
-
-
-def depends_on(value: SSAValue, roots: set[SSAValue]) -> bool:
-    """Whether `value` is computed from any of `roots`, by ops without regions."""
-    if value in roots:
-        return True
-    return isinstance(value.owner, Operation) and any(depends_on(o, roots) for o in value.owner.operands)
-
-
-_OPS = {
-    "add": arith.AddfOp,
-    "sub": arith.SubfOp,
-    "mul": arith.MulfOp,
-    "div": arith.DivfOp,
-    "neg": arith.NegfOp,
-    "exp": math.ExpOp,
-    "exp2": math.Exp2Op,
-}

@@ -42,6 +42,9 @@ def times_read(compilation: Compilation, x: torch.Tensor) -> float:
         ("softmax", 32768, 1),
         ("layer_norm", 20000, 1),
         ("softmax", 50000, 2),
+        ("layer_norm", 50000, 2),
+        ("variance", 50000, 1),
+        ("argmax", 50000, 1),
     ],
 )
 def test_times_a_row_is_read(name: str, length: int, times: int) -> None:

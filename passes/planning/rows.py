@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...backend.targets import Target
 from ...dialects.schedule import ScheduleAttr
+from ..running_means import counted
 from .facts import Facts, pow2_at_least, pow2_at_most
 from .sizes import MAX_WARPS, Sizes
 
@@ -110,7 +111,7 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         return _plan_columns(facts, target, columns[-1])
     sizes = Sizes(facts)
     rest = [i for i in facts.free if i not in facts.reduced]
-    shared = [i for i in reduced if any(i not in r.around for r in facts.reductions)]
+    shared = [i for i in reduced if any(i not in r.around for r in facts.reductions if counted(r.op) is None)]
     if shared:
         # Some reductions do not depend on these: one block takes all values, or it would compute those again.
         sizes.fill(reversed(shared), WIDEST)

@@ -12,6 +12,7 @@ from ...dialects.counts import Count, count_of
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
+from ..running_means import counted
 from .bounds import Bounds, ChunkBounds
 from .contraction import find_contraction
 from .dependence import Dependence, Indices, transport_slice, yielded
@@ -97,6 +98,9 @@ class Reducer:
         with e.at(self._depth(op)):
             if 0 in op.sizes:
                 e.tiles[op.result] = e.constant(identity(kind, element), element, (), 0)
+                return
+            if (number := counted(op)) is not None:
+                e.tiles[op.result] = e.constant(number, element, (), 0)
                 return
             counts = self._counts(op)
             looped = [i for i, n in enumerate(counts) if n != 1]

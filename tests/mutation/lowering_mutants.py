@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .editing import Code, in_pass
 
-allocate_shared, lower_tile_to_kernel, place_barriers, transport = (
-    Code(f"passes.{name}") for name in ("allocate_shared", "lower_tile_to_kernel", "place_barriers", "transport")
+allocate_shared, lower_tile_to_kernel, place_barriers, transport, moving = (
+    Code(f"passes.{name}")
+    for name in ("allocate_shared", "lower_tile_to_kernel", "place_barriers", "transport", "moving")
 )
 HoistFactors = Code("passes.hoist_invariant_factors").HoistFactors
 Simplifier = Code("passes.index_simplify").Simplifier
@@ -140,11 +141,11 @@ TO_TILES = [
         "e.count(count - 1)",
     ),
     in_pass("broadcast along another dimension", "attention", Tiling.spread, "if d not in t.dims]", "if d in t.dims]"),
-    in_pass("frames without repair", "chunked softmax", transport.repaired, "if kind not in", "if True or kind not in"),
+    in_pass("frames without repair", "chunked softmax", moving.repaired, "if kind not in", "if True or kind not in"),
     in_pass(
         "the old frame taken for the new one",
         "chunked softmax",
-        transport.Builder.frame,
+        moving.Builder.frame,
         'self.old if side == "old" else self.new',
         "self.new",
     ),
