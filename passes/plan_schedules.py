@@ -19,6 +19,7 @@ from ..dialects.schedule import NARROWS, ScheduleAttr
 from ..errors import ScheduleError
 from .planning.abilities import CARRIED_OUT
 from .planning.choice import Candidate, rank
+from .planning.companions import companions, together
 from .planning.facts import Facts
 from .planning.given import Given
 from .planning.products import distinct, find_products
@@ -51,7 +52,8 @@ class PlanSchedulesPass(ModulePass):
     three families: matrix products (tiles of the result, operands in chunks; on tensor cores where both factors were
     bf16 or f16), rows (reductions, as many elements of a row in registers as fit) and elementwise work (vectors of 16
     bytes). Each gives some dozens of candidates; the model (`planning/model.py`) predicts the time of each, and the
-    fastest is taken. `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
+    fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
+    `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
     A schedule that is already there is checked and kept: it is the user's.
     The options `block`, `chunk`, `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`, `atom` and
     `copy` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that have as
@@ -98,17 +100,25 @@ class PlanSchedulesPass(ModulePass):
         names = [f"k{i}" for i in range(len(nests))]
         if self.nest is not None and self.nest not in names:
             raise ScheduleError(f"there is no {self.nest}, of {len(nests)} nests", argument="nest")
+        free = [nest for nest in nests if "schedule" not in nest.attributes]
+        ranks = {nest: rank(Facts(nest), target, self.narrow) for nest in free}
+        chosen = {nest: ranked[0].schedule for nest, ranked in ranks.items()}
+        for pair in companions(free):
+            chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
         for name, nest in zip(names, nests, strict=True):
-            if "schedule" not in nest.attributes:
-                nest.attributes["schedule"] = self._plan(nest, target, name)
+            if nest in chosen:
+                nest.attributes["schedule"] = self._plan(nest, target, name, ranks[nest], chosen[nest])
             check_schedule(nest, target)
 
-    def _plan(self, nest: loop.NestOp, target: Target, name: str) -> ScheduleAttr:
+    def _plan(
+        self, nest: loop.NestOp, target: Target, name: str, ranked: list[Candidate], chosen: ScheduleAttr
+    ) -> ScheduleAttr:
         facts = Facts(nest)
-        ranked = rank(facts, target, self.narrow)
         for i, candidate in enumerate(ranked[:SHOWN] if self.explain else ()):
             emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
-        chosen = fastest(nest, target, ranked)
+        fastest(nest, target, ranked)
+        if self.explain and chosen != ranked[0].schedule:
+            emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
         given = Given(**{f.name: getattr(self, f.name) for f in fields(Given)})
         if self.nest not in (None, name) or not given.decisions():
             return chosen

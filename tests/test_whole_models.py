@@ -162,7 +162,7 @@ def products(module: ModuleOp) -> int:
             steps = -(-(high - low) // step)
         return total + steps * sum(inside(o) for region in op.regions for block in region.blocks for o in block.ops)
 
-    return sum(prod(k.grid.get_values()) * inside(k) for k in module.ops if isinstance(k, TileKernelOp))
+    return sum(prod(k.grid_shape) * inside(k) for k in module.ops if isinstance(k, TileKernelOp))
 
 
 @pytest.mark.parametrize(("name", "length"), [("tinyllama-1.1b", 1), ("qwen2.5-7b", 1), ("qwen2.5-7b", 512)])

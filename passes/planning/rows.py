@@ -34,8 +34,9 @@ SHORT = 256
 FEW = 32
 """A thread can keep so many elements of four columns, and then no threads have to combine theirs."""
 
-WIDEST = 256
-"""How many values of an index one block takes when some of its reductions are the same for all of them."""
+WIDTHS = (256, 64, 32, 16, 8)
+"""How many values of an index one block may take when some of its reductions are the same for all of them: many, so
+that few blocks compute those, or few, so that there are enough blocks."""
 
 
 def elementwise_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
@@ -90,14 +91,21 @@ def _other_direction(facts: Facts) -> SSAValue | None:
 
 def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
     """The plan for rows, and the same with half as many warps and with twice as many."""
-    plan = plan_rows(facts, target)
-    yield plan
-    for warps in (plan.warps.data // 2, plan.warps.data * 2):
-        if 1 <= warps <= MAX_WARPS:
-            yield plan.changed(warps=warps)
+    for width in WIDTHS if _shared(facts) else WIDTHS[:1]:
+        plan = plan_rows(facts, target, width)
+        yield plan
+        for warps in (plan.warps.data // 2, plan.warps.data * 2):
+            if 1 <= warps <= MAX_WARPS:
+                yield plan.changed(warps=warps)
 
 
-def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
+def _shared(facts: Facts) -> list[SSAValue]:
+    """The free indices of some reductions that others do not depend on."""
+    reduced = (i for i in facts.free if i in facts.reduced)
+    return [i for i in reduced if any(i not in r.around for r in facts.reductions if counted(r.op) is None)]
+
+
+def plan_rows(facts: Facts, target: Target, widest: int = WIDTHS[0]) -> ScheduleAttr:
     """Reductions whose results the rest of a row, or nobody, uses: a block takes one or more whole rows.
 
     Rows that do not fit into registers are walked through: the reductions in chunks, then the rest tile by tile. Where
@@ -111,10 +119,10 @@ def plan_rows(facts: Facts, target: Target) -> ScheduleAttr:
         return _plan_columns(facts, target, columns[-1])
     sizes = Sizes(facts)
     rest = [i for i in facts.free if i not in facts.reduced]
-    shared = [i for i in reduced if any(i not in r.around for r in facts.reductions if counted(r.op) is None)]
+    shared = _shared(facts)
     if shared:
-        # Some reductions do not depend on these: one block takes all values, or it would compute those again.
-        sizes.fill(reversed(shared), WIDEST)
+        # Some reductions do not depend on these: one block takes `widest` values, or it would compute those again.
+        sizes.fill(reversed(shared), widest)
         return _chunked(facts, sizes, [i for i in reduced if i not in shared], 4096, 1)
     longest = max((_product(facts, r.indices) for r in facts.reductions if r.outermost), default=1)
     row = max(longest, _product(facts, rest))
