@@ -96,12 +96,12 @@ def specialize(kernel: tile.KernelOp, stages: int) -> None:
                 found.append(box)
     if not found:
         return
-    queues = _queues(kernel, found, stages)
     program = Region(Block())
     entry = kernel.body.block
-    for op in [o for o in entry.ops if not isinstance(o, RingOp)]:
+    for op in list(entry.ops):
         op.detach()
         program.block.add_op(op)
+    queues = _queues(entry, found, stages)
     producer = Region(Block())
     _produce(program.block, producer.block, {}, queues)
     for queue in queues:
@@ -126,8 +126,8 @@ def _unreachable(stage: tile.StageOp, kernel: tile.KernelOp) -> str | None:
     return None
 
 
-def _queues(kernel: tile.KernelOp, found: list[Box], stages: int) -> list[Queue]:
-    """Group the boxes by where they are used first, and give each group a ring in front of the program."""
+def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
+    """Group the boxes by where they are used first, and give each group a ring in `entry`."""
     groups: dict[tuple[Block, Operation], list[Box]] = {}
     for box in found:
         block = box.stage.parent
@@ -135,14 +135,12 @@ def _queues(kernel: tile.KernelOp, found: list[Box], stages: int) -> list[Queue]
         first = min(_users(block, box), key=block.get_operation_index)
         groups.setdefault((block, first), []).append(box)
     queues: list[Queue] = []
-    head = kernel.body.block.first_op
-    assert head is not None
     for (block, first), boxes in groups.items():
         slots = min(stages, _trips(block.parent_op()))
         ring = RingOp(RingType.get(slots, [b.type for b in boxes]))
         ring.result.name_hint = "ring"
         copy_location(first, (ring,))
-        kernel.body.block.insert_op_before(ring, head)
+        entry.add_op(ring)
         queues.append(Queue(block, first, boxes, ring.result))
     return queues
 
