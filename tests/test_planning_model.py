@@ -76,8 +76,8 @@ def predict(nest: loop.NestOp, schedule: ScheduleAttr, target: str = "sm_90a") -
 
 
 def hopper(rows: int, columns: int) -> ScheduleAttr:
-    """A schedule of tensor cores fed by TMA, four chunks ahead."""
-    return ScheduleAttr.get([rows, columns], [64], warps=8, atom="wgmma", copy="tma", stages=4)
+    """A schedule of tensor cores fed by TMA, three chunks at a time."""
+    return ScheduleAttr.get([rows, columns], [64], warps=8, atom="wgmma", copy="tma", stages=3)
 
 
 # Side of the matrices -> TFLOP/s on an H100 or H200 of cuBLAS and of the best published kernel with 128x256 tiles.
@@ -144,7 +144,7 @@ def test_bytes_of_a_row_program_are_its_input_and_output_once() -> None:
 def test_a_grid_that_leaves_most_of_the_card_idle_is_slower() -> None:
     nest = product(512, 512, 8192, "bf16")
     few, many = (
-        ScheduleAttr.get(b, [64], warps=4, atom="mma", copy="cp_async", stages=4) for b in ([128, 128], [64, 64])
+        ScheduleAttr.get(b, [64], warps=4, atom="mma", copy="cp_async", stages=3) for b in ([128, 128], [64, 64])
     )
     assert predict(nest, few).blocks == 16
     assert predict(nest, few).seconds > predict(nest, many).seconds
@@ -167,7 +167,7 @@ def test_copies_ahead_hide_the_latency() -> None:
 def test_what_cannot_be_carried_out_is_refused_with_the_reason() -> None:
     nest = product(4096, 4096, 4096, "bf16")
     for schedule, why in (
-        (ScheduleAttr.get([128, 128], [256], warps=8, atom="mma", copy="cp_async", stages=4), "bytes of shared memory"),
+        (ScheduleAttr.get([128, 128], [256], warps=8, atom="mma", copy="cp_async", stages=3), "bytes of shared memory"),
         (ScheduleAttr.get([512, 512], [16], warps=8, atom="mma"), "sums in registers"),
     ):
         nest.attributes["schedule"] = schedule

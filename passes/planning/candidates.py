@@ -8,14 +8,17 @@ from math import prod
 from ...backend.targets import Target
 from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
+from ...errors import ScheduleError
 from ..split_reductions import splittable, stages_of
 from ..tiling.dependence import access_indices
 from .copies import staged
 from .facts import Facts
 from .matrices import matrix_plans
 from .products import Product, distinct, product_plans
+from .resources import resources
 from .rows import elementwise_plans, row_plans
 from .tiles import Tiles
+from .warpgroups import may_be_boxes
 
 SMALLEST = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""
@@ -48,12 +51,31 @@ def _with_copies(
 ) -> Iterator[ScheduleAttr]:
     """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
     is."""
+    if schedule.atom.data == "wgmma" and target.has("tma") and may_be_boxes(products):
+        yield from _with_boxes(facts, schedule, target, products)
     if products and target.has("cp_async"):
         found = staged(facts, schedule, products)
         for stages in STAGES if found.early else ():
             if stages <= found.chunks and stages * found.early + found.late <= target.shared_per_block * 3 // 4:
                 yield schedule.changed(copy="cp_async", stages=stages)
     yield schedule
+
+
+def _with_boxes(
+    facts: Facts, schedule: ScheduleAttr, target: Target, products: list[Product]
+) -> Iterator[ScheduleAttr]:
+    """`schedule` with factors that come as boxes, and with persistent blocks where there are more tiles than run at
+    once."""
+    chunks = staged(facts, schedule, products).chunks
+    for stages in STAGES:
+        ahead = schedule.changed(copy="tma", stages=stages)
+        tiles = Tiles(facts, ahead)
+        try:
+            resident = resources(facts, tiles, ahead, target, products).resident * target.sms
+        except ScheduleError:
+            continue
+        if 1 < stages <= max(chunks, 2):
+            yield ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
 
 
 def _divisible(facts: Facts) -> int:

@@ -43,7 +43,7 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
     for p in products:
         late.append(0)
         for factor in p.factors:
-            load = _loaded(factor, narrow)
+            load = loaded(factor, narrow)
             indices = facts.dependence.of(factor)
             size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
             chunks = tiles.walked(i for i in indices if i not in tiles.counts)
@@ -62,7 +62,7 @@ def is_wide(load: loop.LoadOp) -> bool:
     return isinstance(element_type(load.result.type), Float32Type)
 
 
-def _loaded(factor: SSAValue, narrow: bool) -> loop.LoadOp | None:
+def loaded(factor: SSAValue, narrow: bool) -> loop.LoadOp | None:
     """The load that a factor is, behind a widening if the product is of narrow factors."""
     op = factor.owner
     if narrow and isinstance(op, payload.CastOp):

@@ -44,8 +44,8 @@ class Given:
 
     def over(self, schedule: ScheduleAttr) -> ScheduleAttr:
         """`schedule` with these decisions. What depends on one that changed goes with it: without a copy ahead of its
-        use there is one stage, on tensor cores there is no register tile, and serial indices are those of the old
-        tiles."""
+        use there is one stage, on tensor cores there is no register tile, and serial indices and the order of blocks
+        are those of the old tiles."""
         decided = self.decisions()
         if decided.get("copy") == "plain":
             decided.setdefault("stages", 1)
@@ -54,4 +54,6 @@ class Given:
         if "block" in decided:
             decided.setdefault("serial", ())
             decided.setdefault("split_k", 1)
+            decided.setdefault("group", 1)
+            decided.setdefault("persistent", 0)
         return schedule.changed(**decided)

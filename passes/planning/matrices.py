@@ -14,6 +14,7 @@ from ..narrow_factors import widened_from
 from .facts import Facts
 from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
 from .sizes import Sizes
+from .warpgroups import nested_warpgroup_plans, warpgroup_plans
 
 SHAPES = (
     (128, 128, 8),
@@ -38,8 +39,8 @@ DEPTHS = (64, 32)
 def matrix_plans(
     facts: Facts, target: Target, products: list[Product], narrow: str = "never"
 ) -> Iterator[ScheduleAttr]:
-    """Schedules with `atom = mma` and the permission `narrow`; none if the target or the main product is not for
-    tensor cores.
+    """Schedules with `atom = mma` or `wgmma` and the permission `narrow`; none if the target or the main product is not
+    for tensor cores.
 
     Further products that are not stay with scalar multiply-adds; inside another reduction (attention) tiles are those
     that these would have.
@@ -51,11 +52,15 @@ def matrix_plans(
     if not able or not target.has("mma"):
         return
     if is_nested(products):
+        if target.has("wgmma"):
+            yield from nested_warpgroup_plans(facts, target, products, narrow)
         yield from _nested_plans(facts, target, products, able, narrow)
         return
     main = main_product(facts, products)
     if main not in able:
         return
+    if target.has("wgmma"):
+        yield from warpgroup_plans(facts, target, products, narrow)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     for rows, columns, most in SHAPES:
         if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:

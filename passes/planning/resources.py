@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...backend.targets import REGISTERS, Target, occupancy
+from ...dialects.kernel_roles import WARPGROUP
+from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from .compute import atom_of, warp_tile
@@ -20,6 +22,10 @@ ROWS, SUMS, ATOMS = 30, 38, 46
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
 
+BARRIERS = 256
+"""Bytes of the mbarriers of rings, with what alignment leaves free."""
+
+
 @dataclass(frozen=True)
 class Resources:
     """`registers` of a thread (an estimate), `shared` bytes of a block, and `resident` blocks on a multiprocessor."""
@@ -32,14 +38,18 @@ class Resources:
 def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Product]) -> Resources:
     """What a block takes; raises ScheduleError, saying of what, if it needs more than there is."""
     shared = staged(facts, schedule, products).bytes(schedule)
+    threads = 32 * schedule.warps.data
+    if schedule.copy.data == "tma":  # a producer's warps, and results on their way to wide stores beside the rings
+        threads += 32 * WARPGROUP
+        narrow = sum(size for r in facts.nest.res if (size := element_bytes(r.type)) < 4)
+        shared += tiles.elements(facts.free) * narrow + BARRIERS
     if shared > target.shared_per_block:
         raise ScheduleError(
             f"the factors of products take {shared} bytes of shared memory; {target.name} has {target.shared_per_block}"
             " for a block",
             argument="stages" if schedule.stages.data > 1 else "block",
         )
-    threads = 32 * schedule.warps.data
-    held = sum(_accumulators(p, tiles) for p in products) / threads
+    held = sum(_accumulators(p, tiles) for p in products) / (32 * schedule.warps.data)
     if held > REGISTERS:
         raise ScheduleError(
             f"a thread would keep {held:.0f} sums in registers; it has {REGISTERS} of them", argument="block"

@@ -9,7 +9,7 @@
 // Options decide for the nests that have as many indices, or for one; the others are planned as ever. With `explain` the
 // candidates are in remarks.
 
-// CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, atom = mma, copy = cp_async>
+// CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, atom = wgmma, copy = tma>
 // CHECK:        schedule = #tile.schedule<block = [256], warps = 1>
 // FMA:          schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 4], warps = 2>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us, limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
@@ -19,7 +19,7 @@
 // WGMMA:        loop.nest: atom: sm_80 has no wgmma
 // FIT:          loop.nest: block has 2 extents; the nest has 1 free indices
 // MISSING:      nest: there is no k7, of 2 nests
-// SHARED:       loop.nest: stages: the factors of products take 786432 bytes of shared memory; sm_90a has 232448 for a block
+// SHARED:       loop.nest: stages: the factors of products take 1179904 bytes of shared memory; sm_90a has 232448 for a block
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (tensor<2048x2048xf32>, tensor<2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {

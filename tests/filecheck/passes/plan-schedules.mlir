@@ -202,7 +202,7 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 // A product of bf16: on tensor cores, operands some chunks ahead.
 
 // CHECK-LABEL: func.func @product
-// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [64], warps = 8, stages = 3, atom = mma, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 3, group = 8, atom = wgmma, copy = tma>
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {

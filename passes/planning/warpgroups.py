@@ -1,0 +1,98 @@
+"""Plans for matrix products of whole warpgroups, whose factors come as boxes where they are boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
+
+from ...backend.targets import Target
+from ...dialects import loop
+from ...dialects.extents import extents_of
+from ...dialects.payload import element_bytes
+from ...dialects.schedule import ScheduleAttr
+from ...dialects.warpgroup_layouts import warpgroup_accumulator
+from .copies import loaded
+from .facts import Facts
+from .products import Product, chunk_products, main_product, product_plans, shrink_to_shared
+from .sizes import Sizes
+from .tiles import Tiles
+
+SHAPES = ((128, 256, 8), (128, 128, 8), (64, 256, 4), (64, 128, 4), (64, 64, 4))
+"""Tiles of the result with their warps, from the best use of operands to the most blocks."""
+
+ROWS = ((128, 8), (64, 4))
+"""Rows of a block with their warps where one product is a factor of another: a warp keeps whole rows."""
+
+DEPTH = 64
+"""Chunks of the summed index: 128 bytes, the widest row of a box."""
+
+GROUPS = (8, 4, 2)
+"""Tiles down a patch of blocks that run at the same time."""
+
+PITCH = 16
+"""Bytes of which the rows of a buffer start at multiples, for boxes."""
+
+
+def warpgroup_plans(facts: Facts, target: Target, products: list[Product], narrow: str) -> Iterator[ScheduleAttr]:
+    """Schedules with `atom = wgmma` for products side by side."""
+    main = main_product(facts, products)
+    several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
+    for rows, columns, warps in SHAPES:
+        if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:
+            continue
+        sizes = Sizes(facts)
+        sizes.set(main.row, rows)
+        sizes.set(main.column, columns)
+        chunk_products(facts, sizes, products, DEPTH, warps)
+        shrink_to_shared(facts, sizes, products, target)
+        depth = max(sizes.tile[i] for i in main.reduction.indices)
+        shape = sizes.tile[main.row], sizes.tile[main.column]
+        if depth >= DEPTH // 4 and not isinstance(warpgroup_accumulator(shape, warps), str):
+            yield _ordered(facts, sizes.schedule(warps).changed(atom="wgmma", narrow=narrow))
+
+
+def nested_warpgroup_plans(
+    facts: Facts, target: Target, products: list[Product], narrow: str
+) -> Iterator[ScheduleAttr]:
+    """Schedules with `atom = wgmma` where one product is a factor of another (attention): the plans on CUDA cores, with
+    the rows of warpgroups."""
+    row = facts.free.index(main_product(facts, products).row)
+    for schedule in product_plans(facts, target, products):
+        for rows, warps in ROWS:
+            block = [b.data for b in schedule.block]
+            block[row] = rows
+            changed = schedule.changed(block=block, warps=warps, thread=[], atom="wgmma", narrow=narrow)
+            tile = Tiles(facts, changed).tile
+            shapes = {(tile[p.row], tile[p.column]) for p in products}
+            fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
+            if fits and facts.extents[facts.free[row]] > rows // 2:
+                yield changed
+
+
+def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
+    """`schedule` with blocks in patches, where the grid can be divided so."""
+    tiles = Tiles(facts, schedule)
+    grid = [n for n in tiles.counts.values() if n != 1]
+    found = next((g for g in GROUPS if len(grid) > 1 and grid[-2] % g == 0 and grid[-2] > g), 1)
+    return schedule.changed(group=found)
+
+
+def may_be_boxes(products: list[Product]) -> bool:
+    """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes."""
+    return any(_is_box(load) for p in products for f in p.factors if (load := loaded(f, narrow=True)) is not None)
+
+
+def _is_box(load: loop.LoadOp) -> bool:
+    source = load.source.type
+    assert isinstance(source, TensorType)
+    extents = extents_of(source)  # pyright: ignore[reportUnknownArgumentType]
+    known = [n for n in extents if isinstance(n, int)]
+    results = load.map.data.results
+    plain = all(isinstance(e, AffineDimExpr | AffineConstantExpr) for e in results)
+    if len(known) < len(extents) or not plain or load.symbols or not isinstance(results[-1], AffineDimExpr):
+        return False
+    size = element_bytes(load.source.type)
+    return all(prod(known[d:]) * size % PITCH == 0 for d in range(1, len(known)))
