@@ -93,9 +93,11 @@ def print_roles(statements: Statements, op: RolesOp) -> None:
             writer.line(f"// {sanitise(name)}")
             if registers:
                 _set_registers(statements, registers[number])
-            warp = writer.names.mint(program.block.args[0].name_hint, "warp")
-            writer.line(f"const {writer.index} {warp} = threadIdx.x / 32{f' - {first}' if first else ''};")
-            writer.places[program.block.args[0]] = Place(warp, 1)
+            own = program.block.args[0]
+            if own.first_use is not None:
+                warp = writer.names.mint(own.name_hint, "warp")
+                writer.line(f"const {writer.index} {warp} = threadIdx.x / 32{f' - {first}' if first else ''};")
+                writer.places[own] = Place(warp, 1)
             print_block(writer, program.block)
 
 
