@@ -65,7 +65,7 @@ from .kernel_barriers import (
     MbarWaitOp,
 )
 from .kernel_host import SliceOp
-from .kernel_matrix import LdMatrixOp, MmaOp
+from .kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
 from .kernel_roles import RolesOp
 from .kernel_tma import (
@@ -373,6 +373,7 @@ Kernel = Dialect(
         IndicesOp,
         OuterFmaOp,
         LdMatrixOp,
+        StMatrixOp,
         MmaOp,
         MbarInitOp,
         MbarExpectOp,

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     VectorType,
     i64,
 )
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     base,
@@ -32,9 +32,9 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .layouts import Bases
@@ -44,52 +44,23 @@ ROW = 8
 """Elements of a row of a matrix, and rows of a matrix."""
 
 
-@irdl_op_definition
-class LdMatrixOp(IRDLOperation):
-    """Matrices from shared memory, `count` (1, 2 or 4) at a time, by a whole warp.
+class MatrixRows(IRDLOperation):
+    """Matrices in shared memory that a whole warp moves, `count` (1, 2 or 4) at a time.
 
     In every step, lane 8 * m + r gives the place of row r of matrix m, eight consecutive elements; lanes of a matrix
     that is not there give none. A step's place is the origin plus (with `xor`: exclusive or) the steps of the set bits
-    of its number. In register 2 * (count * step + m) + e, lane t gets element 2 * (t % 4) + e of row t / 4 of matrix m;
+    of its number. Register 2 * (count * step + m) + e of lane t is element 2 * (t % 4) + e of row t / 4 of matrix m;
     with `trans` element t / 4 of row 2 * (t % 4) + e.
-
-    ```
-    %a = kernel.ldmatrix x4 %s[%0] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
-    ```
     """
 
-    name = "kernel.ldmatrix"
     memory = operand_def(base(MemRefType))
     origin = operand_def(IndexType())
     steps = prop_def(DenseArrayBase.constr(i64))
     count = prop_def(IntAttr)
     trans = opt_prop_def(UnitAttr)
     xor = opt_prop_def(UnitAttr)
-    result = result_def(base(VectorType))
-    traits = traits_def(MemoryReadEffect())
 
-    def __init__(
-        self,
-        memory: SSAValue,
-        origin: SSAValue,
-        steps: Sequence[int],
-        *,
-        count: int = 4,
-        trans: bool = False,
-        xor: bool = False,
-    ):
-        super().__init__(
-            operands=[memory, origin],
-            properties={
-                "steps": DenseArrayBase.from_list(i64, list(steps)),
-                "count": IntAttr(count),
-                "trans": UnitAttr() if trans else None,
-                "xor": UnitAttr() if xor else None,
-            },
-            result_types=[VectorType(memory.type.element_type, [2 * count << len(steps)])],  # pyright: ignore
-        )
-
-    # The rows as an access like that of a `kernel.load`: every lane reads eight elements in each step.
+    # The rows as an access like that of a `kernel.load`: every lane moves eight elements in each step.
 
     @property
     def coordinates(self) -> tuple[SSAValue, ...]:
@@ -121,33 +92,100 @@ class LdMatrixOp(IRDLOperation):
         """There is nothing to check."""
         return ((),) * len(self.reg_bases)
 
-    def verify_(self) -> None:
+    def verify_matrices(self, t: Attribute) -> None:
+        """Check the operation against the type of its registers. Raises `VerifyException`."""
         if self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
-            raise VerifyException("matrices are read from shared memory")
-        element = element_type(self.result.type)
+            raise VerifyException("matrices lie in shared memory")
+        element = element_type(t)
         if not isinstance(element, BFloat16Type | Float16Type) or self.memory.type.element_type != element:  # pyright: ignore
-            raise VerifyException(f"rows of {self.memory.type} into {self.result.type}: both hold bf16, or both f16")
+            raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or both f16")
         if self.count.data not in (1, 2, 4):
             raise VerifyException(f"1, 2 or 4 matrices at a time, not {self.count.data}")
-        if shape_of(self.result.type) != (2 * self.count.data << len(self.steps),):
+        if shape_of(t) != (2 * self.count.data << len(self.steps),):
             raise VerifyException(f"{self.count.data} matrices in each of {1 << len(self.steps)} steps")
         if any(int(s) % ROW for s in self.steps.get_values()):
             raise VerifyException("rows are aligned to 16 bytes")
 
+
+def _matrix_properties(steps: Sequence[int], count: int, trans: bool, xor: bool) -> dict[str, Attribute | None]:
+    return {
+        "steps": DenseArrayBase.from_list(i64, list(steps)),
+        "count": IntAttr(count),
+        "trans": UnitAttr() if trans else None,
+        "xor": UnitAttr() if xor else None,
+    }
+
+
+def _parse_count(parser: Parser) -> tuple[int, bool]:
+    """`x4 trans`"""
+    count = next((n for n in (1, 2, 4) if parser.parse_optional_keyword(f"x{n}")), None)
+    if count is None:
+        parser.raise_error("expected x1, x2 or x4")
+    return count, parser.parse_optional_keyword("trans") is not None
+
+
+def _parse_rows(parser: Parser) -> tuple[UnresolvedOperand, SSAValue, list[int], bool]:
+    """`%s[%origin] xor steps [512]`: the memory, the origin, the steps, whether by exclusive or."""
+    memory = parser.parse_unresolved_operand()
+    with parser.in_square_brackets():
+        origin = parser.resolve_operand(parser.parse_unresolved_operand(), IndexType())
+    xor = parser.parse_optional_keyword("xor") is not None
+    steps: list[int] = []
+    if parser.parse_optional_keyword("steps"):
+        steps = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+    return memory, origin, steps, xor
+
+
+def _print_count(printer: Printer, op: MatrixRows) -> None:
+    printer.print_string(f" x{op.count.data} {'trans ' if op.trans is not None else ''}")
+
+
+def _print_rows(printer: Printer, op: MatrixRows) -> None:
+    printer.print_ssa_value(op.memory)
+    with printer.in_square_brackets():
+        printer.print_ssa_value(op.origin)
+    if op.xor is not None:
+        printer.print_string(" xor")
+    if len(op.steps):
+        printer.print_string(f" steps {[int(s) for s in op.steps.get_values()]}")
+
+
+@irdl_op_definition
+class LdMatrixOp(MatrixRows):
+    """Matrices from shared memory into registers, by a whole warp.
+
+    ```
+    %a = kernel.ldmatrix x4 %s[%0] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
+    ```
+    """
+
+    name = "kernel.ldmatrix"
+    result = result_def(base(VectorType))
+    traits = traits_def(MemoryReadEffect())
+
+    def __init__(
+        self,
+        memory: SSAValue,
+        origin: SSAValue,
+        steps: Sequence[int],
+        *,
+        count: int = 4,
+        trans: bool = False,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[memory, origin],
+            properties=_matrix_properties(steps, count, trans, xor),
+            result_types=[VectorType(memory.type.element_type, [2 * count << len(steps)])],  # pyright: ignore
+        )
+
+    def verify_(self) -> None:
+        self.verify_matrices(self.result.type)
+
     @classmethod
     def parse(cls, parser: Parser) -> LdMatrixOp:
-        count = next((n for n in (1, 2, 4) if parser.parse_optional_keyword(f"x{n}")), None)
-        if count is None:
-            parser.raise_error("expected x1, x2 or x4")
-        trans = parser.parse_optional_keyword("trans") is not None
-        memory = parser.parse_unresolved_operand()
-        parser.parse_punctuation("[")
-        origin = parser.resolve_operand(parser.parse_unresolved_operand(), IndexType())
-        parser.parse_punctuation("]")
-        xor = parser.parse_optional_keyword("xor") is not None
-        steps: list[int] = []
-        if parser.parse_optional_keyword("steps"):
-            steps = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        count, trans = _parse_count(parser)
+        memory, origin, steps, xor = _parse_rows(parser)
         parser.parse_punctuation(":")
         source = parser.resolve_operand(memory, parser.parse_type())
         parser.parse_punctuation("->")
@@ -157,18 +195,65 @@ class LdMatrixOp(IRDLOperation):
         return op
 
     def print(self, printer: Printer) -> None:
-        printer.print_string(f" x{self.count.data} {'trans ' if self.trans is not None else ''}")
-        printer.print_ssa_value(self.memory)
-        with printer.in_square_brackets():
-            printer.print_ssa_value(self.origin)
-        if self.xor is not None:
-            printer.print_string(" xor")
-        if len(self.steps):
-            printer.print_string(f" steps {[int(s) for s in self.steps.get_values()]}")
+        _print_count(printer, self)
+        _print_rows(printer, self)
         printer.print_string(" : ")
         printer.print_attribute(self.memory.type)
         printer.print_string(" -> ")
         printer.print_attribute(self.result.type)
+
+
+@irdl_op_definition
+class StMatrixOp(MatrixRows):
+    """Registers into matrices in shared memory, by a whole warp (sm_90 and later).
+
+    ```
+    kernel.stmatrix x4 %v, %s[%0] xor steps [16, 32] : vector<32xbf16>, memref<4096xbf16, "shared">
+    ```
+    """
+
+    name = "kernel.stmatrix"
+    value = operand_def(base(VectorType))
+    traits = traits_def(MemoryWriteEffect())
+
+    def __init__(
+        self,
+        value: SSAValue,
+        memory: SSAValue,
+        origin: SSAValue,
+        steps: Sequence[int],
+        *,
+        count: int = 4,
+        trans: bool = False,
+        xor: bool = False,
+    ):
+        properties = _matrix_properties(steps, count, trans, xor)
+        super().__init__(operands=[value, memory, origin], properties=properties)
+
+    def verify_(self) -> None:
+        self.verify_matrices(self.value.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> StMatrixOp:
+        count, trans = _parse_count(parser)
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        memory, origin, steps, xor = _parse_rows(parser)
+        parser.parse_punctuation(":")
+        source = parser.resolve_operand(value, parser.parse_type())
+        parser.parse_punctuation(",")
+        target = parser.resolve_operand(memory, parser.parse_type())
+        return cls(source, target, origin, steps, count=count, trans=trans, xor=xor)
+
+    def print(self, printer: Printer) -> None:
+        _print_count(printer, self)
+        printer.print_ssa_value(self.value)
+        printer.print_string(", ")
+        _print_rows(printer, self)
+        printer.print_string(" : ")
+        printer.print_attribute(self.value.type)
+        printer.print_string(", ")
+        printer.print_attribute(self.memory.type)
 
 
 @irdl_op_definition

@@ -12,7 +12,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from ..dialects.kernel import LoadOp, SharedOp, SlotOp, StoreOp, is_shared
 from ..dialects.kernel_access import memory_bytes, shape_of_memory
 from ..dialects.kernel_async import CopyAsyncOp
-from ..dialects.kernel_matrix import LdMatrixOp
+from ..dialects.kernel_matrix import MatrixRows, StMatrixOp
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_wgmma import WgmmaOp
 from ..dialects.locations import location_text
@@ -137,7 +137,7 @@ def accesses_of(op: Operation) -> list[Access]:
     if isinstance(op, WgmmaOp):
         return [_access(op, m) for m in (op.lhs, op.rhs) if isinstance(m.type, MemRefType)]
     memory = op.target if isinstance(op, CopyAsyncOp) else None
-    if isinstance(op, LoadOp | StoreOp | LdMatrixOp):
+    if isinstance(op, LoadOp | StoreOp | MatrixRows):
         memory = op.memory
     return [] if memory is None or not is_shared(memory.type) else [_access(op, memory)]
 
@@ -151,4 +151,4 @@ def _access(op: Operation, memory: SSAValue) -> Access:
         raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
     start = None if buffer.offset is None else buffer.offset.data
     end = (start or 0) + memory_bytes(memory.type)
-    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp), slot, size)
+    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size)

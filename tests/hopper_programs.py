@@ -13,7 +13,7 @@ class Gemm:
     """C = A * B^T in bf16: blocks of 64 * `groups` x `columns`, chunks of 64 along k, a ring of `stages` slots.
 
     `lag` keeps one product in flight and releases the slot before; `staged` stores C through shared memory and a tensor
-    map; `persistent` lets one block compute all of its column of tiles.
+    map, with `matrices` by `kernel.stmatrix`; `persistent` lets one block compute all of its column of tiles.
     """
 
     m: int = 128
@@ -24,6 +24,7 @@ class Gemm:
     columns: int = 64
     lag: bool = False
     staged: bool = False
+    matrices: bool = False
     persistent: bool = False
 
     @property
@@ -225,6 +226,24 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
         kernel.store %narrow, %c[%r1, %c0_] regs {self._registers()} vec 2
             : {c} (index, index), {self._vector("bf16")}"""
 
+    def _to_shared(self, shared: str, steps: list[list[int]]) -> str:
+        vector = self._vector("bf16")
+        if not self.matrices:
+            return f"        kernel.store %narrow, %cs[%l4] xor regs {steps} vec 2 : {shared} (index), {vector}"
+        return f"""        %r = arith.remui %lane, %c8 : index
+        %m = arith.divui %lane, %c8 : index
+        %m0 = arith.remui %m, %c2 : index
+        %m1 = arith.divui %m, %c2 : index
+        %d8 = arith.muli %m0, %c8 : index
+        %line0 = arith.addi %w16, %r : index
+        %line = arith.addi %line0, %d8 : index
+        %begin0 = arith.muli %line, %c64 : index
+        %begin = arith.addi %begin0, %mine : index
+        %piece = arith.xori %m1, %r : index
+        %across0 = arith.muli %piece, %c8 : index
+        %place = arith.addi %begin, %across0 : index
+        kernel.stmatrix x4 %narrow, %cs[%place] xor steps {[n for (n,) in steps[3:]]} : {vector}, {shared}"""
+
     def _staged_store(self) -> str:
         shared = f'memref<{self.rows * self.columns}xbf16, "shared">'
         panels, size = self.columns // 64, 4096
@@ -248,7 +267,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
         %l2 = arith.xori %column, %l1 : index
         %l3 = arith.addi %l0, %l2 : index
         %l4 = arith.addi %l3, %mine : index
-        kernel.store %narrow, %cs[%l4] xor regs {steps} vec 2 : {shared} (index), {self._vector("bf16")}
+{self._to_shared(shared, steps)}
         kernel.fence_async
         kernel.group_barrier 1 warps 4
         %r0 = arith.addi %i0, %down : index

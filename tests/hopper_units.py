@@ -268,6 +268,59 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
         return 2 * (a @ b.T)[rows, columns]
 
 
+@dataclass(frozen=True)
+class MatrixStore:
+    """`count` matrices, in each of `steps` steps, by one warp, and the shared memory that they fill."""
+
+    count: int
+    trans: bool = False
+    steps: int = 1
+    type: str = "bf16"
+
+    def text(self) -> str:
+        held, size = 2 * self.count * self.steps, 64 * self.count * self.steps
+        x, o = f"memref<{32 * held}x{self.type}>", f"memref<{size}x{self.type}>"
+        s, v = f'memref<{size}x{self.type}, "shared">', f"vector<{held}x{self.type}>"
+        bits = [[1 << b] for b in range(held.bit_length() - 1)]
+        steps = [64 * self.count << b for b in range(self.steps.bit_length() - 1)]
+        trans = "trans " if self.trans else ""
+        return f"""
+func.func @main(%x: {x}, %o: {o}) {{
+  kernel.launch @unit(%x, %o) : {x}, {o}
+  func.return
+}}
+kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 1 {{
+{_constants(8, 32, held, size, 8 * self.count)}
+  %s = kernel.shared : {s}
+  %t = kernel.id thread
+  %at = arith.muli %t, %c{held} : index
+  %v = kernel.load %x[%at] regs {bits} : {x} (index) -> {v}
+  %lane = arith.remui %t, %c{8 * self.count} : index
+  %row = arith.muli %lane, %c8 : index
+  kernel.stmatrix x{self.count} {trans}%v, %s[%row]{f" steps {steps}" if steps else ""} : {v}, {s}
+  kernel.barrier
+  scf.for %i = %c0 to %c{size} step %c32 {{
+    %j = arith.addi %i, %t : index
+    %w = kernel.load %s[%j] : {s} (index) -> vector<1x{self.type}>
+    kernel.store %w, %o[%j] : {o} (index), vector<1x{self.type}>
+  }}
+}}
+"""
+
+    def inputs(self) -> list[np.ndarray]:
+        return [(np.arange(64 * self.count * self.steps) % 241 + 1).astype(DTYPES[self.type])]
+
+    def wanted(self) -> np.ndarray:
+        x = self.inputs()[0].reshape(32, self.steps, self.count, 2)
+        lane, e = np.arange(32)[:, None], np.arange(2)[None, :]
+        row, element = lane // 4 + 0 * e, 2 * (lane % 4) + e
+        if self.trans:
+            row, element = element, row
+        found = np.zeros((self.steps, self.count, 8, 8), x.dtype)
+        found[:, :, row, element] = x.transpose(1, 2, 0, 3)
+        return found.reshape(-1)
+
+
 UNITS = {
     "a box of one dimension": BoxLoad((512,), (128,), (256,), type="f32"),
     "a box": BoxLoad((48, 80), (16, 24), (8, 32)),
@@ -281,6 +334,12 @@ UNITS = {
     "a stored box": BoxStore((48, 80), (16, 24), (8, 32)),
     "a stored box at a corner": BoxStore((48, 80), (32, 64), (40, 48), 128, "f16"),
     "a stored box in rows of 32 bytes": BoxStore((64, 64), (64, 8), (3, 16), 32, "f32"),
+    "four matrices": MatrixStore(4, steps=2),
+    "four matrices, transposed": MatrixStore(4, True, type="f16"),
+    "two matrices": MatrixStore(2, steps=4),
+    "two matrices, transposed": MatrixStore(2, True),
+    "one matrix": MatrixStore(1, type="f16"),
+    "one matrix, transposed": MatrixStore(1, True, steps=2),
     "64 columns": WarpgroupProduct(64, slices=4),
     "8 columns": WarpgroupProduct(8, type="f16"),
     "256 columns": WarpgroupProduct(256, slices=2),

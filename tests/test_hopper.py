@@ -17,7 +17,10 @@ GEMMS = {
     "one slot": Gemm(stages=1, m=64, n=64, k=128),
     "two warpgroups": Gemm(stages=3, lag=True, groups=2, columns=128),
     "stored through shared memory": Gemm(stages=2, lag=True, staged=True, persistent=True),
-    "all": Gemm(m=128, n=256, k=256, stages=3, groups=2, columns=128, lag=True, staged=True, persistent=True),
+    "stored by matrices": Gemm(stages=2, m=64, n=64, k=128, lag=True, staged=True, matrices=True),
+    "all": Gemm(
+        m=128, n=256, k=256, stages=3, groups=2, columns=128, lag=True, staged=True, persistent=True, matrices=True
+    ),
 }
 
 

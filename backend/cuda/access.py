@@ -12,7 +12,7 @@ from ...dialects.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, lea
 from ...dialects.kernel import PickOp, SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
-from ...dialects.kernel_matrix import LdMatrixOp, MmaOp
+from ...dialects.kernel_matrix import MatrixRows, MmaOp, StMatrixOp
 from ...dialects.kernel_ranges import span
 from ...dialects.kernel_wgmma import WgmmaOp
 from ...dialects.locations import location_text
@@ -22,7 +22,7 @@ from .ordering import registers
 from .types import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
 
-Mover = LoadOp | StoreOp | LdMatrixOp | CopyAsyncOp
+Mover = LoadOp | StoreOp | MatrixRows | CopyAsyncOp
 """What has an address in a buffer for each register."""
 
 
@@ -133,7 +133,7 @@ def _is_multiplied(op: Operation) -> bool:
     """Whether `op` is a product on tensor cores, or picks registers for one."""
     if isinstance(op, PickOp):
         return any(_is_multiplied(u.operation) for u in op.result.uses)
-    return isinstance(op, MmaOp | WgmmaOp)
+    return isinstance(op, MmaOp | WgmmaOp | StMatrixOp)
 
 
 def alignment_of(value: SSAValue) -> int:

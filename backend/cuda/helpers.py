@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from .helper import Helper
-from .hopper_helpers import barrier_helpers, box_helpers, product_helpers, wgmma_helper, wgmma_names
+from .hopper_helpers import barrier_helpers, box_helpers, matrix_helpers, product_helpers, wgmma_helper, wgmma_names
 
 
 def _same(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
@@ -274,7 +274,7 @@ _MMA_HOST = """  const int lane = threadIdx.x % 32, first = lane & ~3;
 }"""
 
 _matrix_helpers()
-HELPERS.update({**barrier_helpers(), **box_helpers(), **product_helpers()})
+HELPERS.update({**barrier_helpers(), **box_helpers(), **product_helpers(), **matrix_helpers()})
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

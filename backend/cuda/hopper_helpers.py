@@ -150,6 +150,40 @@ def product_helpers() -> dict[str, Helper]:
     return {h.name: h for h in found}
 
 
+def matrix_helpers() -> dict[str, Helper]:
+    """A warp's stores of 8 x 8 matrices."""
+    found: dict[str, Helper] = {}
+    for element in ("bf16", "f16"):
+        for count in (1, 2, 4):
+            for trans in ("", "_trans"):
+                found[f"stmatrix_x{count}{trans}.{element}"] = _stmatrix(element, count, trans)
+    return found
+
+
+def _stmatrix(element: str, count: int, trans: str) -> Helper:
+    name, numbers = f"stmatrix_x{count}{trans}", range(count)
+    mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
+    places, inputs = ",".join(f"%{i + 1}" for i in numbers), ", ".join(f'"r"(u[{i}])' for i in numbers)
+    parameters = f"({element}* p, const {element}* r)"
+    row, column = ("2 * (lane % 4) + e", "lane / 4") if trans else ("lane / 4", "2 * (lane % 4) + e")
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}{parameters} {{\n"
+        "  const unsigned* u = (const unsigned*)r;\n"
+        f'  asm volatile("stmatrix.sync.aligned.{mode} [%0], {{{places}}};"\n'
+        f'               :: {_shared("p")}, {inputs} : "memory");\n}}',
+        f"static inline void {name}{parameters} {{\n"
+        "  const int lane = threadIdx.x % 32;\n"
+        f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
+        f"  for (int m = 0; m < {count}; ++m)\n"
+        "    for (int e = 0; e < 2; ++e) {\n"
+        f"      const long long to = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
+        f"      (({element}*)to)[{column}] = r[m * 2 + e];\n"
+        "    }\n}",
+        (element,),
+    )
+
+
 def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool, rhs_transposed: bool) -> str:
     """The key of a product: 64 x `columns` x 16, A in `registers` or in shared memory."""
     a = "r" if registers else "t" if lhs_transposed else "k"

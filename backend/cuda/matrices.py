@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PickOp
-from ...dialects.kernel_matrix import LdMatrixOp, MmaOp
+from ...dialects.kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp
 from .access import pointer_to, prepare
 from .statements import Statements, add_printer
 from .types import Expr
@@ -26,6 +26,18 @@ def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
         at: Register = r if r == 0 or count == 4 else f"{r} / {4 // count}"
         target = place.name if r == 0 else f"&{place[at].text}"
         writer.line(f"{helper}({target}, {pointer_to(writer, op, r)});")
+
+
+def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
+    """One call a step, of registers in the order of an array."""
+    writer, count = statements.writer, op.count.data
+    name, first = operand_array(statements, op.value)
+    helper = f"stmatrix_x{count}{'_trans' if op.trans is not None else ''}"
+    writer.use(f"{helper}.{writer.type_of(op.value)}")
+    prepare(writer, op)
+    with writer.registers_loop(op.registers, 8) as r:
+        at = "" if r == 0 else str(r) if count == 4 else f"{r} / {4 // count}"
+        writer.line(f"{helper}({pointer_to(writer, op, r)}, {_element(name, first, at)});")
 
 
 def print_mma(statements: Statements, op: MmaOp) -> None:
@@ -75,4 +87,5 @@ def _element(array: str, offset: int, at: str) -> str:
 
 
 add_printer(LdMatrixOp, print_ldmatrix)
+add_printer(StMatrixOp, print_stmatrix)
 add_printer(MmaOp, print_mma)

@@ -31,6 +31,7 @@ from ...dialects.kernel import (
     SharedOp,
     ShuffleXorOp,
     SplatOp,
+    StMatrixOp,
     WgmmaFenceOp,
     WgmmaOp,
     WgmmaResumeOp,
@@ -231,7 +232,7 @@ class Ordering:
         position = len(self.statements)
         while position:
             before = self.statements[position - 1]
-            shared_store = isinstance(before, StoreOp) and is_shared(before.memory.type)
+            shared_store = isinstance(before, StoreOp | StMatrixOp) and is_shared(before.memory.type)
             if not shared_store and not isinstance(before, BarrierOp):
                 break
             position -= 1

@@ -96,7 +96,9 @@ def _check_reads(machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer
             machine.find(kind, op, _spread(access, _elements(flags, buffer)), text)
 
 
-def store_shared(machine: Machine, op: kernel.StoreOp, buffer: SharedBuffer, access: Access, value: Array) -> None:
+def store_shared(
+    machine: Machine, op: kernel.StoreOp | kernel.StMatrixOp, buffer: SharedBuffer, access: Access, value: Array
+) -> None:
     """Registers to shared memory."""
     machine.aligned(op, access, buffer.itemsize, buffer.offset)
     machine.measure_shared(op, access, buffer)

@@ -20,7 +20,7 @@ MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
 
 
-Mover = kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp | kernel.CopyAsyncOp
+Mover = kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
 """What accesses memory."""
 
 

@@ -10,8 +10,8 @@ from ...dialects import kernel
 from ...dialects.kernel_matrix import ROW
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array
-from .accesses import load_shared
-from .machine import Machine, ranked
+from .accesses import load_shared, store_shared
+from .machine import Access, Machine, ranked
 from .memory import SharedBuffer
 
 _LANE = np.arange(32)
@@ -19,22 +19,47 @@ _LANE = np.arange(32)
 
 def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer, origin: Array) -> Array:
     """The registers of every lane, from the rows that the lanes of its warp name."""
-    active, count = machine.active, op.count.data
-    warps = active.reshape(len(active), -1, 32)
-    alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(active.shape)
-    machine.find("divergent", op, alone, "{who} reads matrices without the other lanes of its warp")
-    machine.active = active & (np.arange(machine.threads) % 32 < ROW * count)
-    access = machine.locate(op, (buffer.data.shape[1],), (origin,), ())
+    count, active = op.count.data, machine.active
+    access = _rows(machine, op, buffer, origin)
     nothing = machine.domain.constant(0, element_type(op.result.type))
     rows = load_shared(machine, op, buffer, access, nothing)
     machine.active = active
     steps = 1 << len(op.steps)
     rows = rows.reshape(len(active), -1, 4, ROW, steps, ROW)[:, :, :count]  # block, warp, matrix, row, step, element
-    pair, group, e = 2 * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(2)
-    row, element = (pair + e, group) if op.trans is not None else (group, pair + e)
+    row, element = _held(op)
     found = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
     found = found.transpose(0, 1, 4, 2, 3, 5)
     return found.reshape(*active.shape, steps * count * 2)
+
+
+def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer, origin: Array, value: Array) -> None:
+    """The rows that the lanes of a warp name, from the registers of all its lanes."""
+    count, active, steps = op.count.data, machine.active, 1 << len(op.steps)
+    access = _rows(machine, op, buffer, origin)
+    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * 2))
+    held = held.reshape(len(active), -1, 32, steps, count, 2).transpose(0, 1, 3, 4, 2, 5)
+    rows = np.zeros((*held.shape[:3], 4, ROW, ROW), held.dtype)  # block, warp, step, matrix, row, element
+    row, element = _held(op)
+    rows[:, :, :, :count, row, element] = held
+    moved = rows.transpose(0, 1, 3, 4, 2, 5).reshape(*active.shape, steps * ROW)
+    store_shared(machine, op, buffer, access, moved)
+    machine.active = active
+
+
+def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: SharedBuffer, origin: Array) -> Access:
+    """Where the rows lie; from here on only lanes that name one are active."""
+    active = machine.active
+    warps = active.reshape(len(active), -1, 32)
+    alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(active.shape)
+    machine.find("divergent", op, alone, "{who} moves matrices without the other lanes of its warp")
+    machine.active = active & (np.arange(machine.threads) % 32 < ROW * op.count.data)
+    return machine.locate(op, (buffer.data.shape[1],), (origin,), ())
+
+
+def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
+    """[lane, e] -> row and element of a matrix."""
+    pair, group, e = 2 * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(2)
+    return (pair + e, group) if op.trans is not None else (group, pair + e)
 
 
 def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) -> Array:

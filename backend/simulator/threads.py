@@ -27,7 +27,7 @@ from . import copies
 from .accesses import load_global, load_shared, store_global, store_shared
 from .control import Steps, Values, choose, finished, loop
 from .machine import Access, Machine, ranked
-from .matrices import load_matrices, multiply
+from .matrices import load_matrices, multiply, store_matrices
 from .memory import GlobalBuffer, SharedBuffer
 
 
@@ -213,6 +213,12 @@ class KernelFunctions(InterpreterFunctions):
     @impl(kernel.LdMatrixOp)
     def ldmatrix(self, interpreter: Interpreter, op: kernel.LdMatrixOp, args: PythonValues) -> PythonValues:
         return (load_matrices(self.machine, op, args[0], args[1]),)
+
+    @impl(kernel.StMatrixOp)
+    def stmatrix(self, interpreter: Interpreter, op: kernel.StMatrixOp, args: PythonValues) -> PythonValues:
+        values = dict(zip(op.operands, args, strict=True))
+        store_matrices(self.machine, op, values[op.memory], values[op.origin], values[op.value])
+        return ()
 
     @impl(kernel.MmaOp)
     def mma(self, interpreter: Interpreter, op: kernel.MmaOp, args: PythonValues) -> PythonValues:

@@ -227,3 +227,23 @@ kernel.func @refused(%y: memref<32xf32>) grid 1 warps 1 {
     %u = kernel.load %s[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
   }
 }
+
+// -----
+
+// Matrices that a warp stores are written like everything else.
+// CHECK-LABEL: @matrices
+// CHECK:      kernel.stmatrix
+// CHECK-NEXT: kernel.barrier
+// CHECK-NEXT: kernel.load
+// CHECK-NEXT: kernel.store
+// CHECK-NEXT: kernel.barrier
+// CHECK-NEXT: kernel.stmatrix
+kernel.func @matrices(%x: memref<32xbf16>) grid 1 warps 4 {
+  %i = kernel.id lane
+  %s = kernel.shared at 0 : memref<256xbf16, "shared">
+  %v = payload.constant 0.0 : vector<8xbf16>
+  kernel.stmatrix x4 %v, %s[%i] : vector<8xbf16>, memref<256xbf16, "shared">
+  %w = kernel.load %s[%i] : memref<256xbf16, "shared"> (index) -> vector<1xbf16>
+  kernel.store %w, %x[%i] : memref<32xbf16> (index), vector<1xbf16>
+  kernel.stmatrix x4 %v, %s[%i] : vector<8xbf16>, memref<256xbf16, "shared">
+}

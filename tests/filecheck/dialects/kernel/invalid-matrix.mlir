@@ -1,6 +1,6 @@
 // RUN: %diagnostics
 
-// CHECK: error: kernel.ldmatrix: matrices are read from shared memory
+// CHECK: error: kernel.ldmatrix: matrices lie in shared memory
 kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
   %i = kernel.id lane
   %a = kernel.ldmatrix x4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
@@ -8,7 +8,7 @@ kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: rows of memref<512xf32, "shared"> into vector<8xf32>: both hold bf16, or both f16
+// CHECK: error: kernel.ldmatrix: rows of memref<512xf32, "shared"> and vector<8xf32>: both hold bf16, or both f16
 kernel.func @k() grid 1 warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
@@ -31,6 +31,45 @@ kernel.func @k() grid 1 warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
   %a = kernel.ldmatrix x4 %s[%i] : memref<512xbf16, "shared"> -> vector<16xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.stmatrix: matrices lie in shared memory
+kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
+  %i = kernel.id lane
+  %v = payload.constant 0.0 : vector<8xbf16>
+  kernel.stmatrix x4 %v, %x[%i] : vector<8xbf16>, memref<512xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.stmatrix: rows of memref<512xf16, "shared"> and vector<8xbf16>: both hold bf16, or both f16
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %v = payload.constant 0.0 : vector<8xbf16>
+  %s = kernel.shared : memref<512xf16, "shared">
+  kernel.stmatrix x4 %v, %s[%i] : vector<8xbf16>, memref<512xf16, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.stmatrix: 4 matrices in each of 2 steps
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %v = payload.constant 0.0 : vector<8xbf16>
+  %s = kernel.shared : memref<512xbf16, "shared">
+  kernel.stmatrix x4 %v, %s[%i] steps [64] : vector<8xbf16>, memref<512xbf16, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.stmatrix: rows are aligned to 16 bytes
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %v = payload.constant 0.0 : vector<16xbf16>
+  %s = kernel.shared : memref<512xbf16, "shared">
+  kernel.stmatrix x4 %v, %s[%i] steps [4] : vector<16xbf16>, memref<512xbf16, "shared">
 }
 
 // -----

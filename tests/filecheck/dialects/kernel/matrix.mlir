@@ -4,6 +4,8 @@
 // CHECK:         %a = kernel.ldmatrix x4 %s[%lane] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
 // CHECK-NEXT:    %b = kernel.ldmatrix x2 trans %s[%lane] steps [64, 128] : memref<4096xbf16, "shared"> -> vector<16xbf16>
 // CHECK-NEXT:    %b1 = kernel.ldmatrix x1 %s[%lane] : memref<4096xbf16, "shared"> -> vector<2xbf16>
+// CHECK-NEXT:    kernel.stmatrix x4 %a, %s[%lane] xor steps [512] : vector<16xbf16>, memref<4096xbf16, "shared">
+// CHECK-NEXT:    kernel.stmatrix x2 trans %b, %s[%lane] steps [64, 128] : vector<16xbf16>, memref<4096xbf16, "shared">
 // CHECK-NEXT:    %d = kernel.mma %a, %b, %c rows [1, 3] cols [2, 4] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
 kernel.func @k() grid 1 warps 1 {
   %lane = kernel.id lane
@@ -12,5 +14,7 @@ kernel.func @k() grid 1 warps 1 {
   %a = kernel.ldmatrix x4 %s[%lane] xor steps [512] : memref<4096xbf16, "shared"> -> vector<16xbf16>
   %b = kernel.ldmatrix x2 trans %s[%lane] steps [64, 128] : memref<4096xbf16, "shared"> -> vector<16xbf16>
   %b1 = kernel.ldmatrix x1 %s[%lane] : memref<4096xbf16, "shared"> -> vector<2xbf16>
+  kernel.stmatrix x4 %a, %s[%lane] xor steps [512] : vector<16xbf16>, memref<4096xbf16, "shared">
+  kernel.stmatrix x2 trans %b, %s[%lane] steps [64, 128] : vector<16xbf16>, memref<4096xbf16, "shared">
   %d = kernel.mma %a, %b, %c rows [1, 3] cols [2, 4] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
 }
