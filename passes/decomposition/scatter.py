@@ -14,10 +14,12 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
+from ...dialects.extents import extents_of
 from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError, UnsupportedError
 from .builder import Builder, Number, broadcast_shape, dims, normal_dim
+from .limits import check_pairs
 from .registry import decomposes
 from .reshaping import reshape_to
 from .scans import scan
@@ -40,6 +42,7 @@ def combine(
 
     `mode` None writes, others combine. Without `include_self` an element that is written starts from nothing.
     """
+    check_pairs(extents_of(hit.type), "index")
     if mode is None:
         return _last_write(b, x, hit, values, over)
     if mode not in _KINDS:

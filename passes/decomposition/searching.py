@@ -13,6 +13,7 @@ from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError
 from .builder import Builder, Number, broadcast_shape, normal_dim
+from .limits import check_pairs
 from .promotion import promote
 from .registry import decomposes
 from .reshaping import reshape_to
@@ -52,6 +53,7 @@ def _position(b: Builder, ordered: SSAValue, values: SSAValue, right: bool) -> S
     edges, x = b.working(b.cast(ordered, common)), b.working(b.cast(values, common))
     shape, rank = shape_of(x.type), len(shape_of(x.type))
     space = [*shape, shape_of(edges.type)[-1]]
+    check_pairs(space, "self")
     at = [*range(rank - 1), rank] if len(shape_of(edges.type)) > 1 else [rank]
     # Written with `not`, so that a NaN comes after everything.
     beyond = b.cmp("gt" if right else "ge", b.place(edges, at, space), b.place(x, range(rank), space))
@@ -74,6 +76,7 @@ def histc(b: Builder, self: SSAValue, bins: int, min: Number, max: Number) -> SS
     counted = b.both(b.cmp("ge", x, first), b.cmp("le", x, b.broadcast(high, [count])))
     number = b.select(counted, number, b.like(number, -1))
     space = [bins, count]
+    check_pairs(space, "bins")
     hit = b.cmp("eq", b.place(number, [1], space), b.iota(0, space))
     return b.reduce("add", b.cast(hit, i64), [1])
 
@@ -86,6 +89,7 @@ def mode(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
         return [self, b.constant(0, [], i64)]
     dim, rank = normal_dim(dim, len(shape)), len(shape)
     x = b.working(self)
+    check_pairs([*shape, shape[dim]], "self")
     same = b.cmp("eq", along(b, x, dim, by=dim), along(b, x, dim, by=rank))
     count = b.reduce("add", b.cast(same, i64), [rank])
     often = b.cmp("eq", count, b.keep(b.reduce("max", count, [dim]), [dim], shape))

@@ -1,6 +1,7 @@
 """Sorting by counting: the rank of an element is how many come before it.
 
-Exact and stable, NaN the greatest; the work grows with the square of the sorted dimension's size.
+Exact and stable, NaN the greatest. The work grows with the square of the sorted dimension's size, so long dimensions
+are sorted by a network instead.
 """
 
 from __future__ import annotations
@@ -16,8 +17,22 @@ from ...dialects import tensor
 from ...dialects.payload import is_float, shape_of
 from ...errors import ShapeError
 from .builder import Builder, dims, normal_dim
+from .network import comes_before, order_by_network
 from .registry import decomposes
 from .reshaping import reshape_to
+from .views import sliced
+
+COUNTED = 1 << 10
+"""Up to so many elements counting is one launch that is over before a network's have begun."""
+
+MOST_COMPARISONS = 1 << 26
+"""Comparisons that counting may take for longer dimensions."""
+
+
+def is_long(x: SSAValue, dim: int) -> bool:
+    """Whether `x` is sorted along `dim` by a network rather than by counting."""
+    shape = shape_of(x.type)
+    return shape[dim] > COUNTED and prod(shape) * shape[dim] > MOST_COMPARISONS
 
 
 def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: int | None = None) -> SSAValue:
@@ -42,13 +57,7 @@ def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     rank = len(shape_of(x.type))
     own, other = along(b, x, dim, by=dim), along(b, x, dim, by=rank)
     space = shape_of(own.type)
-    before = b.cmp("gt" if descending else "lt", other, own)
-    same = b.cmp("eq", other, own)
-    if is_float(x.type):
-        own_nan, other_nan = b.isnan(own), b.isnan(other)
-        last, first = (other_nan, own_nan) if descending else (own_nan, other_nan)
-        before = b.either(before, b.both(last, b.negated(first)))
-        same = b.either(same, b.both(own_nan, other_nan))
+    before, same = comes_before(b, other, own, descending)
     earlier = b.cmp("lt", b.iota(rank, space), b.iota(dim, space))
     before = b.either(before, b.both(same, earlier))
     return b.reduce("add", b.cast(before, i64), [rank])
@@ -59,6 +68,8 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
     rank = len(shape_of(x.type))
     extent = shape_of(x.type)[dim]
     wanted = extent if count is None else count
+    if is_long(x, dim):
+        return sliced(b, order_by_network(b, x, dim, descending), dim, first, wanted)
     position = along(b, ranks(b, x, dim, descending), dim, by=rank, size=wanted)
     space = shape_of(position.type)
     number = b.iota(dim, space)
@@ -184,11 +195,14 @@ def nanmedian_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[S
     x = b.working(self)
     usable = b.reduce("add", b.cast(b.negated(b.isnan(x)), i64), [dim])
     middle = b.floordiv(b.maximum(b.plus(usable, -1), b.like(usable, 0)), b.like(usable, 2))
-    # The element whose rank is `middle`; NaNs rank last.
-    hit = b.cmp("eq", ranks(b, x, dim, False), b.keep(middle, [dim], shape))
-    index = b.iota(dim, shape)
     kept = [*shape]
     kept[dim] = 1
-    place = reshape_to(b, b.reduce("max", b.select(hit, index, b.like(index, 0)), [dim]), kept)
+    # The element whose rank is `middle`; NaNs rank last.
+    if is_long(x, dim):
+        place = pick(b, order_by_network(b, x, dim, False), dim, reshape_to(b, middle, kept))
+    else:
+        hit = b.cmp("eq", ranks(b, x, dim, False), b.keep(middle, [dim], shape))
+        index = b.iota(dim, shape)
+        place = reshape_to(b, b.reduce("max", b.select(hit, index, b.like(index, 0)), [dim]), kept)
     found = [pick(b, self, dim, place), place]
     return found if keepdim else [reshape_to(b, v, kept[:dim] + kept[dim + 1 :]) for v in found]
