@@ -17,6 +17,10 @@ from .work import nest_operations
 SMALLEST = 8
 """A product with fewer rows or columns is no matrix product to a block: its tiles would be padding."""
 
+GROUPED = 2
+"""Rows that are worth it inside another reduction: as with a few queries that share keys and values, which a block
+then reads once for all of them."""
+
 SHAPES = (
     (128, 128, (8, 8)),
     (128, 64, (8, 8)),
@@ -61,11 +65,13 @@ class Product:
 def find_products(facts: Facts) -> list[Product]:
     """The contractions of a nest that are worth a matrix product, outermost first."""
     found: list[Product] = []
+    grouped = any(r.contraction is not None and not r.outermost for r in facts.reductions)
+    least = GROUPED if grouped else SMALLEST
     for r in sorted(facts.reductions, key=lambda r: not r.outermost):
         if r.contraction is None:
             continue
         row, column = _longest(facts, r.contraction.only_lhs), _longest(facts, r.contraction.only_rhs)
-        if min(facts.extents[row], facts.extents[column]) >= SMALLEST:
+        if min(facts.extents[row], facts.extents[column]) >= least:
             found.append(Product(r, row, column))
     return found
 
