@@ -93,7 +93,7 @@ class TensorMap:
     extents `shape` and elements of `dtype`."""
 
     argument: int
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     dtype: str
     box: tuple[int, ...]
     swizzle: int
@@ -198,7 +198,8 @@ class LaunchPlan:
                     f"a grid of {blocks} blocks; at most {MOST_BLOCKS} are possible", operator=launch.kernel
                 )
             if blocks:
-                launches.append(replace(launch, grid=(blocks,), sizes=sizes.numbers(launch.sizes)))
+                maps = tuple(replace(m, shape=sizes.numbers(m.shape)) for m in launch.maps)
+                launches.append(replace(launch, grid=(blocks,), sizes=sizes.numbers(launch.sizes), maps=maps))
         slots = _slot_sizes(buffers, self.arguments)
         done = {"buffers": buffers, "launches": tuple(launches), "slots": slots, "eager": tuple(eager)}
         return replace(self, **done, main=None)
@@ -422,7 +423,7 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     assert isinstance(t, kernel.TensorMapType)
     assert isinstance(memory, MemRefType)
     argument = next(i for i, a in enumerate(func.body.block.args) if a is op.memory)
-    return TensorMap(argument, static(extents_of(memory)), buffer_dtype(t.element), t.shape, t.swizzle.data)
+    return TensorMap(argument, extents_of(memory), buffer_dtype(t.element), t.shape, t.swizzle.data)
 
 
 def _is_empty_and_unused(buffer: Buffer) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dialects.extents import static
 from ..errors import ExecutionError
 from .launch_plan import TensorMap
 
@@ -28,8 +29,8 @@ def encode(wanted: TensorMap, address: int) -> Any:
 
     Raises ExecutionError where there is no driver, or if it refuses the map.
     """
-    rank = len(wanted.shape)
-    strides = [s * wanted.item for s in _pitches(wanted.shape)]
+    rank, shape = len(wanted.shape), static(wanted.shape)
+    strides = [s * wanted.item for s in _pitches(shape)]
     result = _aligned(_WORDS * 8)
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     status = _driver().cuTensorMapEncodeTiled(
@@ -37,7 +38,7 @@ def encode(wanted: TensorMap, address: int) -> Any:
         _TYPES[wanted.dtype],
         u32(rank),
         ctypes.c_void_p(address),
-        (u64 * rank)(*reversed(wanted.shape)),
+        (u64 * rank)(*reversed(shape)),
         (u64 * max(rank - 1, 1))(*reversed(strides[:-1])),
         (u32 * rank)(*reversed(wanted.box)),
         (u32 * rank)(*[1] * rank),
@@ -56,7 +57,7 @@ def describe(wanted: TensorMap, address: int) -> list[int]:
     """What the emulator is told instead: address, rank, swizzle, bytes of an element, five extents, five of the box."""
     fill = [1] * (5 - len(wanted.shape))
     words = [address, len(wanted.shape), wanted.swizzle, wanted.item]
-    words += [*wanted.shape, *fill, *wanted.box, *fill]
+    words += [*static(wanted.shape), *fill, *wanted.box, *fill]
     return words + [0] * (_WORDS - len(words))
 
 

@@ -38,7 +38,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from .kernel_access import StoreOp, element_of_memory, memory_bytes, shape_of_memory
+from .kernel_access import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
 from .kernel_barriers import is_mbarriers
 
 SWIZZLES = (0, 32, 64, 128)
@@ -145,10 +145,11 @@ class TensorMapOp(IRDLOperation):
         assert isinstance(t, TensorMapType)
         if not isinstance(self.memory, BlockArgument):
             raise VerifyException("a map is of a buffer that is an argument of the kernel")
-        extents = shape_of_memory(m)
+        extents = extents_of_memory(m)
         if len(extents) != len(t.shape) or element_of_memory(m) != t.element:
             raise VerifyException(f"boxes of {list(t.shape)} {t.element} in {m}")
-        pitches = [math.prod(extents[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
+        known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
+        pitches = [math.prod(known[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
         if any(p % 16 for p in pitches):
             raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
 

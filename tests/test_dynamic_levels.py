@@ -316,3 +316,43 @@ def test_planted_bugs_of_the_text_are_caught(printed: dict[str, tuple[str, Emula
         args = arguments(CASES[bug.case], bug.sizes)
         outputs, reports = EmulatedProgram(text, printed[bug.case][1].plan, built).run(args, seeds=(0,))
         assert objection(bug, outputs[0], reports, args), name
+
+
+BOXES = """
+#s0 = #payload.symbol<s0[1:1025]>
+!A = tensor<?x128xbf16, #payload.extents<#s0, 128>>
+!Y = tensor<?x64xf32, #payload.extents<#s0, 64>>
+func.func @main(%a: !A, %b: tensor<64x128xbf16>) -> !Y {
+  %c = loop.nest (%i, %j) in [#s0, 64] -> !Y
+         attributes {schedule = #tile.schedule<block = [64, 64], chunk = [64], warps = 4, stages = 2, SCHEDULE>} {
+    %0 = loop.reduce add (%k) in [128] -> f32 {
+      %1 = loop.load %a[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : !A
+      %2 = payload.cast %1 : bf16 -> f32
+      %3 = loop.load %b[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<64x128xbf16>
+      %4 = payload.cast %3 : bf16 -> f32
+      %5 = arith.mulf %2, %4 : f32
+      loop.yield %5 : f32
+    }
+    loop.yield %0 : f32
+  }
+  func.return %c : !Y
+}
+"""
+
+
+def test_boxes_end_with_the_buffer() -> None:
+    """The accelerator knows the extents of a call from its map of the buffer, and fills what is behind with zeros."""
+    module = lowered(BOXES.replace("SCHEDULE", "atom = wgmma, copy = tma"), "loop-to-tile", "tile-to-kernel")
+    text = print_cuda(module)
+    assert text.count("tma_load2(&") == 2
+    program = EmulatedProgram(text, make_plan(module))
+    for n in (1, 130):
+        rng = np.random.default_rng(n)
+        a, b = (rng.standard_normal((rows, 128)).astype(ml_dtypes.bfloat16) for rows in (n, 64))
+        want = a.astype(np.float64) @ b.astype(np.float64).T
+        (got,), reports = program.run([a, b], seeds=(0,))
+        assert not reports
+        np.testing.assert_allclose(got, want, atol=1e-4)
+        outputs, report = simulate(module, [a, b])
+        report.raise_errors()
+        np.testing.assert_allclose(outputs[0], want, atol=1e-4)

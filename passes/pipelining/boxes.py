@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from ...dialects import payload, tile
+from ...dialects.extents import Extent, extents_of, least
 from ...dialects.kernel_tma import BOX_EXTENT
 from ...dialects.payload import shape_of
 from ...dialects.tile_roles import StageBoxOp, box_dimensions
@@ -73,10 +74,11 @@ def _not_a_box(load: tile.LoadOp) -> str | None:
         return "its elements are gathered"
     if not all(is_index(s) for s in load.symbols):
         return "where it is loaded from depends on what was loaded"
-    extents, size = memory_type(load.source).get_shape(), element_bytes(load.result.type)
-    if len(extents) > MOST_RANKS or min(extents) < 1:
-        return f"a buffer of {len(extents)} dimensions, or of a size known only at run time"
-    if any(prod(extents[d:]) * size % PITCH for d in range(1, len(extents))):
+    extents, size = extents_of(memory_type(load.source)), element_bytes(load.result.type)
+    if len(extents) > MOST_RANKS or min(map(least, extents)) < 1:
+        return f"a buffer of {len(extents)} dimensions, or one that may be empty"
+    known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
+    if any(prod(known[d:]) * size % PITCH for d in range(1, len(extents))):
         return f"the rows of its buffer do not start at multiples of {PITCH} bytes"
     if len(extents) - 1 not in dimensions:
         return "its rows are not contiguous in memory"
@@ -87,7 +89,7 @@ def _not_a_box(load: tile.LoadOp) -> str | None:
     return None
 
 
-def _ends_with_buffer(load: tile.LoadOp, extents: Sequence[int]) -> bool:
+def _ends_with_buffer(load: tile.LoadOp, extents: Sequence[Extent]) -> bool:
     """Whether the domain of a load says no more than that its coordinates are inside of the buffer."""
     if load.domain is None:
         return True
@@ -99,7 +101,7 @@ def _ends_with_buffer(load: tile.LoadOp, extents: Sequence[int]) -> bool:
         return simplifier.read(expr, dims, symbols)  # pyright: ignore[reportArgumentType]
 
     coordinates = {read(e): n for e, n in zip(load.map.data.results, extents, strict=True)}
-    for expr, (lower, upper) in zip(load.domain.affine.results, load.domain.bounds, strict=True):
+    for expr, (lower, upper) in zip(load.domain.affine.results, load.domain.limits, strict=True):
         form = read(expr)
         if coordinates.get(form) != upper or lower != 0:
             return False
@@ -111,8 +113,8 @@ def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
     boxes, if those who read it read any layout."""
     dimensions = box_dimensions(load.map.data)
     assert dimensions is not None
-    extents, size = memory_type(load.source).get_shape(), element_bytes(load.result.type)
-    fast, shape = dimensions.index(len(extents) - 1), shape_of(stage.result.type)
+    rank, size = len(extents_of(memory_type(load.source))), element_bytes(load.result.type)
+    fast, shape = dimensions.index(rank - 1), shape_of(stage.result.type)
     if shape[1 - fast] > BOX_EXTENT:
         return f"a box of {shape[1 - fast]} rows; it has at most {BOX_EXTENT}"
     if dimensions[1 - fast] > dimensions[fast]:
