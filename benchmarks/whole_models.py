@@ -33,9 +33,9 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
     """Capture and compile one phase, and what that took."""
     start = time.perf_counter()
     model = build_model(config)
-    built = time.perf_counter()
+    built, begun = time.perf_counter(), time.process_time()
     captured = capture_step(model, cache_shape(config, config_dtype(config), context), length)
-    seen, begun = time.perf_counter(), time.process_time()
+    seen, capture_cpu, begun = time.perf_counter(), time.process_time() - begun, time.process_time()
     compilation = Compilation(captured.module, target)
     cuda = compilation.cuda
     printed, cpu = time.perf_counter(), time.process_time() - begun
@@ -44,6 +44,7 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
         "tokens": length,
         "build_seconds": built - start,
         "capture_seconds": seen - built,
+        "capture_cpu_seconds": capture_cpu,
         "lowering_seconds": printed - seen,
         "lowering_cpu_seconds": cpu,
         "kernels": len({x.kernel for x in plan.launches}),
@@ -51,6 +52,7 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
         "layers": config.num_hidden_layers,
         "launches_per_layer": launches_of_layers(compilation),
         "scratch_bytes": plan.scratch_bytes,
+        "bytes_updated_in_place": sum(plan.buffers[argument].bytes for _, argument in plan.in_place),
         "cuda_lines": cuda.count("\n"),
     }
     if cubin:

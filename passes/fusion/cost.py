@@ -11,6 +11,7 @@ from xdsl.ir import Attribute, SSAValue
 from ...backend.targets import Target
 from ...dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ...dialects.tensor import Kind
+from ..index_simplify import SYM
 from ..planning.clock import SPECIAL, Operations, Times
 from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, children
 
@@ -19,6 +20,9 @@ BLOCKS = (128, 64, 32, 16)
 
 PIECE = 256
 """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
+
+GATHERED = 0.5
+"""The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
 
 MATRIX_WIDE = 0.67
 """The share of its rate that a product of f32 gets on CUDA cores with tiles of any shape."""
@@ -33,6 +37,8 @@ class Contraction:
     left: int
     right: int
     narrow: bool
+    gathered: bool
+    """Whether a factor is read where data say: then it cannot be copied ahead, and no tile of it is contiguous."""
 
 
 @dataclass
@@ -151,7 +157,7 @@ class Kernel:
         vector = special = matrix = wide = near = 0.0
         far = dict[SSAValue, float]()
         products = {n for c in self.contractions for n in product_nodes(c.reduce)}
-        narrow = {c.reduce for c in self.contractions if c.narrow}
+        narrow = {c.reduce: GATHERED if c.gathered else 1.0 for c in self.contractions if c.narrow}
         contracted = {c.reduce for c in self.contractions}
         for node, opened in self.visited:
             if isinstance(node, Constant | Scalar | Index) or node in products:
@@ -162,7 +168,7 @@ class Kernel:
                 if node not in contracted:
                     vector += steps
                 elif node in narrow:
-                    matrix += 2 * steps
+                    matrix += 2 * steps / narrow[node]
                 else:
                     wide += 2 * steps
                 continue
@@ -221,8 +227,8 @@ def contraction(node: Reduce, opened: int) -> Contraction | None:
     right = 0
     for f in others:
         right |= f.free
-    narrow = any(_stored_narrow(f) for f in parts)
-    return Contraction(node, opened, left.free & ~bound, right & ~bound, narrow)
+    narrow, gathered = any(_stored_narrow(f) for f in parts), any(_is_gathered(f) for f in parts)
+    return Contraction(node, opened, left.free & ~bound, right & ~bound, narrow, gathered)
 
 
 def product_nodes(node: Reduce) -> set[Node]:
@@ -237,6 +243,13 @@ def product_nodes(node: Reduce) -> set[Node]:
                 found.add(n)
             todo.extend(n.operands)
     return found
+
+
+def _is_gathered(node: Node) -> bool:
+    """Whether a factor is computed from something that is read at places which depend on data."""
+    if isinstance(node, Load):
+        return any(atom[0] == SYM for form in node.coordinates for atom in form.atoms())
+    return isinstance(node, Payload) and any(_is_gathered(o) for o in node.operands)
 
 
 def _stored_narrow(node: Node) -> bool:
