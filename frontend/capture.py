@@ -30,10 +30,11 @@ from ..dialects.torch import SCHEMAS
 from ..dialects.updates import UPDATES, set_pairs
 from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
+from .at_one import check_at_one
 from .fallback import EagerCall, Fallback, warn
 from .importing import GraphImporter, overload_name
 from .places import innermost_of_error, users_frames_in_stack_traces
-from .sizes import every_size, named_sizes
+from .sizes import NamedDim, every_size, named_dims
 
 
 @dataclass(frozen=True)
@@ -227,10 +228,9 @@ def capture(
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     module = function if isinstance(function, torch.nn.Module) else _Function(function)
-    exported = _export(module, args, kwargs, dynamic_shapes)
+    exported, sizes = _export_for_all(module, args, kwargs, dynamic_shapes)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
-    sizes = {} if dynamic_shapes is None else named_sizes(module, args, kwargs, dynamic_shapes, exported)
     importer = GraphImporter(place, fallback, sizes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
@@ -271,11 +271,32 @@ class _Function(torch.nn.Module):
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
 
 
+def _export_for_all(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> tuple[ExportedProgram, list[NamedDim]]:
+    """The exported program, and the dimensions that vary under a name. It holds for all sizes that the user asked for,
+    or CaptureError is raised."""
+    if shapes is None:
+        return _export(module, args, kwargs, None), []
+    exported = _export(module, args, kwargs, shapes)
+    named = named_dims(module, args, kwargs, shapes, exported)
+    check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s))
+    return exported, named
+
+
 def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> ExportedProgram:
+    """The program as PyTorch exports it; with `shapes` it holds where its assertions do. Raises CaptureError."""
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None):
-            exported = torch.export.export(module, args, kwargs, strict=False, dynamic_shapes=shapes)
+            exported = torch.export.export(
+                module,
+                args,
+                kwargs,
+                strict=False,
+                dynamic_shapes=shapes,
+                prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+            )
             if all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported
             table = torch.export.default_decompositions()
@@ -323,6 +344,9 @@ def _reason(error: BaseException) -> str:
     """The first line of an error, without the graph that PyTorch prints after it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    violated = [line.removeprefix("- ") for line in lines if line.startswith("- Not all values")]
+    if violated:  # a program that holds for some of the sizes only: which ones is what matters
+        text = violated[0][:300]
     return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
 
 

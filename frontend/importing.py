@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,12 +28,12 @@ from .dtypes import element_of, tensor_type
 from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .layers import keep_large, mark
 from .places import innermost
-from .sizes import SizeTable, depends_on_data
+from .sizes import NamedDim, SizeTable, depends_on_data
 
 
 class GraphImporter:
     """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace, `sizes` are
-    the user's names of sizes that vary.
+    the dimensions that vary under a name of the user's.
 
     `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any.
     """
@@ -42,7 +42,7 @@ class GraphImporter:
         self,
         place: tuple[str, int] | None = None,
         fallback: Fallback = None,
-        sizes: Mapping[str, str] | None = None,
+        sizes: Sequence[NamedDim] = (),
     ) -> None:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
@@ -143,8 +143,11 @@ class GraphImporter:
 
     def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
         target = node.target
-        if isinstance(size := node.meta.get("val"), torch.SymInt) and not depends_on_data(size):
+        size = node.meta.get("val")
+        if isinstance(size, torch.SymInt | torch.SymBool) and not depends_on_data(size):
             return  # known by its expression, wherever it is used
+        if target is torch.ops.aten._assert_scalar.default and not _from_data(node.args[0]):
+            return  # checked when the program was captured
         if target is operator.getitem:
             source, index = node.args
             assert isinstance(source, Node)
@@ -235,6 +238,12 @@ def _with_numbers(name: str, arguments: dict[str, Any]) -> str:
             if other != name and other in SCHEMAS and SCHEMAS[other].names == SCHEMAS[name].names:
                 return other
     return name
+
+
+def _from_data(condition: Any) -> bool:
+    """Whether a condition on sizes is one on data."""
+    value = condition.meta.get("val") if isinstance(condition, Node) else condition
+    return isinstance(value, torch.SymBool) and depends_on_data(value)
 
 
 def _varies(value: Any) -> bool:

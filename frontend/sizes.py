@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -17,13 +18,13 @@ from torch.fx.experimental import _config
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
-from torch.utils._sympy.value_ranges import bound_sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ..dialects.extents import Extent, SymbolAttr
 from ..dialects.sizes import DerivedAttr
-from ..errors import CaptureError, UnsupportedError
+from ..errors import UnsupportedError
 
 LARGEST = 1 << 20
 """The largest value of a size for which no maximum was given."""
@@ -36,9 +37,11 @@ class SizeTable:
     order of appearance; an expression of symbols becomes a derived size. Equal expressions are equal symbols.
     """
 
-    def __init__(self, names: Mapping[str, str] | None = None) -> None:
-        """`names` are the users' names of PyTorch's symbols."""
-        self._names = dict(names or {})
+    def __init__(self, named: Sequence[NamedDim] = ()) -> None:
+        """`named` are the dimensions to which the user gave names; below what PyTorch takes for their least size the
+        program has been checked to be the same."""
+        self._names = {d.symbol: d.name for d in reversed(named)}
+        self._least = {d.symbol: d.wanted for d in named if d.wanted}
         self._known: dict[Any, SymbolAttr] = {}
         self._derived: list[DerivedAttr] = []
         self._ranges: dict[Any, Any] = {}
@@ -47,8 +50,10 @@ class SizeTable:
         """A size of PyTorch's as an extent. Raises UnsupportedError for one that depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
-        expr = size.node.expr
-        self._ranges |= size.node.shape_env.var_to_range
+        expr = size.node.expr.subs(equal_sizes(size.node.shape_env))
+        for symbol, bounds in size.node.shape_env.var_to_range.items():
+            least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
+            self._ranges[symbol] = ValueRanges(least, bounds.upper)
         return self._extent(expr)
 
     @property
@@ -66,10 +71,10 @@ class SizeTable:
             if simpler != expr:
                 return self._extent(simpler)
             return self._derive(expr)
-        if _from_data(expr):
+        if is_from_data(expr):
             raise UnsupportedError(f"a size that depends on data is not supported: {expr}")
         bounds = self._ranges[expr]
-        found = SymbolAttr.get(self._fresh(self._names.get(str(expr), "s0")), *_bounds(bounds.lower, bounds.upper))
+        found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *_bounds(bounds.lower, bounds.upper))
         self._known[expr] = found
         return found
 
@@ -126,12 +131,28 @@ class SizeTable:
         return stem
 
 
-def depends_on_data(size: torch.SymInt) -> bool:
-    """Whether a size comes from what is in a tensor."""
-    return any(_from_data(s) for s in size.node.expr.free_symbols)
+def equal_sizes(env: Any) -> dict[Any, Any]:
+    """PyTorch's symbols that it took for equal to another one, or to an expression of others, in a shape environment.
+
+    Both are the same symbol of the IR, so the equality is checked when arguments bind it."""
+    found: dict[Any, Any] = {}
+    for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
+        expr = expr.subs(found)
+        if isinstance(expr, sympy.Eq):
+            for a, b in (expr.args, expr.args[::-1]):
+                if isinstance(a, sympy.Symbol) and a not in b.free_symbols:
+                    found = {s: e.subs(a, b) for s, e in found.items()} | {a: b}
+                    break
+    return found
 
 
-def _from_data(symbol: Any) -> bool:
+def depends_on_data(size: torch.SymInt | torch.SymBool) -> bool:
+    """Whether a size, or what is asked about it, comes from what is in a tensor."""
+    return any(is_from_data(s) for s in size.node.expr.free_symbols)
+
+
+def is_from_data(symbol: Any) -> bool:
+    """Whether a symbol of PyTorch's comes from what is in a tensor."""
     return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
@@ -167,13 +188,22 @@ def every_size(wanted: bool) -> AbstractContextManager[Any]:
     return patch.object(_config, "backed_size_oblivious", True) if wanted else nullcontext()
 
 
-def named_sizes(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any, exported: ExportedProgram
-) -> dict[str, str]:
-    """The user's names of PyTorch's symbols, which `shapes` gives as `torch.export.Dim` objects.
+@dataclass(frozen=True)
+class NamedDim:
+    """A dimension of an argument with the name that the user gave it, the least size there, and PyTorch's symbol for
+    it."""
 
-    Raises CaptureError where the program holds only for a part of the range that the user asked for.
-    """
+    tensor: torch.Tensor
+    dim: int
+    name: str
+    wanted: int
+    symbol: Any
+
+
+def named_dims(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any, exported: ExportedProgram
+) -> list[NamedDim]:
+    """The dimensions to which `shapes` gives a `torch.export.Dim`, and which vary in the exported program."""
     placeholders = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
     user = [s for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
     leaves = pytree.tree_flatten((args, kwargs))[0]
@@ -181,17 +211,13 @@ def named_sizes(
         id(leaf): placeholders.get(getattr(s.arg, "name", "")) for leaf, s in zip(leaves, user, strict=True)
     }
     values = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    found: dict[str, str] = {}
+    found: list[NamedDim] = []
     for tensor, dim, wanted in _wanted(values, shapes):
         size = traced[id(tensor)].shape[dim]
-        if not isinstance(size, torch.SymInt) or not isinstance(size.node.expr, sympy.Symbol):
-            continue
-        found.setdefault(str(size.node.expr), wanted.__name__)
-        possible = size.node.shape_env.var_to_range[size.node.expr]
-        if 0 < wanted.min < possible.lower:
-            raise CaptureError(
-                f"the size {wanted.__name__} may be {wanted.min}, but the program is another one below {possible.lower}"
-            )
+        if isinstance(size, torch.SymInt):
+            expr = size.node.expr.subs(equal_sizes(size.node.shape_env))
+            if isinstance(expr, sympy.Symbol):
+                found.append(NamedDim(tensor, dim, wanted.__name__, wanted.min, expr))
     return found
 
 

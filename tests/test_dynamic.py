@@ -129,15 +129,38 @@ def test_arguments_outside_of_what_was_declared():
         program(rows(5, 8).double(), rows(5, 8))
 
 
-def test_a_program_that_is_another_one_for_some_sizes():
-    for function in (lambda x: x + 1 if x.shape[0] >= 2 else x - 1, lambda x: x + 1 if x.shape[0] == 1 else x - 1):
-        with pytest.raises(CaptureError, match="batch"):
-            capture(function, (rows(5, 8),), dynamic_shapes=({0: BATCH},))
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x + 1 if x.shape[0] >= 2 else x - 1, "where batch is 1: add.Tensor .* becomes sub.Tensor"),
+        (lambda x: x + 1 if x.shape[0] == 1 else x - 1, "where batch is 1: sub.Tensor .* becomes add.Tensor"),
+        (lambda x: x + 1 if x.shape[0] == 1 else x + 2, "where batch is 1: add.Tensor"),
+        (lambda x: x + 1 if x.shape[0] >= 3 else x - 1, "batch"),
+        (lambda x: x + 1 if x.shape[0] == 7 else x - 1, "batch"),
+    ],
+)
+def test_a_program_that_is_another_one_for_some_sizes(function: Callable[..., Any], message: str):
+    with pytest.raises(CaptureError, match=message):
+        capture(function, (rows(5, 8),), dynamic_shapes=({0: BATCH},))
+
+
+def test_a_program_that_asks_for_one_and_stays_the_same():
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).expand(x.shape) if x.shape[0] == 1 else x[: x.shape[0]] * 2
+
+    program = compiled(asking, (rows(5, 8),), ({0: BATCH},))
+    for n in (1, 2, 7):
+        assert_right_at(program, asking, (rows(n, 8),))
+
+
+def test_a_dimension_that_might_go():
+    with pytest.raises(CompileError, match="squeeze.*whether batch is 1"):
+        compiled(lambda x: x.squeeze(), (rows(5, 8),), ({0: BATCH},)).compilation.at("tensor")
 
 
 def test_a_size_as_an_argument_is_refused():
     with pytest.raises(UnsupportedError, match="an integer argument that varies"):
-        capture(lambda x, n: x[:n], (rows(5, 8), 3), dynamic_shapes=({0: BATCH}, Dim.DYNAMIC))
+        capture(lambda x, n: x * n, (rows(5, 8), 3), dynamic_shapes=({0: BATCH}, Dim.DYNAMIC))
 
 
 def test_what_cannot_be_done_names_operator_and_size():

@@ -1,8 +1,9 @@
 """Scans along a dimension: result[i] combines x[0], ..., x[i].
 
-A short dimension is a reduction over a triangle. A long one is cut into chunks: each chunk is scanned alone, the scan
-of the chunks' totals gives what stands in front of each chunk, and one combination adds it. The work is CHUNK for each
-element at every one of log(n) levels, all of it parallel, and the combination only has to be associative.
+A dimension that is short, or of a size known only at run time, is a reduction over a triangle. A long one is cut into
+chunks: each chunk is scanned alone, the scan of the chunks' totals gives what stands in front of each chunk, and one
+combination adds it. The work is CHUNK for each element at every one of log(n) levels, all of it parallel, and the
+combination only has to be associative.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.extents import extents_of
+from ...dialects.payload import element_type, is_float
 from ...dialects.tensor import Kind, identity
 from .arithmetic import logaddexp
 from .builder import Builder, Number, dims, normal_dim, work_type
@@ -29,24 +31,25 @@ DIRECT = 64
 
 def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
     """All prefixes of `x` along `dim`: with a new last dimension j, x[..., j, ...] where j <= i, else `fill`."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     index = dims(len(shape) + 1)
     exprs = index[:-1]
     exprs[dim] = index[-1]
-    domain = DomainAttr.get(AffineMap(len(index), 0, (index[dim] + index[-1] * -1,)), [(0, max(shape[dim], 1))])
+    extent = 1 if shape[dim] == 0 else shape[dim]
+    domain = DomainAttr.get(AffineMap(len(index), 0, (index[dim] + index[-1] * -1,)), [(0, extent)])
     return b.map(x, exprs, [*shape, shape[dim]], domain, fill)
 
 
 def scan(b: Builder, x: SSAValue, dim: int, kind: Kind) -> SSAValue:
     """The prefix reductions of `x` along `dim`."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     if not rank:
         return x
     fill = identity(kind, element_type(x.type))
     joins = {Kind.ADD: b.add, Kind.MUL: b.mul, Kind.MAX: b.maximum, Kind.MIN: b.minimum, Kind.OR: b.add}
 
     def triangle(part: SSAValue, dim: int) -> SSAValue:
-        return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(shape_of(part.type))])
+        return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(extents_of(part.type))])
 
     return _scanned_in_chunks(b, x, dim, fill, triangle, joins[kind])
 
@@ -60,9 +63,9 @@ def _scanned_in_chunks(
     join: Callable[[SSAValue, SSAValue], SSAValue],
 ) -> SSAValue:
     """The scan of `x` along `dim`, by `direct` where it is short. `fill` is the neutral element of `join`."""
-    shape = list(shape_of(x.type))
+    shape = list(extents_of(x.type))
     n = shape[dim]
-    if n <= DIRECT:
+    if not isinstance(n, int) or n <= DIRECT:
         return direct(x, dim)
     count = -(-n // CHUNK)
     space = [*shape[:dim], count, CHUNK, *shape[dim + 1 :]]
@@ -82,7 +85,7 @@ def _scanned_in_chunks(
 
 
 def _scanned(b: Builder, x: SSAValue, dim: int, kind: Kind) -> SSAValue:
-    return scan(b, b.cast(x, work_type(b.result_element)), normal_dim(dim, len(shape_of(x.type))), kind)
+    return scan(b, b.cast(x, work_type(b.result_element)), normal_dim(dim, len(extents_of(x.type))), kind)
 
 
 @decomposes("cumsum")
@@ -108,7 +111,7 @@ def cummin(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
 def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: Kind) -> list[SSAValue]:
     """The extreme value so far and where it was: of equal values the last, and a NaN (the last) beats all."""
     x = b.working(self)
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     if not rank:
         return [x, b.constant(0, [], i64)]
     dim = normal_dim(dim, rank)
@@ -117,21 +120,21 @@ def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: Kind) -> list[SS
     hit = b.cmp("eq", x, best)
     if is_float(x.type):
         hit = b.either(hit, b.isnan(x))
-    place = b.iota(dim, shape_of(x.type))
+    place = b.iota(dim, extents_of(x.type))
     return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, Kind.MAX)]
 
 
 @decomposes("logcumsumexp")
 def logcumsumexp(b: Builder, self: SSAValue, dim: int) -> SSAValue:
     x = b.floating(self)
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     if not rank:
         return x
     low = float("-inf")
 
     def triangle(part: SSAValue, dim: int) -> SSAValue:
         seen = prefixes(b, part, dim, low)
-        space, last = shape_of(seen.type), len(shape_of(part.type))
+        space, last = extents_of(seen.type), len(extents_of(part.type))
         frame = b.reduce("max", seen, [last])
         frame = b.select(b.cmp("eq", b.abs(frame), float("inf")), b.like(frame, 0), frame)
         total = b.reduce("add", b.exp(b.sub(seen, b.keep(frame, [last], space))), [last])

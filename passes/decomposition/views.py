@@ -8,7 +8,7 @@ from math import prod
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.extents import Extent, extents_of, fixed, static
+from ...dialects.extents import Extent, extents_of, fixed, least, most, static
 from ...errors import ShapeError
 from .algebra import shown
 from .builder import Builder, dims, normal_dim, normal_dims
@@ -89,6 +89,9 @@ def unsqueeze(b: Builder, self: SSAValue, dim: int) -> SSAValue:
 def squeeze(b: Builder, self: SSAValue, dim: int | Sequence[int] | None = None) -> SSAValue:
     shape = extents_of(self.type)
     among = normal_dims(dim, len(shape), empty_is_all=False)
+    for n in (shape[d] for d in among):
+        if least(n) <= 1 < most(n):
+            raise b.unsupported("dim", f"whether {n} is 1, so that this dimension goes, is known only at run time")
     return reshape_to(b, self, [n for d, n in enumerate(shape) if n != 1 or d not in among])
 
 
