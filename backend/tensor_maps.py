@@ -25,7 +25,7 @@ _WORDS = 16
 
 
 def encode(wanted: TensorMap, address: int) -> Any:
-    """The 128 bytes of a map of what lies at `address` on the device, as a NumPy record that a launch passes by value.
+    """The 128 bytes of a map of what lies at `address` on the device: a NumPy array of one record, passed by value.
 
     Raises ExecutionError where there is no driver, or if it refuses the map.
     """
@@ -50,7 +50,7 @@ def encode(wanted: TensorMap, address: int) -> Any:
     if status:
         text = f"the driver refuses a map of boxes {list(wanted.box)}: error {status}"
         raise ExecutionError(text, operator="kernel.tensor_map")
-    return result.view(f"V{_WORDS * 8}")[0]
+    return result.view(f"V{_WORDS * 8}")
 
 
 def describe(wanted: TensorMap, address: int) -> list[int]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import pytest
 from hopper_programs import Gemm
 from hopper_running import allocated, emulate, simulated, wrong
 
+from deplodock.backend import tensor_maps
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.launch_plan import TensorMap, make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.standalone import emit_standalone
-from deplodock.errors import CompileError
+from deplodock.errors import CompileError, ExecutionError
 
 GEMMS = {
     "plain": Gemm(),
@@ -67,3 +71,21 @@ def test_no_standalone_program_with_tensor_maps() -> None:
     module = allocated(GEMMS["plain"].text())
     with pytest.raises(CompileError, match="no tensor maps"):
         emit_standalone(module, module, print_cuda(module))
+
+
+def test_a_map_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fastest dimension first, strides in bytes without that of single elements; one record of 128 bytes."""
+    asked: list[tuple[object, ...]] = []
+
+    def encode_tiled(target: ctypes.c_void_p, *arguments: object) -> int:
+        assert (target.value or 0) % 64 == 0
+        asked.append(tuple(list(a) if isinstance(a, ctypes.Array) else getattr(a, "value", a) for a in arguments))
+        return 0 if len(asked) == 1 else 1
+
+    monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode_tiled))
+    wanted = TensorMap(0, (6, 20, 80), "f16", (2, 16, 64), 128)
+    record = tensor_maps.encode(wanted, 4096)
+    assert (record.shape, record.dtype.itemsize) == ((1,), 128)
+    assert asked == [(6, 3, 4096, [80, 20, 6], [160, 3200], [64, 16, 2], [1, 1, 1], 0, 3, 2, 0)]
+    with pytest.raises(ExecutionError, match="the driver refuses a map of boxes"):
+        tensor_maps.encode(wanted, 4096)

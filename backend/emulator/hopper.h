@@ -47,7 +47,7 @@ bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc) {
   bool written = true;
   for (std::size_t b = byte / Agents::granule * Agents::granule; b < byte + size; b += Agents::granule) {
     Granule& g = agents.at(b);
-    if (agents.unknown(g, scheduler.current, write)) report_agent("", write, byte, pc);
+    if (agents.unknown(g, scheduler.current, write)) report_agent("a thread", write, byte, pc);
     written &= g.written;
   }
   return written;
@@ -254,6 +254,11 @@ float operand(u64 descriptor, u32 line, u32 k, bool transposed, bool f16) {
 // The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
 void use_operands(const Product& p, unsigned t, const Use& use) {
   const auto side = [&](u64 descriptor, u32 from, u32 to, bool transposed) {
+    const u32 code = u32(descriptor >> 62), width = code == 1 ? 128 : code == 2 ? 64 : 32;
+    const u32 inside = (u32(descriptor & 0x3fff) << 4) % (8 * width);
+    if (inside && (transposed || inside >= width || inside % 32))
+      report("misaligned", "an operand starts " + std::to_string(inside) + " bytes behind a multiple of " +
+                               std::to_string(8 * width), use.pc);
     std::vector<u32> places;
     for (u32 line = from; line < to; ++line)
       for (u32 k = 0; k < 16; ++k)

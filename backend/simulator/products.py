@@ -66,11 +66,20 @@ def _use_operands(state: Asynchronous, product: Product, values: dict[Any, Any],
         for memory, place, count, first, transposed in sides:
             buffer: SharedBuffer = values[memory]
             at = int(np.broadcast_to(ranked(values[place], 2), state.machine.active.shape)[0, thread])
+            _check_start(state, op, buffer.offset + at * buffer.itemsize, transposed)
             places = operand_places(state, op, buffer, at, first, count, transposed)
             cells = (buffer.start + places.reshape(-1, 1) * buffer.cells + np.arange(buffer.cells)).reshape(-1)
             agent = state.order.agent("products", g)
             found = state.shadow.use(np.unique(cells), warp, agent, work, buffer.number, False)
             report_meeting(state, op, found, warp, "a product")
+
+
+def _check_start(state: Asynchronous, op: kernel.WgmmaOp, address: int, transposed: bool) -> None:
+    """An operand starts where its swizzle does; along k it may start at another slice of the first row."""
+    width = op.swizzle.data
+    inside = address % (8 * width)
+    if inside and (transposed or inside >= width or inside % (2 * SLICE)):
+        state.complain("misaligned", op, f"an operand starts {inside} bytes behind a multiple of {8 * width}")
 
 
 def operand_places(

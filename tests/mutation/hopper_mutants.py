@@ -137,6 +137,7 @@ BOXES = [
     _ir("A from the next chunk", r"(kernel\.tma_load %boxes_a\[%i0,) %k", r"%kk = arith.addi %k, %c64 : index\n\1 %kk"),
     _ir("B read from slot 0", r", %bs\[%ob\] into", ", %bs[%c0] into"),
     _ir("A read from slot 0", r"wgmma %as\[%oa\]", "wgmma %as[%part]"),
+    _ir("A starts between two swizzles", r"%oa = arith\.addi %oa0, %part", "%oa = arith.addi %oa0, %c64"),
     _ir(
         "both warpgroups read the first rows",
         r"%oa = arith\.addi %oa0, %part",
