@@ -9,11 +9,12 @@ each narrowing cast by the narrower type's u.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects import tensor as tensor_dialect
@@ -30,18 +31,29 @@ def tolerances(module: ModuleOp) -> list[float]:
     """The relative tolerance of every result of `@main`, from the module at the tensor level; 0 for integers.
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
-    its own.
+    its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.
     """
+    flat = without_calls(module)
+    functions = {op.sym_name.data: op for op in flat.ops if isinstance(op, FuncOp)}
+    end = functions["main"].body.block.last_op
+    assert end is not None
+    errors = _errors(functions["main"], functions)
+    return [_HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
+
+
+def _errors(function: FuncOp, functions: Mapping[str, FuncOp]) -> list[float]:
+    """The relative error of every result of `function`, whose arguments have none."""
     errors: dict[SSAValue, float] = {}
-    results: list[float] = []
-    for op in without_calls(module).walk():
-        if op.name == "func.return":
-            results = [_HEADROOM * errors.get(v, 0.0) if _is_float(v) else 0.0 for v in op.operands]
-            continue
+    for op in function.body.block.ops:
+        if isinstance(op, ReturnOp):
+            return [errors.get(v, 0.0) for v in op.operands]
         worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
-        for r in op.results:
-            errors[r] = worst + _own_error(op, r)
-    return results
+        if isinstance(op, tensor_dialect.FoldOp):
+            own = [math.sqrt(op.steps) * e for e in _errors(functions[op.step.string_value()], functions)]
+        else:
+            own = [_own_error(op, r) for r in op.results]
+        errors.update({r: worst + e for r, e in zip(op.results, own, strict=True)})
+    return []
 
 
 def _is_float(value: SSAValue) -> bool:

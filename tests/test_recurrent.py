@@ -22,6 +22,7 @@ from deplodock.backend.reference import run
 from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.frontend.capture import capture
+from deplodock.frontend.comparison import tolerances
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import Observer, run_passes
@@ -233,3 +234,9 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
     loaded = deplodock.load(tmp_path / "gru", executor="simulator")
     with torch.no_grad():
         torch.testing.assert_close(loaded(x), module(x))
+
+
+def test_tolerance_of_a_fold() -> None:
+    """An addition and a product for each of six steps: u * sqrt(6), times the headroom of 8."""
+    found = tolerances(parse_module(make_context(), FOLD, "fold"))
+    assert found == pytest.approx([8 * 2.0**-24 * 6**0.5] * 2)
