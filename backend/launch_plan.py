@@ -23,7 +23,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ..dialects import kernel
 from ..dialects.calls import eager_results, is_eager
 from ..dialects.counts import Count, most_tiles
-from ..dialects.extents import Extent, extents_of, static
+from ..dialects.extents import Extent, ExtentError, extents_of, static
 from ..dialects.kernel import symbols_in
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_tma import is_written
@@ -216,7 +216,9 @@ class LaunchPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory for everything between inputs and results."""
+        """Memory for everything between inputs and results. Raises ExtentError if that is known only at a call."""
+        if self.main is not None:
+            raise ExtentError("how much scratch memory there is, is known only at a call")
         return sum(self.slots)
 
     def with_inputs(self, count: int) -> LaunchPlan:

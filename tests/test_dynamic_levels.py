@@ -26,7 +26,7 @@ from deplodock.errors import ExecutionError, ShapeError
 from deplodock.passes.pipelines import parse_passes
 
 HEAD = """
-#s0 = #payload.symbol<s0[1:1025]>
+#s0 = #payload.symbol<s0[0:1025]>
 #s1 = #payload.symbol<s1[0:4097]>
 #s2 = #payload.symbol<s2[1:1025]>
 !X = tensor<?x48xf32, #payload.extents<#s0, 48>>
@@ -156,17 +156,20 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 CASES = {
     "elementwise": Case(
-        ELEMENTWISE, lambda m, _: [(m, 48), (48,)], np.add, ((1, 0), (2, 0), (7, 0), (128, 0), (1000, 0))
+        ELEMENTWISE, lambda m, _: [(m, 48), (48,)], np.add, ((0, 0), (1, 0), (2, 0), (7, 0), (128, 0), (1000, 0))
     ),
     "softmax": Case(
-        SOFTMAX, lambda m, n: [(m, n)], softmax, ((1, 1), (7, 2), (2, 7), (1, 128), (128, 3), (2, 1000), (1, 4096))
+        SOFTMAX,
+        lambda m, n: [(m, n)],
+        softmax,
+        ((0, 5), (1, 1), (7, 2), (2, 7), (1, 128), (128, 3), (2, 1000), (1, 4096)),
     ),
     "mean": Case(MEAN, lambda _, n: [(3, n)], lambda x: x.mean(axis=1), ((1, 1), (1, 7), (1, 1000))),
     "matmul": Case(
         MATMUL,
         lambda m, k: [(m, k), (k, 24)],
         np.matmul,
-        ((1, 1), (2, 7), (7, 0), (7, 128), (128, 2), (1000, 7), (2, 1000)),
+        ((0, 7), (1, 1), (2, 7), (7, 0), (7, 128), (128, 2), (1000, 7), (2, 1000)),
     ),
     "narrow": Case(
         NARROW,
@@ -239,7 +242,7 @@ def test_one_text_serves_all_sizes(name: str, printed: dict[str, tuple[str, Emul
 def test_sizes_out_of_range_are_refused_before_anything_runs(printed: dict[str, tuple[str, EmulatedProgram]]) -> None:
     program = printed["matmul"][1]
     for a, b, message in (
-        ((0, 7), (7, 24), "the size s0 is 0, outside of 1 to 1024"),
+        ((1025, 7), (7, 24), "the size s0 is 1025, outside of 0 to 1024"),
         ((1, 4097), (4097, 24), "the size s1 is 4097, outside of 0 to 4096"),
         ((1, 7), (6, 24), "dimension 0 is 6, not 7, which s1 is elsewhere"),
     ):

@@ -149,9 +149,22 @@ def summary(loaded: Loaded) -> str:
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
     lines += [str(call) for call in compilation.eager.values()]
+    if assumed := _assumed(loaded):
+        lines.append(f"bytes, FLOPs and times are those at {assumed}")
     lines += [str(r) for r in compilation.remarks]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _assumed(loaded: Loaded) -> str:
+    """The values that estimates take for sizes known only at run time: `batch = 512`."""
+    from ..dialects.extents import typical
+    from ..dialects.kernel import FuncOp
+    from ..dialects.sizes import symbols_of
+
+    functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
+    symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
+    return ", ".join(f"{s} = {typical(s)}" for s in symbols)
 
 
 def _si(value: float) -> str:
