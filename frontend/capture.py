@@ -28,11 +28,11 @@ from ..backend.interpreter.running import main_function
 from ..dialects.sizes import bind_sizes, symbols_of
 from ..dialects.torch import SCHEMAS
 from ..dialects.updates import UPDATES, set_pairs
-from ..errors import CaptureError, CompileError, ShapeError, UnsupportedError
+from ..errors import CaptureError, CompileError, ExecutionError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .at_one import check_at_one
 from .fallback import EagerCall, Fallback, warn
-from .importing import GraphImporter, overload_name
+from .importing import GraphImporter, is_dense, overload_name
 from .places import innermost_of_error, users_frames_in_stack_traces
 from .sizes import NamedDim, every_size, named_dims
 
@@ -63,7 +63,9 @@ class CapturedProgram:
 
     `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
     computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
-    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch.
+    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `dense` says
+    that an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result,
+    message) of truth values that the program asserts.
     """
 
     module: ModuleOp
@@ -74,6 +76,8 @@ class CapturedProgram:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
+    dense: bool = False
+    checks: tuple[tuple[int, str], ...] = ()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -95,6 +99,8 @@ class CapturedProgram:
         ]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
+        if self.dense:
+            self._check_dense(tensors)
         self._check_alone(tensors)
         return tensors
 
@@ -102,6 +108,12 @@ class CapturedProgram:
         """The leaves of the arguments whose shape has symbols."""
         types = main_function(self.module).function_type.inputs
         return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
+
+    def _check_dense(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs whose elements do not lie in memory in order, where an operator names places there."""
+        for binding, tensor in zip(self.bindings, tensors, strict=True):
+            if not is_dense(tensor):
+                raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
 
     def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
@@ -145,14 +157,18 @@ class CapturedProgram:
         return any(b.kind == "generator" for b in self.bindings)
 
     def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
-        """The Python result from the results of `@main`, after carrying out updates.
+        """The Python result from the results of `@main`, after looking at assertions and carrying out updates.
 
-        `arguments` is what `bind` gave; it is needed where the program returns or updates one.
+        `arguments` is what `bind` gave; it is needed where the program returns or updates one. Raises ExecutionError
+        for an assertion that does not hold.
         """
         if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
             raise CompileError(
                 "this program returns or changes its arguments, so they are needed to restore its result"
             )
+        for result, message in self.checks:
+            if not results[result]:
+                raise ExecutionError(message, operator="assertion")
         for result, argument in self.updates:
             target = (arguments or [])[argument]
             if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
@@ -239,9 +255,12 @@ def capture(
     assert exported.call_spec.out_spec is not None
     out_spec, eager = exported.call_spec.out_spec, importer.eager
     warn(list(eager.values()))
-    module = importer.finish()
+    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    module, examples = importer.finish(), tuple(leaves)
     _announce(module, outputs, updates)
-    return CapturedProgram(module, tuple(bindings), outputs, updates, tuple(leaves), in_spec, out_spec, eager)
+    return CapturedProgram(
+        module, tuple(bindings), outputs, updates, examples, in_spec, out_spec, eager, importer.dense, checks
+    )
 
 
 def _announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:
@@ -300,11 +319,22 @@ def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
             if all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported
             table = torch.export.default_decompositions()
+            training = any(_is_training(node) for node in exported.graph.nodes)
             for target in [t for t in table if _is_ours(t)]:
-                del table[target]
+                if not (training and target is _BATCH_NORM):
+                    del table[target]
             return exported.run_decompositions(table)
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+
+
+_BATCH_NORM = torch.ops.aten.batch_norm.default
+
+
+def _is_training(node: torch.fx.Node) -> bool:
+    """Whether a node normalises by statistics of its own batch, which changes the running ones: PyTorch's decomposition
+    says so, the operator does not."""
+    return node.target is _BATCH_NORM and bool(node.args[5])
 
 
 def _needs_nothing(node: torch.fx.Node) -> bool:
@@ -312,7 +342,10 @@ def _needs_nothing(node: torch.fx.Node) -> bool:
     nothing to do."""
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("placeholder", "output", "call_function")
-    checked = node.target is torch.ops.aten._assert_tensor_metadata.default  # by the importer
+    # by the importer:
+    if _is_training(node):
+        return False
+    checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
     return checked or _is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 

@@ -23,7 +23,8 @@ from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decompose_torch import decompose
 from ..passes.decomposition.algebra import Algebra
 from ..passes.decomposition.drawing import draws
-from ..passes.decomposition.refused import why_refused
+from ..passes.decomposition.refused import STRIDES, why_refused
+from ..passes.decomposition.strided import DENSE
 from .dtypes import element_of, tensor_type
 from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .layers import keep_large, mark
@@ -35,7 +36,8 @@ class GraphImporter:
     """Builds `@main` from the nodes of a graph. `place` is the (file, line) of nodes without a stack trace, `sizes` are
     the dimensions that vary under a name of the user's.
 
-    `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any.
+    `eager` are the functions that are left to PyTorch, by name; only with `fallback` there may be any. `dense` says
+    that an operator names places in memory, `checks` lists (node, message) of values that must be true.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class GraphImporter:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
         self.eager: dict[str, EagerCall] = {}
+        self.dense = False
+        self.checks: list[tuple[str, str]] = []
         self._fallback = fallback
         self._declared: dict[object, FuncOp] = {}
         self._sizes = SizeTable(sizes)
@@ -157,11 +161,16 @@ class GraphImporter:
             return
         if self._fallback and touches_complex(node):
             raise UnsupportedError("complex numbers are not supported")
+        if target is torch.ops.prims.convert_element_type.default:  # the same under another name
+            node.target, node.args, node.kwargs = _TO_COPY, node.args[:1], {"dtype": node.args[1]}
+            target = _TO_COPY
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
         name = overload_name(target)
         if name == "_assert_tensor_metadata":
             return _check_metadata(node)
+        if name in ("_assert_async", "_assert_async.msg"):
+            return self._add_check(node, target)
         if target._schema.is_mutable:
             raise UnsupportedError("this operator changes a tensor in place", operator=f"aten.{name}")
         if name not in OPS:
@@ -178,6 +187,9 @@ class GraphImporter:
             op = OPS[name](arguments, types)
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
+        if name in DENSE:
+            _check_dense(_named(node, target)["self"].meta["val"], f"aten.{name}")
+            self.dense = True
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
         op.location = file_location(*place) if place else UnknownLoc()
@@ -193,6 +205,12 @@ class GraphImporter:
         value.name_hint = f"generator_{self.generators}"
         self.generators += 1
         return value
+
+    def _add_check(self, node: Node, target: torch._ops.OpOverload) -> None:
+        """An assertion of a tensor's value is a result, which is looked at when it is there."""
+        named = _named(node, target)
+        self._value(named["self"])
+        self.checks.append((named["self"].name, named.get("assert_msg", "an assertion of the program failed")))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Node):
@@ -221,6 +239,9 @@ def _try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
     made, _, _ = decompose(op, algebra)
     for other in reversed(made):
         other.drop_all_references()
+
+
+_TO_COPY = torch.ops.aten._to_copy.default
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:
@@ -272,6 +293,17 @@ def _result_types(node: Node, operator: str, sizes: SizeTable) -> list[Attribute
         raise UnsupportedError("the result is not a tensor", operator=operator)
     types: list[Attribute] = [tensor_type(v, sizes) for v in values]
     return types
+
+
+def _check_dense(tensor: torch.Tensor, operator: str) -> None:
+    """Refuse a tensor whose elements do not lie in memory in order, where an operator names places in memory."""
+    if not is_dense(tensor):
+        raise UnsupportedError(STRIDES, operator=operator)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of `tensor` lie in order at the start of its memory."""
+    return tensor.is_contiguous() and not tensor.storage_offset()
 
 
 def _check_metadata(node: Node) -> None:

@@ -138,6 +138,8 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
         "bindings": bindings,
         "outputs": [[o.kind, o.index, encode(o.value)] for o in captured.outputs],
         "updates": [list(u) for u in captured.updates],
+        "dense": captured.dense,
+        "checks": [list(c) for c in captured.checks],
         "examples": [_example(e) for e in captured.examples],
         "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
         "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
@@ -242,6 +244,8 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             tuple(_read_example(e) for e in entry["examples"]),
             in_spec,
             pytree.tree_flatten(decode(entry["result"]))[1],
+            dense=bool(entry["dense"]),
+            checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
         )
         programs[name] = SavedProgram(captured, compilation, executor)
     return Artefact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))

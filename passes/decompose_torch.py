@@ -50,7 +50,7 @@ def decompose(
     unread = [name for name in arguments if name not in argument_names(function)]
     if unread:
         raise UnsupportedError("this argument is not supported", argument=unread[0])
-    builder = Builder(op.result_types, op.location, algebra)
+    builder = Builder(op.result_types, op.location, algebra, [bool(r.uses) for r in op.results])
     try:
         found = function(builder, **{parameter_name(name): value for name, value in arguments.items()})
     except ExtentError:

@@ -213,7 +213,9 @@ def test_steps_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch gets and fills the buffers themselves, between the launches."""
     compiled = left(several_results, torch.randn(4, 4))
     plan = make_plan(compiled.compilation.at("kernel"))
-    assert [type(s) is EagerStep for s in plan.steps] == [False, True, False, False]
+    steps = [type(s) is EagerStep for s in plan.steps]
+    assert steps[:2] == [False, True]
+    assert sum(steps) == 1
     done: list[str] = []
 
     class Function:
@@ -251,7 +253,7 @@ def test_steps_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     program = runtime.CudaProgram(compiled.compilation.at("kernel"), "", eager={"eager_linalg_qr": qr})
     program.run([torch.randn(4, 4)])
     assert done.index("qr") == 1
-    assert len(done) == 4
+    assert len(done) == len(steps)
     without = runtime.CudaProgram(compiled.compilation.at("kernel"), "")
     with pytest.raises(ExecutionError, match="left to PyTorch, which is not here"):
         without.run([torch.randn(4, 4)])

@@ -37,15 +37,17 @@ def work_type(element: Attribute) -> Attribute:
 
 class Builder:
     """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
-    sizes of the program."""
+    sizes of the program, `used` says which of the results anything reads."""
 
     def __init__(
         self,
         result_types: Sequence[Attribute] = (),
         location: Attribute | None = None,
         algebra: Algebra | None = None,
+        used: Sequence[bool] = (),
     ) -> None:
         self.result_types = list(result_types)
+        self.used = tuple(used)
         self.algebra = algebra or Algebra()
         self.ops: list[Operation] = []
         self.location = location

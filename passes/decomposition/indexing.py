@@ -31,8 +31,7 @@ def embedding(
     scale_grad_by_freq: bool,
     sparse: bool,
 ) -> SSAValue:
-    if sparse:
-        raise b.unsupported("sparse", "sparse gradients are not supported")
+    """`padding_idx`, `scale_grad_by_freq` and `sparse` are about the gradient only."""
     rank = len(extents_of(indices.type))
     shape = [*extents_of(indices.type), extents_of(weight.type)[1]]
     index = b.place(b.working(indices), range(rank), shape)

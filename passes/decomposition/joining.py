@@ -16,7 +16,7 @@ from .algebra import Polynomial, constant, plus, times
 from .builder import Builder, Number, dims, normal_dim
 from .registry import decomposes
 from .reshaping import moved, reshape_to
-from .slicing import clamped_range, shifted
+from .slicing import clamped_range, shifted, sliced
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
@@ -114,6 +114,10 @@ def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float 
     if mode not in _EDGES:
         raise b.unsupported("mode", f"{mode!r} is not constant, reflect, replicate or circular")
     for dim, before, after in _pairs(b, self, pad):
+        if mode == "circular" and min(before, after) < 0:  # less first, then again from what is left
+            size = fixed(extents_of(self.type)[dim]) + min(before, 0) + min(after, 0)
+            self = sliced(b, self, dim, max(-before, 0), max(size, 0))
+            before, after = max(before, 0), max(after, 0)
         self = _edged(b, self, dim, before, after, mode)
     return self
 
@@ -135,20 +139,24 @@ def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str
     own = extents_of(x.type)
     n = fixed(own[dim])
     most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
-    if min(before, after) < 0 or max(before, after) > most or not n:
+    if max(before, after) > most or not n or before + n + after < 0:
         raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
     shape = list(own)
     total = shape[dim] = before + n + after
     d = AffineExpr.dimension(dim)
     left, right = _EDGES[mode](d, before, n)
-    ranges = [(left, 0, before), (shifted(d, -before), before, before + n), (right, before + n, total)]
+    start, end = max(before, 0), max(min(before + n, total), 0)  # a negative edge takes elements away
+    ranges = [(left, 0, min(start, total)), (shifted(d, -before), start, end), (right, end, total)]
     views: list[tuple[SSAValue, int]] = []
     for expr, low, high in ranges:
         if high > low:
             exprs = dims(len(shape))
             exprs[dim] = expr
             inside = DomainAttr.get(AffineMap(len(shape), 0, (d,)), [(low, high)])
-            views.append((b.map(x, exprs, shape, inside, 0) if high - low < total else x, high))
+            whole = high - low == total
+            views.append((b.map(x, exprs, shape) if whole else b.map(x, exprs, shape, inside, 0), high))
+    if not views:
+        return b.constant(0, shape, element_type(x.type))
     result = views[-1][0]
     index = b.iota(dim, shape) if len(views) > 1 else result
     for view, high in reversed(views[:-1]):

@@ -9,10 +9,11 @@ from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 
 from ...dialects.extents import Extent, extents_of, static
-from ...dialects.payload import element_type, is_float
+from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import Kind, identity
 from .builder import Builder
 from .registry import decomposes
+from .reshaping import reshape_to
 from .windowing import Adaptive, Strided, Window, offsets, sliding
 
 
@@ -100,6 +101,31 @@ def max_pool_with_indices(
 ) -> list[SSAValue]:
     x = b.working(self)
     return _largest_and_place(b, x, _strided_windows(b, x, kernel_size, stride, padding, dilation))
+
+
+@decomposes("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    b: Builder,
+    grad_output: SSAValue,
+    self: SSAValue,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: SSAValue,
+) -> SSAValue:
+    """Each element collects from the windows whose largest it is; `indices` count within a plane."""
+    shape, windows = shape_of(self.type), shape_of(grad_output.type)
+    lead = list(shape[:-2])
+    rank = len(lead)
+    space = [*lead, prod(shape[-2:]), prod(windows[-2:])]
+    flat = [*lead, space[-1]]
+    at = [*range(rank), rank + 1]
+    grad = b.place(reshape_to(b, b.working(grad_output), flat), at, space)
+    place = b.place(reshape_to(b, indices, flat), at, space)
+    found = b.select(b.cmp("eq", place, b.iota(rank, space)), grad, b.like(grad, 0))
+    return reshape_to(b, b.reduce("add", found, [rank + 1]), shape)
 
 
 @decomposes("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")

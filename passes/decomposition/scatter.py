@@ -152,7 +152,7 @@ def scatter_reduce(
     return _scatter(b, self, dim, index, src, reduce, include_self)
 
 
-def _rows(
+def slices_written(
     b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue | Number, mode: str | None, include: bool
 ) -> SSAValue:
     """Writes of whole slices: `index` has one place along `dim` for every slice of `source`."""
@@ -160,7 +160,7 @@ def _rows(
     if not shape:
         x = reshape_to(b, self, [1])
         source = reshape_to(b, source, [1]) if isinstance(source, SSAValue) else source
-        return reshape_to(b, _rows(b, x, 0, index, source, mode, include), [])
+        return reshape_to(b, slices_written(b, x, 0, index, source, mode, include), [])
     dim = normal_dim(dim, len(shape))
     count = prod(shape_of(index.type))
     index = reshape_to(b, index, [count])
@@ -186,24 +186,24 @@ def _rows(
 @decomposes("index_add")
 def index_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue, alpha: Number) -> SSAValue:
     scaled = b.scaled(b.working(source), alpha)
-    return _rows(b, self, dim, index, scaled, "sum", True)
+    return slices_written(b, self, dim, index, scaled, "sum", True)
 
 
 @decomposes("index_copy")
 def index_copy(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue) -> SSAValue:
-    return _rows(b, self, dim, index, source, None, True)
+    return slices_written(b, self, dim, index, source, None, True)
 
 
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
-    return _rows(b, self, dim, index, value, None, True)
+    return slices_written(b, self, dim, index, value, None, True)
 
 
 @decomposes("index_reduce")
 def index_reduce(
     b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue, reduce: str, include_self: bool
 ) -> SSAValue:
-    return _rows(b, self, dim, index, source, reduce, include_self)
+    return slices_written(b, self, dim, index, source, reduce, include_self)
 
 
 @decomposes("index_put", "_unsafe_index_put")
@@ -237,12 +237,25 @@ def index_put(
 def _masked_put(
     b: Builder, x: SSAValue, indices: Sequence[SSAValue | None], values: SSAValue, accumulate: bool
 ) -> SSAValue:
-    """A mask over leading dimensions and one value."""
-    if len(indices) != 1 or indices[0] is None or prod(shape_of(values.type)) != 1:
+    """A mask over leading dimensions, and one value for all that it selects, or one for each of them in order.
+
+    That there are as many values as the mask selects, which PyTorch checks, is left to the caller.
+    """
+    if len(indices) != 1 or indices[0] is None or element_type(indices[0].type) != i1:
         raise UnsupportedError("how many elements a mask selects depends on data", argument="indices")
-    shape = shape_of(x.type)
-    mask = b.place(indices[0], range(len(shape_of(indices[0].type))), shape)
-    value = b.map(values, [AffineExpr.constant(0)] * len(shape_of(values.type)), shape)
+    shape, masked = shape_of(x.type), list(shape_of(indices[0].type))
+    rank, count = len(masked), prod(shape_of(indices[0].type))
+    rest, given = list(shape[rank:]), list(shape_of(values.type))
+    mask = b.place(indices[0], range(rank), shape)
+    if len(given) <= len(rest) or given[-1 - len(rest)] == 1:
+        slices = given[-len(rest) :] if rest else []
+        value = b.broadcast(reshape_to(b, values, slices), shape)
+    else:
+        number = b.plus(scan(b, b.cast(reshape_to(b, indices[0], [count]), i64), 0, Kind.ADD), -1)
+        own = b.broadcast(values, [given[-1 - len(rest)], *rest])
+        place = b.place(reshape_to(b, number, masked), range(rank), shape)
+        exprs = [AffineExpr.symbol(0), *(AffineExpr.dimension(rank + d) for d in range(len(rest)))]
+        value = b.insert(GatherOp(own, AffineMap(len(shape), 1, tuple(exprs)), [place]))
     return b.select(mask, b.add(x, value) if accumulate else value, x)
 
 
@@ -251,7 +264,7 @@ def put(b: Builder, self: SSAValue, index: SSAValue, source: SSAValue, accumulat
     shape, count = shape_of(self.type), prod(shape_of(index.type))
     flat = reshape_to(b, self, [prod(shape)])
     places, values = reshape_to(b, index, [count]), reshape_to(b, source, [count])
-    return reshape_to(b, _rows(b, flat, 0, places, values, "sum" if accumulate else None, True), shape)
+    return reshape_to(b, slices_written(b, flat, 0, places, values, "sum" if accumulate else None, True), shape)
 
 
 @decomposes("masked_scatter")

@@ -47,6 +47,20 @@ def searchsorted(
     return _position(b, sorted_sequence, self, right or side == "right")
 
 
+@decomposes("searchsorted.Scalar")
+def searchsorted_scalar(
+    b: Builder,
+    sorted_sequence: SSAValue,
+    self: Number,
+    out_int32: bool,
+    right: bool,
+    side: str | None,
+    sorter: SSAValue | None,
+) -> SSAValue:
+    value = b.constant(self, [], element_type(sorted_sequence.type))
+    return searchsorted(b, sorted_sequence, value, out_int32, right, side, sorter)
+
+
 def _position(b: Builder, ordered: SSAValue, values: SSAValue, right: bool) -> SSAValue:
     """How many elements of the last dimension of `ordered` come before each value, or are equal to it if `right`."""
     common = promote(element_type(ordered.type), element_type(values.type))

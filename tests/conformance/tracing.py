@@ -63,6 +63,8 @@ class Tracer:
         except Exception as error:  # whatever PyTorch raises
             raise CaptureError(capturing._reason(error)) from error
         graph.graph.eliminate_dead_code()
+        if any(_is_mutable(node) or node.target in _STATEFUL for node in graph.graph.nodes):
+            return Exporter().trace(function, tensors)  # which knows how to do without
         return _import(graph)
 
 
@@ -97,6 +99,10 @@ def tracer() -> Iterator[Tracer]:
     composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(table)
     with export_internals._override_composite_implicit_decomp(composite):
         yield Tracer(python_table)
+
+
+_STATEFUL = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.batch_norm.default)
+"""Operators that change their arguments without their schema saying so."""
 
 
 def _is_mutable(node: Node) -> bool:
