@@ -99,18 +99,25 @@ def _cell(found: summary.Summary | None) -> str:
     return f"{found.right} of {found.right + found.refused}: {found.reason}" if found.right else found.reason
 
 
-def page(results: dict[str, dict[str, summary.Summary]]) -> str:
+COLUMNS = (*DTYPES, "float32 cuda")
+"""The runs on the page."""
+
+
+def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) -> str:
     """The coverage page."""
     lines = [
         "# Coverage of PyTorch's operators",
         "",
         f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database with their samples: "
         "captured, lowered to the tensor level, executed by the reference interpreter and compared with eager PyTorch. "
-        "`samples` counts those that were run (`--samples` takes fewer than there are). Written by "
-        "`python benchmarks/coverage.py --update`.",
+        "The last column is the same down to CUDA text, run on the CPU, where values of more than 65536 elements are "
+        "left out. Written by `python benchmarks/coverage.py --update`, and with `--dtypes float32 --samples 2 --level "
+        "cuda` and `--dtypes errors`.",
         "",
-        "| | " + " | ".join(results) + " |",
+        *_errors(results.get("errors", {})),
+        "| | " + " | ".join(results := {c: results[c] for c in COLUMNS if c in results}) + " |",
         "|---|" + "---|" * len(results),
+        "| samples of each operator | " + " | ".join(taken.get(c, "all") for c in results) + " |",
     ]
     rows: dict[str, list[int]] = {
         "samples": [],
@@ -139,6 +146,14 @@ def page(results: dict[str, dict[str, summary.Summary]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _errors(found: dict[str, summary.Summary]) -> list[str]:
+    refused, captured = sum(s.refused for s in found.values()), sum(s.right for s in found.values())
+    if not found:
+        return []
+    text = f"Of {refused + captured} calls that PyTorch refuses, {refused} are refused with a diagnostic at capture; "
+    return [text + f"{captured} PyTorch itself captures, and refuses only when they run.", ""]
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
@@ -156,7 +171,6 @@ def main() -> int:
     """Run, print what is wrong and a summary."""
     options = _arguments()
     names = [op.formatted_name for op in opdb.operators(options.operators)]
-    results: dict[str, dict[str, summary.Summary]] = {}
     failed = 0
     for dtype in options.dtypes:
         started = time.monotonic()
@@ -168,16 +182,15 @@ def main() -> int:
         failed += sum(v.kind in ("wrong", "crash") for v in verdicts)
         counts = Counter(v.kind for v in verdicts)
         print(f"{dtype}: {dict(sorted(counts.items()))} in {time.monotonic() - started:.0f} s", flush=True)
-        if dtype != "errors":
-            results[dtype] = summary.summarize(verdicts)
-            full = sum(bool(s.right) and not s.refused and not s.failed for s in results[dtype].values())
-            print(f"{dtype}: {full} of {len(results[dtype])} operators fully right", flush=True)
-            if options.update:
-                summary.record({dtype: results[dtype]})
+        found = summary.summarize(verdicts)
+        full = sum(bool(s.right) and not s.refused and not s.failed for s in found.values())
+        print(f"{dtype}: {full} of {len(found)} operators fully right", flush=True)
+        if options.update:
+            run = dtype if options.level == "tensor" else f"{dtype} {options.level}"
+            summary.record({run: found}, "all" if options.samples is None else str(options.samples))
     if options.update:
-        recorded = summary.recorded()
-        ordered = {dtype: recorded[dtype] for dtype in DTYPES if dtype in recorded}
-        (ROOT / "docs" / "coverage.md").write_text(page(ordered), encoding="utf-8")
+        text = page(summary.recorded(), summary.samples_taken())
+        (ROOT / "docs" / "coverage.md").write_text(text, encoding="utf-8")
     return 1 if failed else 0
 
 

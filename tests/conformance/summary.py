@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .opdb import Verdict, named_reason
 
 RESULTS = Path(__file__).with_name("results.json")
-"""Data type -> operator -> [right, refused, wrong, reason], of the last full run."""
+"""Run -> operator -> [right, refused, wrong, reason], of the last full runs; and under `RUNS` how many samples of each
+operator a run took ("all" or a number). A run is a data type, for other levels than the tensor level with the level's
+name (`float32 cuda`), or `errors`: the calls that PyTorch refuses."""
+
+RUNS = "runs"
 
 
 @dataclass(frozen=True)
@@ -49,19 +54,33 @@ def summarize(verdicts: Iterable[Verdict]) -> dict[str, Summary]:
 
 
 def recorded() -> dict[str, dict[str, Summary]]:
-    """The results of the last full run, by data type and operator."""
-    if not RESULTS.exists():
-        return {}
-    data = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return {t: {name: Summary(name, *row) for name, row in rows.items()} for t, rows in data.items()}
+    """The results of the last full runs, by run and operator."""
+    return {t: {name: Summary(name, *row) for name, row in rows.items()} for t, rows in _data().items() if t != RUNS}
 
 
-def record(results: Mapping[str, Mapping[str, Summary]]) -> None:
-    """Replace the recorded results of the operators in `results`, and only of them."""
+def samples_taken() -> dict[str, str]:
+    """How many samples of each operator each run took."""
+    return _data().get(RUNS, {})
+
+
+def _data() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+
+
+def record(results: Mapping[str, Mapping[str, Summary]], taken: str) -> None:
+    """Replace the recorded results of the operators in `results`, and only of them; `taken` samples of each were run.
+
+    Raises ValueError for a part of a run that took others.
+    """
     merged: dict[str, dict[str, Summary]] = recorded()
-    for dtype, by_operator in results.items():
-        merged.setdefault(dtype, {}).update(by_operator)
-    lines = [
+    runs = samples_taken()
+    for run, by_operator in results.items():
+        if runs.get(run, taken) != taken and set(merged[run]) - set(by_operator):
+            raise ValueError(f"{run}: the other operators were run on {runs[run]} samples, not {taken}")
+        merged.setdefault(run, {}).update(by_operator)
+        runs[run] = taken
+    lines = [f' "{RUNS}": {json.dumps(runs)}']
+    lines += [
         f' "{t}": {{\n'
         + ",\n".join(f"  {json.dumps(n)}: {json.dumps(_row(s))}" for n, s in sorted(rows.items()))
         + "\n }"

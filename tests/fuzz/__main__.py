@@ -1,6 +1,7 @@
 """`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level.
 
 `python -m fuzz --schedules --count 1000`: the kernels of a corpus under random schedules, in the simulator.
+`--expressions` are random index expressions, simplified and evaluated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from conformance.levels import LEVELS, down_to
 from conformance.opdb import judge_call
 from conformance.tracing import tracer
 
-from . import schedules
+from . import expressions, schedules
 from .graphs import Generator
 from .views import draw
 
@@ -31,7 +32,13 @@ def main() -> int:
     parser.add_argument("--simple", action="store_true", help="f32 only")
     parser.add_argument("--views", action="store_true", help="chains of views of whole numbers")
     parser.add_argument("--schedules", action="store_true", help="kernels under random schedules")
+    parser.add_argument("--expressions", action="store_true", help="index expressions, simplified")
     options = parser.parse_args()
+    if options.expressions:
+        seeds = range(options.first, options.first + options.count)
+        problems = [f"seed {seed}: {problem}" for seed in seeds if (problem := expressions.judge(seed))]
+        print("\n".join([*problems, f"{len(seeds)} expressions, {len(problems)} wrong"]))
+        return int(bool(problems))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if options.schedules:
