@@ -19,6 +19,8 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import (
     AnyFloat,
     BoolAttr,
+    Float8E4M3FNType,
+    Float8E5M2Type,
     FloatAttr,
     IndexType,
     IntegerAttr,
@@ -103,6 +105,11 @@ def is_vector(t: Attribute) -> bool:
 def is_float(t: Attribute) -> bool:
     """Whether the scalar inside `t` is a float of any width."""
     return isinstance(element_type(t), AnyFloat)
+
+
+def is_float8(t: Attribute) -> bool:
+    """Whether the scalar inside `t` is a float of eight bits, which below the torch level is stored as a byte."""
+    return isinstance(element_type(t), Float8E4M3FNType | Float8E5M2Type)
 
 
 def is_low_precision(t: Attribute) -> bool:

@@ -24,6 +24,8 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     BFloat16Type,
     BoolAttr,
+    Float8E4M3FNType,
+    Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -78,7 +80,7 @@ class NoneAttr(ParametrizedAttribute):
 
 _OPERAND = OperandAttr()
 _NONE = NoneAttr()
-_DTYPES = (Float16Type, BFloat16Type, Float32Type, Float64Type, IntegerType)
+_DTYPES = (Float8E4M3FNType, Float8E5M2Type, Float16Type, BFloat16Type, Float32Type, Float64Type, IntegerType)
 
 
 def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute:

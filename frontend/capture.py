@@ -23,14 +23,17 @@ from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute
 
 from ..backend.interpreter.running import main_function
+from ..dialects.payload import element_type, is_float8
 from ..dialects.sizes import bind_sizes, symbols_of
 from ..dialects.torch import SCHEMAS
 from ..dialects.updates import UPDATES, set_pairs
 from ..errors import CaptureError, CompileError, ExecutionError, ShapeError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .at_one import check_at_one
+from .dtypes import dtype_of
 from .fallback import EagerCall, Fallback, warn
 from .importing import GraphImporter, is_dense, overload_name
 from .places import innermost_of_error, users_frames_in_stack_traces
@@ -63,9 +66,10 @@ class CapturedProgram:
 
     `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
     computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
-    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `dense` says
-    that an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result,
-    message) of truth values that the program asserts.
+    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `float8` has
+    the arguments and the results of `@main` that are eight-bit floats, which executors know as bytes. `dense` says that
+    an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
+    of truth values that the program asserts.
     """
 
     module: ModuleOp
@@ -76,6 +80,7 @@ class CapturedProgram:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
+    float8: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
 
@@ -97,6 +102,7 @@ class CapturedProgram:
             torch.tensor([key, b.leaf]) if b.kind == "generator" else leaves[b.leaf] if b.tensor is None else b.tensor
             for b in self.bindings
         ]
+        tensors = [t.view(torch.uint8) if i in self.float8[0] else t for i, t in enumerate(tensors)]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         if self.dense:
@@ -174,7 +180,8 @@ class CapturedProgram:
             if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
                 with torch.no_grad():
                     target.copy_(results[result])
-        sources = {"result": results, "argument": arguments or []}
+        typed = [_viewed(v, d) for v, d in zip((arguments or [], results), self.float8, strict=True)]
+        sources = {"argument": typed[0], "result": typed[1]}
         leaves = [o.value if o.kind == "constant" else sources[o.kind][o.index] for o in self.outputs]
         return pytree.tree_unflatten(leaves, self.out_spec)
 
@@ -184,7 +191,7 @@ class CapturedProgram:
         found: dict[int, torch.Tensor] = {}
         for leaf, output in zip(leaves, self.outputs, strict=True):
             if output.kind == "result":
-                found.setdefault(output.index, leaf)
+                found.setdefault(output.index, leaf.view(torch.uint8) if output.index in self.float8[1] else leaf)
         return [found[i] for i in sorted(found)]
 
 
@@ -192,6 +199,15 @@ def _new_key() -> int:
     """The key of one call's random numbers, from PyTorch's default generator: `torch.manual_seed` fixes it, and every
     call has another."""
     return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64))
+
+
+def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> list[torch.Tensor]:
+    return [t.view(dtypes[i]) if i in dtypes else t for i, t in enumerate(tensors)]
+
+
+def _float8(types: Sequence[Attribute]) -> dict[int, torch.dtype]:
+    """Which of `types` are tensors of eight-bit floats, and of which."""
+    return {i: dtype_of(element_type(t)) for i, t in enumerate(types) if is_float8(t)}
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
@@ -258,8 +274,10 @@ def capture(
     checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
     module, examples = importer.finish(), tuple(leaves)
     _announce(module, outputs, updates)
+    signature = main_function(module).function_type
+    float8 = _float8(signature.inputs.data), _float8(signature.outputs.data)
     return CapturedProgram(
-        module, tuple(bindings), outputs, updates, examples, in_spec, out_spec, eager, importer.dense, checks
+        module, tuple(bindings), outputs, updates, examples, in_spec, out_spec, eager, float8, importer.dense, checks
     )
 
 

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import torch
-from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, bf16, f16, f32, f64, i1, i8, i16, i32, i64
+from xdsl.dialects.builtin import (
+    Float8E4M3FNType,
+    Float8E5M2Type,
+    IntegerType,
+    Signedness,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
 from xdsl.ir import Attribute
 
 from ..dialects.extents import tensor_of
@@ -21,12 +36,14 @@ _ELEMENTS: dict[torch.dtype, Attribute] = {
     torch.int8: i8,
     torch.uint8: IntegerType(8, Signedness.UNSIGNED),
     torch.bool: i1,
+    torch.float8_e4m3fn: Float8E4M3FNType(),
+    torch.float8_e5m2: Float8E5M2Type(),
 }
 _DTYPES = {element: dtype for dtype, element in _ELEMENTS.items()}
 
 
 def element_of(dtype: torch.dtype) -> Attribute:
-    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, float8, ...)."""
+    """The element type for `dtype`; raises UnsupportedError for one that has none (complex, uint16, ...)."""
     if dtype not in _ELEMENTS:
         raise UnsupportedError(f"the data type {str(dtype).removeprefix('torch.')} is not supported")
     return _ELEMENTS[dtype]

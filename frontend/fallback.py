@@ -30,6 +30,9 @@ COMPLEX: dict[torch.dtype, Attribute] = {torch.complex64: ComplexType(f32), torc
 """Data types that nothing of ours computes on, but that PyTorch may pass on to itself."""
 
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 class FallbackWarning(UserWarning):
     """Some operators of a program are left to PyTorch."""
 
@@ -119,6 +122,8 @@ def eager_call(node: Node, reason: str, location: str | None) -> tuple[EagerCall
         types += [type_of(v) for v in values]
     except CompileError as error:
         raise UnsupportedError(f"{reason}; it cannot be left to PyTorch: {error.reason}") from None
+    if any(t.dtype in FLOAT8 for t in (*(n.meta["val"] for n in operands), *values)):
+        raise UnsupportedError(f"{reason}; PyTorch would get bytes for floats of eight bits")
     return EagerCall(target, tuple(leaves), spec, reason, location), operands, types
 
 

@@ -138,6 +138,7 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
         "bindings": bindings,
         "outputs": [[o.kind, o.index, encode(o.value)] for o in captured.outputs],
         "updates": [list(u) for u in captured.updates],
+        "float8": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.float8],
         "dense": captured.dense,
         "checks": [list(c) for c in captured.checks],
         "examples": [_example(e) for e in captured.examples],
@@ -244,6 +245,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             tuple(_read_example(e) for e in entry["examples"]),
             in_spec,
             pytree.tree_flatten(decode(entry["result"]))[1],
+            float8=_float8(entry["float8"]),
             dense=bool(entry["dense"]),
             checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
         )
@@ -268,6 +270,11 @@ def _binding(
     if bound is None:
         raise folder.error(f"was saved without the weights; a checkpoint with {names[0]!r} is needed")
     return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, dtype_named(entry["dtype"])))
+
+
+def _float8(entry: list[list[list[Any]]]) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
+    arguments, results = ({int(i): dtype_named(name) for i, name in found} for found in entry)
+    return arguments, results
 
 
 def _read_example(entry: dict[str, Any]) -> object:

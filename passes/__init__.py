@@ -23,6 +23,7 @@ OWN_PASSES = {
     "allocate-shared": ".allocate_shared:AllocateSharedPass",
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
+    "float8-as-bits": ".float8_as_bits:Float8AsBitsPass",
     "fold-index-arithmetic": ".fold_index_arithmetic:FoldIndexArithmeticPass",
     "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",
     "inline-calls": ".inline_calls:InlineCallsPass",

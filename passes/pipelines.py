@@ -21,7 +21,8 @@ from . import get_all_passes
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
-    "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,cse,dce,check-border{level=tensor}",
+    "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,float8-as-bits,cse,dce,"
+    "check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,tile-order-blocks,"

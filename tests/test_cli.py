@@ -59,7 +59,7 @@ def test_a_wrong_result_fails(capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_verbose_shows_kernels_and_diffs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "compile", "-c", RMSNORM, "--ir", "tile", "-vv")
     assert code == 0
-    assert "decompose-torch,cse,dce" in err
+    assert "decompose-torch,float8-as-bits,cse,dce" in err
     assert "kernel k0: " in err
     opened = [line for line in out.splitlines() if line.startswith(">>> t:")]
     closed = [line for line in out.splitlines() if line.startswith("<<< t:")]

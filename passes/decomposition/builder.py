@@ -17,7 +17,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import payload, tensor
 from ...dialects.domain import DomainAttr
 from ...dialects.extents import Extent, SymbolAttr, extents_of, tensor_of
-from ...dialects.payload import element_type, is_float, is_low_precision
+from ...dialects.payload import element_type, is_float, is_float8, is_low_precision
 from ...errors import ShapeError, UnsupportedError
 from .algebra import Algebra, Polynomial, shown
 
@@ -30,7 +30,7 @@ UINT8 = IntegerType(8, Signedness.UNSIGNED)
 
 def work_type(element: Attribute) -> Attribute:
     """The type in which values stored as `element` are computed on: f32 for f16 and bf16, i32 for u8."""
-    if is_low_precision(element):
+    if is_low_precision(element) or is_float8(element):
         return f32
     return i32 if element == UINT8 else element
 
@@ -79,6 +79,8 @@ class Builder:
         """`value` everywhere in a tensor of `shape`."""
         if isinstance(value, SymbolAttr):
             return self.cast(self.insert(payload.ExtentOp(value, tensor_of(i64, shape))), element)
+        if is_float8(element):
+            return self.cast(self.constant(value, shape, f32), element)
         return self.insert(payload.ConstantOp(wrapped_number(value, element), tensor_of(element, shape)))
 
     def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
@@ -101,6 +103,8 @@ class Builder:
         """`value` as a scalar, for the fill of an index map."""
         if isinstance(value, SymbolAttr):
             return self.cast(self.insert(payload.ExtentOp(value, i64)), element)
+        if is_float8(element):
+            return self.insert(payload.CastOp(self.scalar(value, f32), element))
         return self.insert(payload.ConstantOp(wrapped_number(value, element), element))
 
     def like(self, x: SSAValue, value: Number) -> SSAValue:
@@ -109,7 +113,11 @@ class Builder:
 
     def cast(self, x: SSAValue, element: Attribute) -> SSAValue:
         """`x` converted as PyTorch's `to(dtype)` does; `x` itself if it has that element type."""
-        return x if element_type(x.type) == element else self.insert(payload.CastOp(x, element))
+        own = element_type(x.type)
+        if is_float8(own) != is_float8(element) and f32 not in (own, element) or is_float8(own) and own != element:
+            x = self.insert(payload.CastOp(x, f32)) if own != f32 else x  # the one type eight bits convert to and from
+            own = f32
+        return x if own == element else self.insert(payload.CastOp(x, element))
 
     def working(self, x: SSAValue) -> SSAValue:
         """`x` in the type in which it is computed on."""
@@ -138,6 +146,8 @@ class Builder:
         self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None
     ) -> Callable[..., Operation]:
         element = element_type(x.type)
+        if is_float8(element):
+            raise UnsupportedError(f"no such operation on {element}")
         chosen = float_op if is_float(element) else bool_op if element == i1 else int_op
         if chosen is None:
             raise UnsupportedError(f"no such operation on {element}")
