@@ -138,11 +138,11 @@ def test_an_argument_that_is_not_supported_is_a_reason() -> None:
 
 def test_random_numbers_follow_pytorchs_seed() -> None:
     x = torch.rand(8)
-    compiled = left(lambda x: torch.bernoulli(x) + torch.poisson(x), x)
+    compiled = left(lambda x: torch.poisson(x) + x, x)
     torch.manual_seed(5)
     found = compiled(x)
     torch.manual_seed(5)
-    assert torch.equal(found, torch.bernoulli(x) + torch.poisson(x))
+    assert torch.equal(found, torch.poisson(x) + x)
 
 
 @pytest.mark.parametrize(
