@@ -252,9 +252,22 @@ class GroupBarrierOp(IRDLOperation):
             raise VerifyException(f"a group has 1 to 32 warps, not {self.warps.data}")
         if (found := role_of(self)) is None:
             return
-        around = found[0].role_warps[found[1]]
+        roles, mine = found
+        around = roles.role_warps[mine]
         if around % self.warps.data or self.first.data + around // self.warps.data > MOST_NAMED:
             raise VerifyException(f"groups of {self.warps.data} warps in a role of {around}, from {self.first.data} on")
+        for role, program in enumerate(roles.programs):
+            for op in program.walk() if role != mine else ():
+                if isinstance(op, GroupBarrierOp) and (both := self.numbers & op.numbers):
+                    names = [roles.role_names[r] for r in sorted((mine, role))]
+                    raise VerifyException(f"roles {names} both wait at hardware barrier {min(both)}")
+
+    @property
+    def numbers(self) -> set[int]:
+        """The hardware barriers that groups of the role use."""
+        found = role_of(self)
+        around = self.warps.data if found is None else found[0].role_warps[found[1]]
+        return set(range(self.first.data, self.first.data + around // max(1, self.warps.data)))
 
     @classmethod
     def parse(cls, parser: Parser) -> GroupBarrierOp:

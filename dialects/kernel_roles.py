@@ -27,7 +27,7 @@ class RolesOp(IRDLOperation):
     within the block. Roles agree on nothing but what mbarriers order. With `registers` each of a role's threads gives
     registers up or takes them, to have that many; all roles say so or none, and each is made of whole warpgroups.
     Roles stand at the top of a kernel, once, behind everything but constants, ids and index arithmetic; there is
-    no `kernel.barrier` inside.
+    no `kernel.barrier` inside, and no two roles have a `kernel.group_barrier` with one number.
 
     ```
     kernel.roles {

@@ -479,3 +479,17 @@ kernel.func @k() grid 1 warps 40 {
     }
   }
 }
+
+// -----
+
+// CHECK: error: kernel.group_barrier: roles ['a', 'b'] both wait at hardware barrier 2
+kernel.func @k() grid 1 warps 12 {
+  kernel.roles {
+    role "a"(%w) warps 4 {
+      kernel.group_barrier 2 warps 4
+    }
+    role "b"(%v) warps 8 {
+      kernel.group_barrier 1 warps 4
+    }
+  }
+}
