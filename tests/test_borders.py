@@ -35,7 +35,8 @@ def test_every_op_of_a_level_belongs_to_it_alone(level: str) -> None:
             allowed = name in (level, "payload") and (
                 name == level or level != "torch" or op.name == "payload.constant"
             )
-            assert border.allows(op.name) == allowed, op.name
+            of_the_host = op.name == "tensor.fold" and level in ("loop", "tile")
+            assert border.allows(op.name) == (allowed or of_the_host), op.name
 
 
 @pytest.mark.parametrize("level", LEVELS)
