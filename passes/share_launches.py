@@ -184,14 +184,22 @@ class _Sharing:
 
 
 def _only_read(argument: SSAValue) -> bool:
-    return all(isinstance(use.operation, _READS) and use.operation.memory is argument for use in argument.uses)
+    """Whether a kernel does nothing else with its argument, itself or through tensor maps."""
+    return all(
+        isinstance(use.operation, _READS)
+        and use.operation.memory is argument
+        or isinstance(use.operation, kernel.TensorMapOp)
+        and all(isinstance(u.operation, kernel.TmaLoadOp) for u in use.operation.result.uses)
+        for use in argument.uses
+    )
 
 
 def _plain(function: kernel.FuncOp) -> bool:
     """Whether all warps of a kernel's blocks run one program, on buffers, that is no two kernels already, and
-    how many blocks there are is known."""
+    how many blocks there are is known. Groups of warps that multiply together have programs of their own."""
     return (
         function.roles is None
+        and not any(isinstance(op, kernel.TensorMapOp | kernel.WgmmaOp) for op in function.walk())
         and PARTS not in function.attributes
         and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
