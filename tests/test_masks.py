@@ -18,6 +18,7 @@ from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
+from deplodock.dialects.kernel import CopyAsyncOp
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.frontend.arrays import to_numpy
 from deplodock.frontend.capture import capture
@@ -225,3 +226,46 @@ def test_attention_reads_what_the_mask_lets_through(function: Callable[..., torc
     outputs, reports = EmulatedProgram(text, plan, compile_many([text])[0]).run(args)
     assert not reports, str(reports[0])
     np.testing.assert_allclose(outputs[0].astype(np.float64), want, atol=atol)
+
+
+TRIANGULAR = """
+func.func @main(%x: tensor<64x96xf32>, %w: tensor<96x20xf32>) -> tensor<64x20xf32> {
+  %y = loop.nest (%i, %j) in [64, 20] -> tensor<64x20xf32>
+      attributes {schedule = #tile.schedule<
+        block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, copy = cp_async, stages = STAGES>} {
+    %zero = payload.constant 0.0 : f32
+    %n = payload.cast %i : index -> i64
+    %far = payload.constant 20 : i64
+    %last = arith.subi %n, %far : i64
+    %s = loop.reduce add (%k) in [96] -> f32 {
+      %m = payload.cast %k : index -> i64
+      %c = payload.cmp le %m, %last : i64
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<64x96xf32>
+      %b = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%k, %j) : tensor<96x20xf32>
+      %t = payload.select %c, %a, %zero : f32
+      %p = arith.mulf %t, %b : f32
+      loop.yield %p : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %y : tensor<64x20xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_blocks_of_which_all_is_masked(stages: int) -> None:
+    """The first rows see no columns at all: the loop does not run, and no copy was started for it."""
+    module = parse_module(make_context(), TRIANGULAR.replace("STAGES", str(stages)), "triangular.mlir")
+    args = make_inputs(list(main_function(module).function_type.inputs))
+    low = lowered(module, "loop-to-tile,tile-to-kernel")
+    assert sum(isinstance(op, CopyAsyncOp) for op in low.walk()) == stages
+    found = simulate(low, args, domain="exact")
+    assert not found.report.findings, str(found.report)
+    np.testing.assert_array_equal(found.outputs[0], run(module, args, "exact")[0])
+    counts = found.report.launches[0]
+    assert counts.loaded[1] <= (0 + 1 + 2 + 3) * 16 * 20 * 4  # blocks of rows from 0, 16, 32, 48 need so many chunks
+    text = print_cuda(low)
+    outputs, reports = EmulatedProgram(text, make_plan(low), compile_many([text])[0]).run(args)
+    assert not reports, str(reports[0])
+    np.testing.assert_allclose(outputs[0], np.tril(args[0], -20) @ args[1], rtol=1e-4, atol=1e-4)
