@@ -111,7 +111,7 @@ def draw(seed: int) -> Case:
 
 def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAttr:
     """A random schedule, often an illegal one."""
-    block = [rng.choice((1, 2, 4, 8, 16, 16, 32, 64)) for _ in nest.shape]
+    block = [rng.choice((1, 2, 4, 8, 16, 16, 32, 64, 64)) for _ in nest.shape]
     sizes = {arg: rng.choice((1, 2, 4, 8, 16, 16, 32)) for arg, _ in reduction_indices(nest)}
     for op in nest.walk():
         if isinstance(op, loop.StagedReduceOp):
@@ -122,16 +122,17 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
     parts = [1, 1]
     if not isinstance(reduction, str):
         parts += [p for p in (2, 3, 5, 7, 13, 41) if any(n and n % p == 0 for n in stages_of(reduction)[0].shape)]
-    copy = rng.choice(("plain", "cp_async"))
+    narrow = "," in name
+    copy = rng.choice(("plain", "cp_async", "tma") if narrow else ("plain", "cp_async"))
     return ScheduleAttr.get(
         block,
         [sizes[arg] for arg, _ in reduction_indices(nest)],
         serial=[i for i in range(len(block)) if rng.random() < 0.2],
         thread=rng.choice(((), (1, 1), (2, 2), (4, 2), (4, 4))),
         warps=rng.choice((1, 1, 2, 2, 4, 8)),
-        atom=rng.choice(("fma", "mma", "mma")) if "," in name else "fma",
+        atom=rng.choice(("fma", "mma", "wgmma")) if narrow else rng.choice(("fma", "fma", "mma")),
         copy=copy,
-        stages=rng.choice((1, 2, 3, 4)) if copy == "cp_async" else 1,
+        stages=1 if copy == "plain" else rng.choice((1, 2, 3, 4)),
         split_k=rng.choice(parts),
         narrow=rng.choice(("never", "operands", "parts")),
     )
