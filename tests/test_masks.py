@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.check_each import make_inputs
@@ -161,6 +162,14 @@ def test_exactly_the_chunks_that_count(name: str, visited: list[np.ndarray]) -> 
             assert (max(0, stop - start), start if last else 0) == (last - first, first if last else 0), (rows, chunk)
 
 
+def test_the_border_of_an_image_is_not_worth_it() -> None:
+    """Of the windows of a convolution only those of the first and the last row are cut off."""
+    images = torch.randn(1, 16, 40, 40), torch.randn(16, 16, 3, 3)
+    module = Compilation(capture(lambda x, w: F.conv2d(x, w, padding=1), images).module).at("tile")
+    assert any(isinstance(op, scf.ForOp) for op in module.walk())
+    assert not any(isinstance(op, arith.MinSIOp | arith.MaxSIOp) for op in module.walk())
+
+
 @pytest.mark.parametrize(("kind", "saves"), [("max", False), ("mul", False), ("add", True)])
 def test_zero_is_not_the_identity_of_everything(kind: str, saves: bool, visited: list[np.ndarray]) -> None:
     """A window that makes terms zero lets chunks be left out of a sum, not of a maximum or of a product."""
@@ -221,7 +230,7 @@ def test_attention_reads_what_the_mask_lets_through(function: Callable[..., torc
         found.outputs[0].astype(np.float64), want, atol=2e-2 if dtype == torch.bfloat16 else 2e-6
     )
     read, everything = (sum(r.report.launches[-1].loaded.values()) for r in (found, all_of_it))
-    assert read < (0.65 if function is causal else 0.5) * everything
+    assert read < (0.7 if function is causal else 0.5) * everything
     text, plan = print_cuda(module), make_plan(module)
     outputs, reports = EmulatedProgram(text, plan, compile_many([text])[0]).run(args)
     assert not reports, str(reports[0])

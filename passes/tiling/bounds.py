@@ -23,6 +23,11 @@ Bounds: TypeAlias = tuple[SSAValue, SSAValue]
 """The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
 
 
+WORTHWHILE = 16
+"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
+be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
+
+
 class ChunkBounds:
     """Emits the bounds of the loops over chunks of one nest's reductions."""
 
@@ -81,7 +86,7 @@ class ChunkBounds:
         self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
     ) -> SSAValue | None:
         """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
-        excludes no chunk."""
+        excludes no chunk, or hardly any."""
         e, step = self.emitter, abs(coefficient) * chunk
         if coefficient < 0:
             expr = highest // step + 1
@@ -89,7 +94,12 @@ class ChunkBounds:
             expr = ((highest + coefficient * (chunk - 1)) // step) * -1
         (expr,) = at.map((expr,)).results
         lo, hi = at.range_of(expr)
-        if (coefficient < 0 and lo >= most_tiles(count)) or (coefficient > 0 and hi <= 0):
+        most_chunks = most_tiles(count)
+        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
+            return None
+        samples = at.samples(expr)
+        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
+        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
             return None
         access, _, symbols = at.used(at.map((expr,)), None)
         value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
