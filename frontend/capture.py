@@ -259,7 +259,7 @@ def capture(
     UnsupportedError for what is outside of the torch dialect.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
-    module = function if isinstance(function, torch.nn.Module) else _Function(function)
+    module = callable_module(function)
     exported, sizes = _export_for_all(module, args, kwargs, dynamic_shapes)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
@@ -287,6 +287,11 @@ def _announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tup
     returned = {o.index for o in outputs if o.kind == "result"}
     only = {result: argument for result, argument in reversed(updates) if result not in returned}
     set_pairs(main_function(module), UPDATES, sorted(only.items()))
+
+
+def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
+    """A module, or a function as one. Raises CaptureError for what is neither."""
+    return function if isinstance(function, torch.nn.Module) else _Function(function)
 
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)

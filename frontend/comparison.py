@@ -19,7 +19,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ..dialects import tensor as tensor_dialect
 from ..dialects.calls import without_calls
-from ..dialects.payload import CastOp, element_type, shape_of
+from ..dialects.payload import CastOp, element_type
+from ..dialects.sizes import Sizes
 
 _HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
@@ -27,8 +28,9 @@ _HEADROOM = 8.0
 _ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
 
 
-def tolerances(module: ModuleOp) -> list[float]:
-    """The relative tolerance of every result of `@main`, from the module at the tensor level; 0 for integers.
+def tolerances(module: ModuleOp, sizes: Sizes | None = None) -> list[float]:
+    """The relative tolerance of every result of `@main`, from the module at the tensor level, where symbols have
+    the values `sizes`; 0 for integers.
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
     its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.
@@ -37,11 +39,11 @@ def tolerances(module: ModuleOp) -> list[float]:
     functions = {op.sym_name.data: op for op in flat.ops if isinstance(op, FuncOp)}
     end = functions["main"].body.block.last_op
     assert end is not None
-    errors = _errors(functions["main"], functions)
+    errors = _errors(functions["main"], functions, sizes or Sizes())
     return [_HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
 
 
-def _errors(function: FuncOp, functions: Mapping[str, FuncOp]) -> list[float]:
+def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes) -> list[float]:
     """The relative error of every result of `function`, whose arguments have none."""
     errors: dict[SSAValue, float] = {}
     for op in function.body.block.ops:
@@ -49,9 +51,9 @@ def _errors(function: FuncOp, functions: Mapping[str, FuncOp]) -> list[float]:
             return [errors.get(v, 0.0) for v in op.operands]
         worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
         if isinstance(op, tensor_dialect.FoldOp):
-            own = [math.sqrt(op.steps) * e for e in _errors(functions[op.step.string_value()], functions)]
+            own = [math.sqrt(op.steps) * e for e in _errors(functions[op.step.string_value()], functions, sizes)]
         else:
-            own = [_own_error(op, r) for r in op.results]
+            own = [_own_error(op, r, sizes) for r in op.results]
         errors.update({r: worst + e for r, e in zip(op.results, own, strict=True)})
     return []
 
@@ -60,11 +62,11 @@ def _is_float(value: SSAValue) -> bool:
     return isinstance(element_type(value.type), AnyFloat)
 
 
-def _own_error(op: Operation, result: SSAValue) -> float:
+def _own_error(op: Operation, result: SSAValue, sizes: Sizes) -> float:
     """The relative error that one operation adds."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
     if isinstance(op, tensor_dialect.ReduceOp):
-        terms = math.prod(n for i, n in enumerate(shape_of(op.source.type)) if i in op.dims.get_values())
+        terms = math.prod(n for i, n in enumerate(sizes.shape(op.source.type)) if i in op.dims.get_values())
         return roundoff * math.sqrt(max(terms, 1))
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0

@@ -160,3 +160,29 @@ def test_doctor_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert found["xdsl"] == "0.74.0"
     assert {"GPU", "NVRTC", "CuPy", "C++ compiler"} <= set(found)
+
+
+VARYING = "nn.Linear(8, 4)(torch.randn(3, 8))"
+
+
+def test_sizes_that_vary(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(capsys, "compile", "-c", VARYING, "--dynamic", "input:0=batch:1:1000", "--ir", "tensor")
+    assert code == 0
+    assert "#batch = #payload.symbol<batch[1:1001]>" in text
+    code, out, _ = run(capsys, "run", "-c", VARYING, "--dynamic", "input:-2=batch", "--executor", "emulator", "--json")
+    assert code == 0
+    assert json.loads(out)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("input=batch", "is not INPUT:DIMENSION=SIZE"),
+        ("other:0=batch", "there is no input 'other'; there are input"),
+        ("input:0=batch:5:3", "batch lies in no range: 5 to 3"),
+    ],
+)
+def test_sizes_that_are_none(capsys: pytest.CaptureFixture[str], option: str, message: str) -> None:
+    code, _, err = run(capsys, "compile", "-c", VARYING, "--dynamic", option)
+    assert code == 1
+    assert message in err

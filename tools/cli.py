@@ -33,6 +33,9 @@ def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
         click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
+        click.option(
+            "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
+        ),
         click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
         click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -63,6 +66,7 @@ def compile(
     code: str | None,
     target: str,
     fallback: Fallback,
+    dynamic: tuple[str, ...],
     seed: int,
     verbose: int,
     as_json: bool,
@@ -83,6 +87,8 @@ def compile(
     """
     if fallback and (model_commands.is_model(file) or model_commands.is_artefact(file)):
         raise click.UsageError("--fallback is for a program, not for a MODEL or an ARTEFACT")
+    if dynamic and (model_commands.is_model(file) or model_commands.is_artefact(file)):
+        raise click.UsageError("--dynamic is for a program, not for a MODEL or an ARTEFACT")
     if model_commands.is_model(file):
         return model_commands.compile_model(
             str(file),
@@ -96,7 +102,7 @@ def compile(
         )
     from . import reports
 
-    program = reports.load(file, code, target, seed, fallback, diffs_to=sys.stdout if verbose > 1 else None)
+    program = reports.load(file, code, target, seed, fallback, sys.stdout if verbose > 1 else None, dynamic)
     _tell_what_is_left(program.captured)
     if print_pipeline:
         text = program.compilation.pipeline(ir) + "\n"
@@ -123,6 +129,7 @@ def run(
     code: str | None,
     target: str,
     fallback: Fallback,
+    dynamic: tuple[str, ...],
     seed: int,
     verbose: int,
     as_json: bool,
@@ -137,13 +144,15 @@ def run(
     """
     if fallback and model_commands.is_artefact(file):
         raise click.UsageError("--fallback is for a program, not for an ARTEFACT")
+    if dynamic and model_commands.is_artefact(file):
+        raise click.UsageError("--dynamic is for a program, not for an ARTEFACT")
     if model_commands.is_artefact(file):
         return model_commands.run_artefact(
             str(file), weights=weights, executor=executor, seed=seed, target=None, as_json=as_json
         )
     from . import reports
 
-    program = reports.load(file, code, target, seed, fallback, diffs_to=sys.stdout if verbose > 1 else None)
+    program = reports.load(file, code, target, seed, fallback, sys.stdout if verbose > 1 else None, dynamic)
     _tell_what_is_left(program.captured)
     outcome = reports.run(program, executor)
     if bench:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
+from ..backend.interpreter.running import main_function
 from ..dialects.loop import NestOp
+from ..dialects.sizes import bind_sizes
 from ..errors import CompileError, ExecutionError
 from ..frontend.capture import CapturedProgram, capture
 from ..frontend.comparison import Difference, compare, tolerances
 from ..frontend.compilation import Compilation
+from ..frontend.dynamic_option import read_dynamic
 from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
 from ..frontend.fallback import Fallback, FallbackWarning
@@ -43,10 +47,11 @@ def load(
     seed: int,
     fallback: Fallback = None,
     diffs_to: TextIO | None = None,
+    dynamic: Sequence[str] = (),
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
-    `diffs_to` gets every pass that changes the IR.
+    `diffs_to` gets every pass that changes the IR; `dynamic` says which sizes vary (`frontend/dynamic_option.py`).
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -55,7 +60,13 @@ def load(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         captured = capture(
-            program.function, program.args, program.kwargs, names=program.names, place=program.place, fallback=fallback
+            program.function,
+            program.args,
+            program.kwargs,
+            names=program.names,
+            place=program.place,
+            fallback=fallback,
+            dynamic_shapes=read_dynamic(dynamic, program),
         )
     observers = [] if diffs_to is None else [_Diffs(diffs_to)]
     return Loaded(program, captured, Compilation(captured.module, target, observers, eager=captured.eager))
@@ -204,7 +215,7 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     else:
         with torch.no_grad():
             expected = loaded.captured.flatten(loaded.program.function(*loaded.program.args, **loaded.program.kwargs))
-    allowed = tolerances(compilation.at("tensor"))
+    allowed = _tolerances(compilation, arguments)
     differences = compare([actual[i] for i in shown], expected, [allowed[i] for i in shown])
     return {
         "executor": chosen.name,
@@ -224,7 +235,7 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
     arguments = captured.bind(args, kwargs)
     actual = program.executor.run(arguments)
     expected = make_executor("reference", compilation).run(arguments)
-    differences = compare(actual, expected, tolerances(compilation.at("tensor")))
+    differences = compare(actual, expected, _tolerances(compilation, arguments))
     return {
         "executor": program.executor.name,
         "why": program.executor.why,
@@ -232,6 +243,12 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
         "results": [_result(d) for d in differences],
         "ok": all(d.ok for d in differences),
     }
+
+
+def _tolerances(compilation: Compilation, arguments: Sequence[torch.Tensor]) -> list[float]:
+    """How far the results for these arguments may be off."""
+    module = compilation.at("tensor")
+    return tolerances(module, bind_sizes(main_function(module), [t.shape for t in arguments]))
 
 
 def _random(example: torch.Tensor) -> torch.Tensor:
