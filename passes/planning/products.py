@@ -35,6 +35,9 @@ SHAPES = (
 DEPTHS = (32, 16)
 """Chunks of the summed index."""
 
+KEYS = 32
+"""The chunk of an index that a product inside another reduction gives and the next one sums over."""
+
 WIDEST_HEAD = 256
 """The longest index of a nested product that is kept whole."""
 
@@ -165,7 +168,7 @@ def chunk_products(facts: Facts, sizes: Sizes, products: list[Product], depth: i
     for p in products:
         for index in (p.row, p.column):
             if index not in sizes.decided and index not in facts.free:
-                _set_group(facts, sizes, index, 32 if warps <= 4 else 64)
+                _set_group(facts, sizes, index, KEYS)
     for p in products:
         longest = _longest(facts, p.reduction.indices)
         for index in p.reduction.indices:

@@ -18,7 +18,7 @@ from .tiles import Tiles
 FUSED, NESTED = 40, 60
 """Registers more where other reductions are computed beside a product, and where one product is a factor of another."""
 
-ROWS, SUMS, ATOMS = 30, 38, 46
+ROWS, SUMS, ATOMS = 30, 38, 52
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
 

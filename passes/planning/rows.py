@@ -31,7 +31,7 @@ TILES = (1024, 512, 256)
 SHORT = 256
 """A reduction of so few elements costs next to nothing."""
 
-FEW = 32
+OWN = 32
 """A thread can keep so many elements of four columns, and then no threads have to combine theirs."""
 
 WIDTHS = (256, 64, 32, 16, 8)
@@ -167,7 +167,7 @@ def _plan_columns(facts: Facts, target: Target, column: SSAValue) -> ScheduleAtt
     if not whole:
         sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     sizes.chunk_reductions(4096)
-    if max(_product(facts, r.indices) for r in facts.reductions) <= FEW:
+    if max(_product(facts, r.indices) for r in facts.reductions) <= OWN:
         return sizes.schedule(sizes.elements(facts.free) // (32 * 4))  # every thread has all of its columns
     return sizes.schedule(max(4, sizes.elements(facts.free) // (32 * PER_THREAD)))
 
