@@ -251,7 +251,7 @@ def test_strided_inputs() -> None:
 
 
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-    ("dropout", (X, 0.5, True), {}, r"aten\.dropout: train: random"),
+    ("dropout", (X, 0.5, True), {}, r"aten\.dropout: generator: draws"),
     ("isclose", (ints(), ints()), {}, r"aten\.isclose: rtol"),
 ]
 
