@@ -99,6 +99,14 @@ def _cell(found: summary.Summary | None) -> str:
     return f"{found.right} of {found.right + found.refused}: {found.reason}" if found.right else found.reason
 
 
+RANDOM_PROGRAMS = (
+    "Random programs, by `python -m fuzz` (with `tests` on the path), last run: 5000 graphs at the tensor level (seeds "
+    "from 10000), none wrong and none that crashed, 25 refused; 600 in the simulator (from 20000), of which two of "
+    "size zero crashed and are tests now; 1500 chains of views in the simulator (from 5000), none wrong; 20000 index "
+    "expressions (from 100000), none wrong."
+)
+"""What the fuzzers found; their runs are recorded by hand."""
+
 COLUMNS = (*DTYPES, "float32 cuda")
 """The runs on the page."""
 
@@ -139,6 +147,7 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
     reasons = Counter(s.reason for s in results[next(iter(results))].values() if s.refused)
     lines += ["", f"Reasons of refusal ({next(iter(results))}): "]
     lines[-1] += ", ".join(f"{name} {count}" for name, count in reasons.most_common()) + "."
+    lines += ["", RANDOM_PROGRAMS]
     lines += ["", "| operator | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
     names = sorted({name for by_operator in results.values() for name in by_operator})
     for name in names:

@@ -16,6 +16,7 @@ from fuzz.graphs import Generator
 from deplodock.passes.decomposition import get_decompositions
 
 FOUND = [(200, 12, "kernel"), (275, 12, "kernel"), (316, 8, "loop"), (1036, 10, "kernel")]
+FOUND += [(20389, 8, "kernel"), (20589, 8, "kernel")]
 """Programs that once were wrong or crashed: seed, how many operators it draws, and where."""
 
 

@@ -128,7 +128,7 @@ class Kernel:
         """How many blocks can work at once, each computing all that it needs."""
         extents = self.graph.extents
         if self.contractions:
-            blocks = prod(-(-extents[v] // self.blocks.get(v, extents[v])) for v in self.variables)
+            blocks = prod(-(-extents[v] // max(self.blocks.get(v, extents[v]), 1)) for v in self.variables)
             return blocks * max(1, min(self.target.sms // max(blocks, 1), self._pieces()))
         shared = self.free
         for node, opened in self.visited:
