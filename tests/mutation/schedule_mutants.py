@@ -104,7 +104,7 @@ SPLIT = [
         WEIGHTS,
     ),
     pipeline("the last part forgotten", split.combine_parts, "[split.parts]", "[split.parts - 1]", SUMS),
-    pipeline("the first part for all", split._load_part, "block.args[0]]", "indices[0]]", SUMS),
+    pipeline("the first part for all", split._load_part, "[block.args[0], *indices]", "[indices[0], *indices]", SUMS),
     pipeline("sums of parts as maxima", split.combine_parts, "stage.kind.data, [", '"max", [', SUMS),
     pipeline("a part that is one short", split.Split.length.fget, "// self.parts", "// self.parts - 1", SUMS),
 ]
