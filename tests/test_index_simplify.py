@@ -7,7 +7,21 @@ from fuzz import expressions
 from fuzz.expressions import judge
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from deplodock.passes.index_simplify import compose, is_linear, range_of, simplify_expr, simplify_map
+from deplodock.dialects.counts import count_of, fewest_tiles, most_tiles
+from deplodock.dialects.extents import Extent, SymbolAttr
+from deplodock.passes.index_simplify import (
+    Simplifier,
+    add,
+    compose,
+    constant,
+    dim,
+    is_linear,
+    is_within,
+    range_of,
+    scale,
+    simplify_expr,
+    simplify_map,
+)
 
 d0, d1, d2, d3 = (AffineExpr.dimension(i) for i in range(4))
 
@@ -70,3 +84,44 @@ def test_is_linear() -> None:
 def test_only_positive_divisors(divisor: int) -> None:
     with pytest.raises(ValueError, match="divides by"):
         simplify_expr(d0 % AffineExpr.constant(divisor), (4,))
+
+
+def test_what_a_symbol_bounds() -> None:
+    """An index below a symbol is below it whatever its value; nothing else about the symbol but its range is known."""
+    n, other = SymbolAttr.get("n", 4, 100), SymbolAttr.get("m", 4, 100)
+    simplifier = Simplifier([n, 4])
+    d, e = dim(0), dim(1)
+    assert simplifier.interval(d) == (0, 99)
+    assert simplifier.within(d, 0, n)
+    assert simplifier.within(add(d, constant(-3)), -3, n)
+    assert simplifier.within(add(d, e, -1), -3, n)
+    assert simplifier.within(e, 0, n)  # there are at least four
+    assert not simplifier.within(d, 0, other)
+    assert not simplifier.within(add(d, constant(1)), 0, n)
+    assert not simplifier.within(add(d, e), 0, n)
+    assert not simplifier.within(scale(d, 2), 0, n)
+    assert not simplifier.within(d, 1, n)
+    assert simplifier.outside(add(d, constant(100)), 0, n)
+    assert not simplifier.outside(add(d, constant(99)), 0, n)
+    assert simplifier.outside(add(d, constant(-100)), 0, n)
+    assert is_within(AffineExpr.dimension(0), 0, n, [n])
+    assert not is_within(AffineExpr.dimension(0) + 1, 0, n, [n])
+    assert simplify_expr(AffineExpr.dimension(0) // 4, [n]) == AffineExpr.dimension(0) // 4
+    assert simplify_expr(AffineExpr.dimension(0) // 100, [n]) == AffineExpr.constant(0)
+
+
+@pytest.mark.parametrize(
+    ("extent", "tile", "count", "values"),
+    [
+        (7, 4, 2, (2, 2)),
+        (SymbolAttr.get("n", 0, 100), 8, "ceil(n / 8)", (0, 13)),
+        (SymbolAttr.get("n", 1, 8), 8, 1, (1, 1)),
+        (SymbolAttr.get("n", 0, 8), 8, "ceil(n / 8)", (0, 1)),
+        (SymbolAttr.get("n", 9, 16), 8, 2, (2, 2)),
+        (SymbolAttr.get("n", 3, 5), 1, "n", (3, 5)),
+    ],
+)
+def test_how_many_tiles_cover_an_extent(extent: Extent, tile: int, count: object, values: tuple[int, int]) -> None:
+    found = count_of(extent, tile)
+    assert (found if isinstance(found, int) else str(found)) == count
+    assert (fewest_tiles(found), most_tiles(found)) == values
