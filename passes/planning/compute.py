@@ -77,7 +77,8 @@ class Arithmetic:
             flops = 2.0 * tiles.span(self.steps[p])
             atom = atoms[p]
             if atom == "wgmma":
-                compute += self._wgmma(p, tiles, schedule) / rates.clock
+                parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
+                compute += parts * self._wgmma(p, tiles, schedule) / rates.clock
                 shared += self._filled(p, tiles, atom) / SHARED_WIDTH / rates.clock
             elif atom == "mma":
                 flops *= PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1

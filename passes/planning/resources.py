@@ -22,8 +22,8 @@ ROWS, SUMS, ATOMS = 30, 38, 52
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
 
-BARRIERS = 256
-"""Bytes of the mbarriers of rings, with what alignment leaves free."""
+BARRIERS = 4096
+"""Bytes of the mbarriers of rings, of what warps exchange, and what alignment leaves free."""
 
 
 @dataclass(frozen=True)
