@@ -15,6 +15,10 @@ from .facts import Facts
 from .model import Model, Prediction
 
 
+WORTH_DIVIDING = 1.5
+"""So many times faster a reduction must be in parts."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A schedule with its prediction, or with why it is refused."""
@@ -48,10 +52,17 @@ class Candidate:
 
 def rank(facts: Facts, target: Target, narrow: str = "never") -> list[Candidate]:
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
-    enumerated first comes first."""
+    enumerated first comes first. A divided reduction counts as `WORTH_DIVIDING` times slower: it takes a second kernel
+    and memory for its parts."""
     model = Model(facts, target)
     found = [judge(model, s) for s in candidates(facts, target, model.found, narrow)]
-    return sorted(found, key=lambda c: c.prediction.seconds if c.prediction is not None else float("inf"))
+    return sorted(found, key=_rank)
+
+
+def _rank(candidate: Candidate) -> float:
+    if candidate.prediction is None:
+        return float("inf")
+    return candidate.prediction.seconds * (WORTH_DIVIDING if candidate.schedule.split_k.data > 1 else 1.0)
 
 
 def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
