@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,7 +13,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import kernel, payload
-from ..dialects.locations import location_of
+from ..dialects.locations import copy_location, location_of
 
 PARTS = "parts"
 """The attribute of a kernel that names the kernels it stands for, in the order of their blocks."""
@@ -28,6 +29,7 @@ def parts_of(function: kernel.FuncOp) -> tuple[str, ...]:
 
 
 _READS = (kernel.LoadOp, kernel.CopyAsyncOp)
+_EFFECTS = (kernel.LoadOp, kernel.StoreOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, scf.ForOp)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ShareLaunchesPass(ModulePass):
     of a kernel with the blocks of both, of which the first so many do what the first kernel does and the others what
     the second does. Kernels differ in what their blocks need; one that multiplies on tensor cores is not put together
     with one that does not, nor one with more than twice the other's shared memory, because the blocks of the
-    lighter one would be held back.
+    lighter one would be held back. Kernels with equal roles get one set of roles, each doing the one or the other.
     Why: a launch less, and the multiprocessors that the last blocks of the first kernel leave idle are used at once:
     the projections to queries and to keys and values have different extents, so they cannot be one nest.
     Why here: after barriers and shared memory were placed in each kernel by itself; nothing but the number of the
@@ -112,7 +114,13 @@ class _Sharing:
     def _fit(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> bool:
         """Whether the two read the same, and their blocks need about the same."""
         a, b = self._kernel(first), self._kernel(second)
-        if not _plain(a) or not _plain(b) or a.warps != b.warps or set(first.buffers).isdisjoint(second.buffers):
+        if (
+            not _plain(a)
+            or not _plain(b)
+            or a.warps != b.warps
+            or not _same_roles(a, b)
+            or set(first.buffers).isdisjoint(second.buffers)
+        ):
             return False
         less, more = sorted(k.shared.data if k.shared is not None else 0 for k in (a, b))
         return more <= 2 * less and _multiplies(a) == _multiplies(b)
@@ -146,24 +154,20 @@ class _Sharing:
             argument.name_hint = arguments[i].name_hint
         number, count = kernel.IdOp("block"), arith.ConstantOp.from_int_and_width(a.blocks, IndexType())
         first = payload.CmpOp("lt", number.result, count.result)
-        bodies: list[Region] = []
-        for function, own in zip((a, b), places, strict=True):
-            inner = Block()
-            own_number = _rest(inner, number.result, count.result) if bodies else number.result
-            values: dict[SSAValue, SSAValue] = {
-                old: block.args[i] for old, i in zip(function.body.block.args, own, strict=True)
-            }
-            for op in function.body.block.ops:
-                if isinstance(op, kernel.IdOp) and op.kind.data == kernel.Id.BLOCK:
-                    values[op.result] = own_number
-                else:
-                    inner.add_op(op.clone(values))
-            inner.add_op(scf.YieldOp())
-            bodies.append(Region(inner))
-        parts: tuple[Operation, ...] = (number, count, first, scf.IfOp(first.result, [], bodies[0], bodies[1]))
-        for op in parts:
-            op.location = location_of(a)
-            block.add_op(op)
+        block.add_ops([number, count, first])
+        sides = [
+            _Side(f, {old: block.args[i] for old, i in zip(f.body.block.args, own, strict=True)})
+            for f, own in zip((a, b), places, strict=True)
+        ]
+        if a.roles is None:
+            bodies = [Block(), Block()]
+            for side, inner in zip(sides, bodies, strict=True):
+                side.number(inner, number.result, count.result if side is sides[1] else None)
+                side.copy(function_ops(side.function), inner)
+            block.add_op(_either(first.result, bodies))
+        else:
+            _share_roles(sides, block, number.result, count.result, first.result)
+        copy_location(a, block.ops)
         return self._insert(a, b, block)
 
     def _insert(self, a: kernel.FuncOp, b: kernel.FuncOp, block: Block) -> kernel.FuncOp:
@@ -183,31 +187,102 @@ class _Sharing:
         return made
 
 
+@dataclass
+class _Side:
+    """One of two kernels on its way into one: what its values are there."""
+
+    function: kernel.FuncOp
+    values: dict[SSAValue, SSAValue]
+
+    def number(self, block: Block, number: SSAValue, behind: SSAValue | None) -> None:
+        """The number of a block of this kernel: `number`, or where it is the second one, that behind so many."""
+        own = number if behind is None else _rest(block, number, behind)
+        for op in self.function.body.block.ops:
+            if isinstance(op, kernel.IdOp) and op.kind.data == kernel.Id.BLOCK:
+                self.values[op.result] = own
+
+    def copy(self, ops: Iterable[Operation], block: Block) -> None:
+        """Append copies of `ops` to `block`."""
+        for op in ops:
+            if op.results and op.results[0] in self.values:
+                continue
+            block.add_op(op.clone(self.values))
+
+
+def function_ops(function: kernel.FuncOp) -> Iterable[Operation]:
+    """The operations of a kernel's program."""
+    return function.body.block.ops
+
+
+def _either(condition: SSAValue, sides: Sequence[Block]) -> scf.IfOp:
+    for side in sides:
+        side.add_op(scf.YieldOp())
+    return scf.IfOp(condition, [], Region(sides[0]), Region(sides[1]))
+
+
+def _share_roles(sides: Sequence[_Side], block: Block, number: SSAValue, count: SSAValue, first: SSAValue) -> None:
+    """Two kernels of equal roles: each role does what it does in the one or in the other. In front of the roles, what
+    only computes is done for both, and barriers are set up for the one that is meant; then all threads meet."""
+    ahead, programs = (Block(), Block()), [(Block(), Block()) for _ in _roles(sides[0].function).programs]
+    for i, side in enumerate(sides):
+        side.number(block, number, count if i else None)
+        before = [op for op in function_ops(side.function) if not isinstance(op, kernel.RolesOp | kernel.BarrierOp)]
+        side.copy((op for op in before if not op.regions), block)
+        side.copy((op for op in before if op.regions), ahead[i])
+    roles = _roles(sides[0].function)
+    merged: list[Region] = []
+    for n, own in enumerate(programs):
+        body = Block(arg_types=[IndexType()])
+        for i, side in enumerate(sides):
+            program = _roles(side.function).programs[n].block
+            body.args[0].name_hint = program.args[0].name_hint
+            side.values[program.args[0]] = body.args[0]
+            side.copy(program.ops, own[i])
+        body.add_op(_either(first, own))
+        merged.append(Region(body))
+    parts = kernel.RolesOp(roles.role_names, roles.role_warps, merged, roles.role_registers)
+    block.add_ops([_either(first, ahead), kernel.BarrierOp(), parts])
+
+
+def _roles(function: kernel.FuncOp) -> kernel.RolesOp:
+    roles = function.roles
+    assert roles is not None
+    return roles
+
+
+def _same_roles(a: kernel.FuncOp, b: kernel.FuncOp) -> bool:
+    """Whether the warps of two kernels part in the same way, or not at all; and with roles, whether all that happens
+    in front of them is that barriers are set up."""
+    if a.roles is None or b.roles is None:
+        return a.roles is b.roles
+    for function in (a, b):
+        *before, last = function_ops(function)
+        if not isinstance(last, kernel.RolesOp) or any(isinstance(o, _EFFECTS) for o in before):
+            return False
+    return (a.roles.names, a.roles.warps, a.roles.registers) == (b.roles.names, b.roles.warps, b.roles.registers)
+
+
 def _only_read(argument: SSAValue) -> bool:
-    """Whether a kernel does nothing else with its argument, itself or through tensor maps."""
-    return all(
-        isinstance(use.operation, _READS)
-        and use.operation.memory is argument
-        or isinstance(use.operation, kernel.TensorMapOp)
-        and all(isinstance(u.operation, kernel.TmaLoadOp) for u in use.operation.result.uses)
-        for use in argument.uses
-    )
+    return all(_reads(use.operation, argument) for use in argument.uses)
+
+
+def _reads(op: Operation, memory: SSAValue) -> bool:
+    if isinstance(op, kernel.TensorMapOp):
+        return all(isinstance(use.operation, kernel.TmaLoadOp) for use in op.result.uses)
+    return isinstance(op, _READS) and op.memory is memory
 
 
 def _plain(function: kernel.FuncOp) -> bool:
-    """Whether all warps of a kernel's blocks run one program, on buffers, that is no two kernels already, and
-    how many blocks there are is known. Groups of warps that multiply together have programs of their own."""
+    """Whether a kernel works on buffers, is no two kernels already, and how many blocks it has is known."""
     return (
-        function.roles is None
-        and not any(isinstance(op, kernel.TensorMapOp | kernel.WgmmaOp) for op in function.walk())
-        and PARTS not in function.attributes
+        PARTS not in function.attributes
         and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
     )
 
 
 def _multiplies(function: kernel.FuncOp) -> bool:
-    return any(isinstance(op, kernel.MmaOp) for op in function.walk())
+    return any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in function.walk())
 
 
 def _rest(block: Block, number: SSAValue, count: SSAValue) -> SSAValue:

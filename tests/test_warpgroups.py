@@ -284,3 +284,47 @@ def test_boxes(swizzle: int, fast: int) -> None:
             piece = along % row // 8 ^ (start // 128) % (swizzle // 16)
             coordinate = (along, slow) if fast == 0 else (slow, along)
             assert shared.place(coordinate) == start // 2 + piece * 8 + along % 8
+
+
+NEST = """
+  %{name} = loop.nest (%i, %j) in [72, {n}] -> tensor<72x{n}xbf16>
+      attributes {{schedule = #tile.schedule<block = [64, 64], chunk = [64], atom = wgmma, copy = tma, stages = 2>}} {{
+    %s = loop.reduce add (%k) in [136] -> f32 {{
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<72x136xbf16>
+      %1 = payload.cast %0 : bf16 -> f32
+      %2 = loop.load %w_{name}[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<{n}x136xbf16>
+      %3 = payload.cast %2 : bf16 -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }}
+    %5 = payload.cast %s : f32 -> bf16
+    loop.yield %5 : bf16
+  }}
+"""
+
+
+def test_products_with_roles_share_a_launch() -> None:
+    """Each role does its part of the one product or of the other, by the number of the block."""
+    nests = NEST.format(name="y", n=72) + NEST.format(name="z", n=136)
+    text = (
+        "func.func @main(%x: tensor<72x136xbf16>, %w_y: tensor<72x136xbf16>, %w_z: tensor<136x136xbf16>)"
+        f" -> (tensor<72x72xbf16>, tensor<72x136xbf16>) {{{nests}"
+        "  func.return %y, %z : tensor<72x72xbf16>, tensor<72x136xbf16>\n}"
+    )
+    rng = np.random.default_rng(0)
+    shapes = ((72, 136), (72, 136), (136, 136))
+    args = [rng.integers(-3, 4, s).astype(ml_dtypes.bfloat16) for s in shapes]
+    wanted = run(parse_module(make_context(), text, "two.mlir"), args, "typed")
+    module = parse_module(make_context(), text, "two.mlir")
+    run_passes(make_context(), module, parse_passes(f"{TO_TILE},{TO_KERNEL},share-launches,dce"))
+    (function,) = (o for o in module.ops if isinstance(o, kernel.FuncOp))
+    assert function.roles is not None
+    source = print_cuda(module)
+    found, reports = EmulatedProgram(source, make_plan(module)).run(args, (0, 1, 7))
+    assert [str(r) for r in reports] == []
+    simulated = simulate(module, args)
+    assert not simulated.report.findings
+    for outputs in (found, simulated.outputs):
+        for a, b in zip(outputs, wanted, strict=True):
+            np.testing.assert_array_equal(a.astype(np.float32), b.astype(np.float32))
+    assert not compile_cubin(source, "sm_90a").warnings

@@ -158,7 +158,8 @@ def products(module: ModuleOp) -> int:
         elif isinstance(op, DotOp):
             total = prod(shape_of(op.lhs.type)) * shape_of(op.result.type)[-1]
         if isinstance(op, ForOp):
-            low, high, step = (int(v.owner.value.value.data) for v in (op.lb, op.ub, op.step))
+            high, step = (int(v.owner.value.value.data) for v in (op.ub, op.step))
+            low = int(op.lb.owner.value.value.data) if isinstance(op.lb.owner, Operation) else 0  # a block's number
             steps = -(-(high - low) // step)
         return total + steps * sum(inside(o) for region in op.regions for block in region.blocks for o in block.ops)
 

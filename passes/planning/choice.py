@@ -14,7 +14,6 @@ from .candidates import candidates
 from .facts import Facts
 from .model import Model, Prediction
 
-
 WORTH_DIVIDING = 1.5
 """So many times faster a reduction must be in parts."""
 

@@ -75,7 +75,7 @@ def _fit(a: Candidate, b: Candidate) -> bool:
     s, t = a.schedule, b.schedule
     assert a.prediction is not None
     assert b.prediction is not None
-    if s.warps != t.warps or s.atom != t.atom or s.atom.data == "wgmma" or s.copy.data == "tma":
+    if s.warps != t.warps or s.atom != t.atom or (s.copy.data == "tma") != (t.copy.data == "tma"):
         return False
     less, more = sorted((a.prediction.shared, b.prediction.shared))
     return more <= 2 * less and s.split_k.data == t.split_k.data == 1
