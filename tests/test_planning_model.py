@@ -98,6 +98,16 @@ def test_the_tile_that_was_published_as_best_is_predicted_to_be() -> None:
         assert min(times, key=lambda tile: times[tile]) == (128, 256)
 
 
+@pytest.mark.parametrize("side", BF16)
+def test_the_planner_takes_that_tile(side: int) -> None:
+    best = rank(Facts(product(side, side, side, "bf16")), H200)[0]
+    assert [b.data for b in best.schedule.block] == [128, 256]
+    assert (best.schedule.atom.data, best.schedule.copy.data) == ("wgmma", "tma")
+    assert best.prediction is not None
+    for published in BF16[side]:
+        assert 2 * side**3 / best.prediction.seconds / 1e12 == pytest.approx(published, rel=0.1)
+
+
 def formula(m: int, n: int, k: int, rows: int, columns: int) -> float:
     """Seconds by the published form: 2.5 us, and a wave after the other its products and then its results."""
     waves = -(-(m // rows) * (n // columns) // 132)
