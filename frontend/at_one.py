@@ -110,6 +110,15 @@ def _wrong_values(
         yield shown, {symbols[0]: values} if values else {}
 
 
+def _live(program: ExportedProgram) -> set[str]:
+    """The names of the nodes on which a result depends; PyTorch removes the others at some times."""
+    found: set[str] = set()
+    for node in reversed(program.graph.nodes):
+        if node.op == "output" or node.name in found:
+            found |= {n.name for n in node.all_input_nodes}
+    return found
+
+
 def _varying(value: Any) -> list[torch.SymInt]:
     return [n for n in value.shape if isinstance(n, torch.SymInt)] if isinstance(value, torch.Tensor) else []
 
@@ -131,6 +140,7 @@ def _text(step: tuple[Any, ...]) -> str:
 def _normal(program: ExportedProgram, ones: Mapping[Any, int]) -> Iterator[tuple[Any, ...]]:
     """Every step of a program as (operator, arguments, shapes), with values numbered, and sizes `ones` put in."""
     numbers: dict[str, Any] = {}
+    live = _live(program)
     count = 0
 
     def value(v: Any) -> Any:
@@ -153,7 +163,7 @@ def _normal(program: ExportedProgram, ones: Mapping[Any, int]) -> Iterator[tuple
             return
         name = str(node.target).removeprefix("aten.")
         found = node.meta.get("val")
-        if name in _CHECKS or isinstance(found, torch.SymInt | torch.SymBool):
+        if name in _CHECKS or isinstance(found, torch.SymInt | torch.SymBool) or node.name not in live:
             continue
         if name in _SAME:
             numbers[node.name] = numbers[node.args[0].name]

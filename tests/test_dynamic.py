@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+import deplodock
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.printing import print_module
 from deplodock.errors import CaptureError, CompileError, ShapeError, UnsupportedError
@@ -166,3 +168,23 @@ def test_a_size_as_an_argument_is_refused():
 def test_what_cannot_be_done_names_operator_and_size():
     with pytest.raises(CompileError, match=r"aten\.sort.*: the size batch is known only at run time"):
         compiled(lambda x: x.sort(0)[0], (rows(5, 8),), ({0: BATCH},)).compilation.at("tensor")
+
+
+def test_one_cuda_text_and_its_artefact(tmp_path: Path):
+    """Compiled once, saved, read back: every size runs the same text, and is checked as before."""
+    shapes = ({0: BATCH}, {0: Dim("more", min=1, max=1000)})
+    program = deplodock.compile(derived, (rows(5, 8), rows(3, 8)), executor="emulator", dynamic_shapes=shapes)
+    program.save(tmp_path / "derived")
+    loaded = deplodock.load(tmp_path / "derived", executor="emulator")
+    for n, m in ((1, 1), (7, 2), (130, 1)):
+        assert_right_at(program, derived, (rows(n, 8), rows(m, 8)))
+        torch.testing.assert_close(loaded(rows(n, 8), rows(m, 8)), program(rows(n, 8), rows(m, 8)), rtol=0, atol=0)
+    with pytest.raises(ShapeError, match="the size more is 0, outside of 1 to 1000"):
+        loaded(rows(5, 8), rows(0, 8))
+
+
+@pytest.mark.parametrize("function", [Mlp(), reductions], ids=["mlp", "reductions"])
+def test_as_printed_cuda(function: Callable[..., Any]):
+    program = CompiledFunction(capture(function, (rows(5, 8),), dynamic_shapes=({0: BATCH},)), "sm_90a", "emulator")
+    for n in SIZES:
+        assert_right_at(program, function, (rows(n, 8),))
