@@ -64,9 +64,9 @@ func.func @cat(%x: tensor<3xf32>, %y: tensor<2xf32>) -> tensor<5xf32> {
 
 // -----
 
-// CHECK: aten.scaled_dot_product_attention: dropout_p: random numbers are not supported
-func.func @refused(%q: tensor<1x2x3x4xf32>) -> tensor<1x2x3x4xf32> {
-  %0 = torch.scaled_dot_product_attention(query = %q, key = %q, value = %q, dropout_p = 0.5) : (tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>) -> tensor<1x2x3x4xf32>
+// CHECK: aten.scaled_dot_product_attention: is_causal: a mask and is_causal together
+func.func @refused(%q: tensor<1x2x3x4xf32>, %m: tensor<3x3xf32>) -> tensor<1x2x3x4xf32> {
+  %0 = torch.scaled_dot_product_attention(query = %q, key = %q, value = %q, attn_mask = %m, is_causal = true) : (tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<3x3xf32>) -> tensor<1x2x3x4xf32>
   func.return %0 : tensor<1x2x3x4xf32>
 }
 
