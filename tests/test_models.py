@@ -51,7 +51,7 @@ def test_full_size_layer_compiles(model: str, dtype: str) -> None:
     cuda = compiled.ir("cuda")
     kernels = cuda.count("__global__")
     if model == "tinyllama":
-        assert compiled.ir("loop").count("loop.nest") <= 8  # sums that blocks share need another kernel each
+        assert kernels <= 8
         assert _nests_with_an_exponential_between_contractions(compiled.ir("loop")) == 1
     result = compile_cubin(cuda, "sm_90a")
     assert len(result.kernels) == kernels
