@@ -46,7 +46,7 @@ def test_eight_bit_floats_convert_exactly(dtype: torch.dtype, executor: str) -> 
     assert same(deplodock.compile(lambda t: t.to(dtype), (x,), executor=executor)(x), x.to(dtype))
 
 
-@pytest.mark.parametrize("source", [torch.float64, torch.float16, torch.bfloat16, torch.int32, *FLOAT8])
+@pytest.mark.parametrize("source", [torch.float64, torch.int32, torch.float8_e5m2])
 def test_conversions_between_types(source: torch.dtype) -> None:
     x = hard(torch.float8_e5m2).to(source) if source.is_floating_point else torch.arange(-500, 500, dtype=source)
     for dtype in FLOAT8:
