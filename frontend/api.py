@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._guards import tracing
 
 from ..errors import CaptureError, CompileError
 from .capture import CapturedProgram, capture
 from .compilation import Compilation
+from .dynamo import TensorsOnly
 from .executors import Executor, make_executor
 from .fallback import EagerCall, Fallback
 
@@ -103,6 +105,12 @@ def torch_compile_backend(
     given = dict(options or {})
     for unknown in sorted(set(given) - {"target", "executor", "fallback"}):
         raise CompileError("no such option (options: target, executor, fallback)", argument=unknown)
+    if any(isinstance(i, torch.SymInt) for i in example_inputs):
+        program = TensorsOnly(graph)
+        examples = [_example(i) for i in program.chosen(example_inputs)]
+        with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's
+            varying = compile(program, examples, dynamic_shapes={"tensors": tuple(program.shapes)}, **given)
+        return lambda *args: _as_tuple(varying(*program.chosen(args)))
     compiled = compile(graph, [_example(i) for i in example_inputs], **given)
     return lambda *args: _as_tuple(compiled(*args))
 

@@ -151,3 +151,12 @@ def test_arguments_without_plain_memory() -> None:
     assert negative.is_neg()
     with pytest.raises(deplodock.CompileError, match="meta"):
         compiled(x.to("meta"))
+
+
+def test_torch_compile_of_sizes_that_vary() -> None:
+    torch._dynamo.reset()
+    weight = torch.randn(8, 4)
+    compiled = torch.compile(lambda x: torch.relu(x @ weight) * x.shape[0], backend="deplodock", dynamic=True)
+    for n in (5, 2, 70):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(compiled(x), torch.relu(x @ weight) * n)
