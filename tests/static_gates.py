@@ -139,9 +139,10 @@ def check(k: Kernel) -> Iterator[str]:
     """What is not as it should be."""
     if k.use.spills or k.use.stack or k.code.local_accesses:
         yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
-    for atom, opcode in (("mma", "HMMA"), ("wgmma", "HGMMA"), ("wgmma", "UTMALDG")):
-        if (k.atom == atom) != (k.code.count(opcode) > 0):
-            yield f"{k.code.count(opcode)} {opcode} with atom {k.atom}"
+    chosen = {k.atom, k.schedule.copy.data}
+    for choice, opcode in (("mma", "HMMA"), ("wgmma", "HGMMA"), ("tma", "UTMALDG")):
+        if (choice in chosen) != (k.code.count(opcode) > 0):
+            yield f"{k.code.count(opcode)} {opcode} with atom {k.atom} and copy {k.schedule.copy.data}"
     yield from _widths(k)
     yield from _occupancy(k)
     yield from _traffic(k)
