@@ -405,7 +405,7 @@ TO_TENSORS = [
         "not normalised",
         "softmax",
         normalization.softmax,
-        "b.div(e, b.keep(total, over, shape_of(x.type)))",
+        "b.div(e, b.keep(total, over, extents_of(x.type)))",
         "e",
         "torch",
     ),
