@@ -10,6 +10,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import tile
+from ..dialects.kernel_tma import SWIZZLES
 from ..dialects.layouts import SharedAttr
 from ..dialects.linear_layout import Linear, Shared
 from ..dialects.locations import copy_location, location_text
@@ -98,7 +99,9 @@ def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
             if i == 0 and held_fragments(op, acc, held) is not None:
                 continue
             writer = Reader(held, size)
-            fitting = [b for fast in (1 - i, i) if (b := boxes_along(shape, fast, size)) is not None]
+            panel = size * 2 * acc.registers if i == 1 else max(SWIZZLES)  # a warpgroup multiplies whole panels
+            widest = {1 - i: max(SWIZZLES), i: min(panel, max(SWIZZLES))}
+            fitting = [b for fast in (1 - i, i) if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
             found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
         if found is None:
             raise ScheduleError(

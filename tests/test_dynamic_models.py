@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import tiny_model
 from torch import nn
 from torch.export import Dim
 
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture import capture
-from tests.tiny_models import tiny_model
 
 BATCH, LENGTH = Dim("batch", min=1, max=1000), Dim("length", min=1, max=1000)
 PAIRS = [(1, 1), (1, 2), (2, 1), (7, 7), (1, 128), (128, 1), (7, 128), (1, 1000), (1000, 2)]

@@ -102,4 +102,4 @@ def test_only_with_permission() -> None:
     """The planner splits two factors in f32 only where it was allowed to."""
     for options, mma in (("", False), ("{narrow=parts}", True)):
         module = lowered(None, f"plan-schedules{options},loop-to-tile,tile-to-kernel")
-        assert any(isinstance(op, kernel.MmaOp) for op in module.walk()) == mma
+        assert any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in module.walk()) == mma

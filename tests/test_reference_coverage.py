@@ -8,12 +8,21 @@ from deplodock.backend.interpreter.loop import LoopFunctions
 from deplodock.backend.interpreter.payload import PayloadFunctions
 from deplodock.backend.interpreter.tensor import TensorFunctions
 from deplodock.backend.interpreter.tile import TileFunctions
+from deplodock.backend.simulator.hopper import HopperFunctions
 from deplodock.backend.simulator.launching import HostFunctions
 from deplodock.backend.simulator.threads import KernelFunctions
 from deplodock.dialects import get_all_dialects
 
-CLASSES = (PayloadFunctions, TensorFunctions, LoopFunctions, TileFunctions, KernelFunctions, HostFunctions)
-CONTAINERS = {"tile.kernel", "kernel.func"}
+CLASSES = (
+    PayloadFunctions,
+    TensorFunctions,
+    LoopFunctions,
+    TileFunctions,
+    KernelFunctions,
+    HopperFunctions,
+    HostFunctions,
+)
+CONTAINERS = {"tile.kernel", "kernel.func", "kernel.roles"}
 
 
 @pytest.mark.parametrize("dialect", ["payload", "tensor", "loop", "tile", "kernel"])

@@ -10,6 +10,7 @@ from deplodock.backend.interpreter import loop as loop_level
 from deplodock.backend.reference import run
 from deplodock.dialects.loop import NestOp
 from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.sizes import Sizes
 
 RNG = np.random.default_rng(5)
 
@@ -138,7 +139,7 @@ def test_a_large_nest_needs_no_large_arrays():
       func.return %r : tensor<64x512xf32>
     }"""
     nest = next(op for op in module(text).walk() if isinstance(op, NestOp))
-    assert list(loop_level.reduction_sizes(nest).values()) == [64 * 512 * 2048]
+    assert list(loop_level.reduction_sizes(nest, Sizes()).values()) == [64 * 512 * 2048]
     x, y = floats(64, 2048), floats(512, 2048)
     (got,) = run(module(text), [x, y])
     np.testing.assert_array_equal(got[5, :9], np.max(x[5] + y[:9], axis=1))

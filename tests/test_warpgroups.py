@@ -128,6 +128,7 @@ PRODUCTS = {
     "rows that are not aligned": Product(64, 64, 100, (64, 64), 32, 4, "tma", 2),
     "boxes, persistent": Product(256, 200, 136, (64, 64), 64, 4, "tma", 3, group=2, persistent=3),
     "persistent": Product(136, 200, 72, (64, 64), 64, 4, persistent=5),
+    "boxes, narrow panels": Product(72, 40, 136, (64, 32), 64, 8, "tma", 2, right="kn"),
     "boxes for mma": Product(72, 72, 136, (64, 64), 64, 4, "tma", 3, atom="mma"),
 }
 DECLINED = ("rows that are not aligned",)

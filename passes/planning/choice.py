@@ -15,7 +15,7 @@ from .facts import Facts
 from .model import Model, Prediction
 
 WORTH_DIVIDING = 1.5
-"""So many times faster a reduction must be in parts."""
+"""So many times faster a product must be in parts."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,18 @@ class Candidate:
 
 def rank(facts: Facts, target: Target, narrow: str = "never") -> list[Candidate]:
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
-    enumerated first comes first. A divided reduction counts as `WORTH_DIVIDING` times slower: it takes a second kernel
-    and memory for its parts."""
+    enumerated first comes first. A product with a divided sum counts as `WORTH_DIVIDING` times slower: it takes a
+    second kernel and memory for its parts."""
     model = Model(facts, target)
     found = [judge(model, s) for s in candidates(facts, target, model.found, narrow)]
-    return sorted(found, key=_rank)
+    worth = WORTH_DIVIDING if model.found else 1.0
 
+    def seconds(c: Candidate) -> float:
+        if c.prediction is None:
+            return float("inf")
+        return c.prediction.seconds * (worth if c.schedule.split_k.data > 1 else 1.0)
 
-def _rank(candidate: Candidate) -> float:
-    if candidate.prediction is None:
-        return float("inf")
-    return candidate.prediction.seconds * (WORTH_DIVIDING if candidate.schedule.split_k.data > 1 else 1.0)
+    return sorted(found, key=seconds)
 
 
 def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
