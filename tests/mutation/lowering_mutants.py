@@ -232,8 +232,8 @@ TO_THREADS = [
         "the first warp's part only",
         "column sums",
         shared._across_warps,
-        "shared, Linear(shape, parts + reg, lane, read)",
-        "shared, Linear(shape, tuple(along(0) for _ in parts) + reg, lane, read)",
+        "Linear(shape, parts + reg, lane",
+        "Linear(shape, tuple((0,) * len(shape) for _ in parts) + reg, lane",
     ),
     in_pass(
         "swizzled places as sums",

@@ -281,7 +281,7 @@ PRINTED_TEXT = [
     in_text("a constant's exponent", "layer_norm", r"1e-05f", "1e-04f"),
     in_text("another register of a product", "relu matmul", r"acc\[i \* 2 \+ j\] = fmaf", "acc[i * 2 + i] = fmaf"),
     in_text("a short shuffle", "layer_norm", r"m <= 16", "m <= 8"),
-    in_text("an unsigned index", "gather and pad", r"const int at3", "const unsigned char at3"),
+    in_text("a view that starts a column late", "gather and pad", r"at1 - 1", "at1 - 2"),
     in_text("a smaller shared buffer", "rms_norm", r"&tile_shared\[0\]", "&tile_shared[4]"),
     in_text("fewer threads", "rms_norm", r"threadIdx\.x / 32", "threadIdx.x / 64"),
     in_text("an array that is one short", "transpose", r"float x_in\[4\];", "float x_in[3];"),
