@@ -176,29 +176,11 @@ def _reversed(b: Builder, x: SSAValue) -> SSAValue:
     return sliced(b, x, 0, steps - 1, steps, -1) if steps > 1 else x
 
 
-@decomposes("lstm.input")
-def lstm(
-    b: Builder,
-    input: SSAValue,
-    hx: Sequence[SSAValue],
-    params: Sequence[SSAValue],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    generator: SSAValue | None,
-) -> list[SSAValue]:
-    layout = Layout(num_layers, 2 if bidirectional else 1, batch_first, dropout if train else 0, generator)
-    return _run(b, input, hx, params, has_biases, layout, lstm_cell)
-
-
-def _one_state(cell: Cell) -> Callable[..., list[SSAValue]]:
+def _layers(cell: Cell) -> Callable[..., list[SSAValue]]:
     def decomposition(
         b: Builder,
         input: SSAValue,
-        hx: SSAValue,
+        hx: SSAValue | Sequence[SSAValue],
         params: Sequence[SSAValue],
         has_biases: bool,
         num_layers: int,
@@ -209,11 +191,13 @@ def _one_state(cell: Cell) -> Callable[..., list[SSAValue]]:
         generator: SSAValue | None,
     ) -> list[SSAValue]:
         layout = Layout(num_layers, 2 if bidirectional else 1, batch_first, dropout if train else 0, generator)
-        return _run(b, input, [hx], params, has_biases, layout, cell)
+        states = [hx] if isinstance(hx, SSAValue) else hx
+        return _run(b, input, states, params, has_biases, layout, cell)
 
     return decomposition
 
 
-decomposes("gru.input")(_one_state(gru_cell))
-decomposes("rnn_tanh.input")(_one_state(_plain_cell(lambda b, x: b.math(math.TanhOp, x))))
-decomposes("rnn_relu.input")(_one_state(_plain_cell(lambda b, x: b.maximum(x, b.like(x, 0)))))
+decomposes("lstm.input")(_layers(lstm_cell))
+decomposes("gru.input")(_layers(gru_cell))
+decomposes("rnn_tanh.input")(_layers(_plain_cell(lambda b, x: b.math(math.TanhOp, x))))
+decomposes("rnn_relu.input")(_layers(_plain_cell(lambda b, x: b.maximum(x, b.like(x, 0)))))

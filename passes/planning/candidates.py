@@ -68,14 +68,15 @@ def _with_boxes(
     once."""
     chunks = staged(facts, schedule, products).chunks
     for stages in STAGES:
+        if stages > max(chunks, 2):
+            continue
         ahead = schedule.changed(copy="tma", stages=stages)
         tiles = Tiles(facts, ahead)
         try:
             resident = resources(facts, tiles, ahead, target, products).resident * target.sms
         except ScheduleError:
             continue
-        if 1 < stages <= max(chunks, 2):
-            yield ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
+        yield ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
 
 
 def _divisible(facts: Facts) -> int:
