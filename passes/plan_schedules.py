@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 from xdsl.context import Context
@@ -44,7 +44,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class PlanSchedulesPass(ModulePass):
+class PlanSchedulesPass(ModulePass, Given):
     """Give every nest that has none a schedule.
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
@@ -80,17 +80,6 @@ class PlanSchedulesPass(ModulePass):
     narrow: str = "never"
     explain: bool = False
     nest: str | None = None
-    block: tuple[int, ...] = ()
-    chunk: tuple[int, ...] = ()
-    serial: tuple[int, ...] = ()
-    thread: tuple[int, ...] = ()
-    warps: int | None = None
-    stages: int | None = None
-    split_k: int | None = None
-    group: int | None = None
-    persistent: int | None = None
-    atom: str | None = None
-    copy: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
@@ -119,11 +108,10 @@ class PlanSchedulesPass(ModulePass):
         fastest(nest, target, ranked)
         if self.explain and chosen != ranked[0].schedule:
             emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
-        given = Given(**{f.name: getattr(self, f.name) for f in fields(Given)})
-        if self.nest not in (None, name) or not given.decisions():
+        if self.nest not in (None, name) or not self.decisions():
             return chosen
         try:
-            return decided(nest, chosen, given, facts, target)
+            return decided(nest, chosen, self, facts, target)
         except ScheduleError as error:
             if self.nest is not None:
                 raise
