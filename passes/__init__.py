@@ -34,6 +34,8 @@ OWN_PASSES = {
     "merge-reductions": ".merge_reductions:MergeReductionsPass",
     "merge-sibling-nests": ".merge_sibling_nests:MergeSiblingNestsPass",
     "outline-layers": ".outline_layers:OutlineLayersPass",
+    "overlap-products": ".overlap_products:OverlapProductsPass",
+    "overwrite-zero-sums": ".overwrite_zero_sums:OverwriteZeroSumsPass",
     "place-barriers": ".place_barriers:PlaceBarriersPass",
     "plan-fusion": ".plan_fusion:PlanFusionPass",
     "plan-schedules": ".plan_schedules:PlanSchedulesPass",

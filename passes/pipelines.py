@@ -29,7 +29,8 @@ PIPELINES = {
     "tile-persist-blocks,merge-equal-kernels,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
     "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
-    "tile-to-kernel": "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,"
+    "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
+    "allocate-shared,place-barriers,"
     "share-launches,dce,inline-calls,update-in-place,dce,check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }

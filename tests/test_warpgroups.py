@@ -31,7 +31,10 @@ TO_TILE = (
     "lower-loop-to-tile,tile-order-blocks,tile-persist-blocks,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
     "tile-stage-operands,cse,tile-pipeline-loads,tile-specialize-warps"
 )
-TO_KERNEL = "lower-tile-to-kernel,fold-index-arithmetic,cse,dce,allocate-shared,place-barriers"
+TO_KERNEL = (
+    "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
+    "allocate-shared,place-barriers"
+)
 
 PROGRAM = """
 func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}xbf16> {{
