@@ -26,6 +26,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     IntegerType,
     TensorType,
+    UnitAttr,
     VectorType,
     i1,
 )
@@ -36,6 +37,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
     traits_def,
@@ -366,24 +368,35 @@ class CastOp(IRDLOperation):
     float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
     integer is sign-extended (`i1` counts as 0 or 1), a narrower one wraps; anything to `i1` is `x != 0`.
 
+    `loose` is a permission: floats may be rounded before or after they are scaled, whatever is easier to compute. So
+    the terms of a sum that is computed in chunks may be rounded chunk by chunk.
+
     ```
     %y = payload.cast %x : tensor<4xf32> -> tensor<4xbf16>
+    %z = payload.cast %x loose : tensor<4xf32> -> tensor<4xbf16>
     ```
     """
 
     name = "payload.cast"
     operand = operand_def()
+    loose = opt_prop_def(UnitAttr)
     result = result_def()
     traits = traits_def(Pure())
-    assembly_format = "$operand attr-dict `:` type($operand) `->` type($result)"
+    assembly_format = "$operand (`loose` $loose^)? attr-dict `:` type($operand) `->` type($result)"
 
-    def __init__(self, operand: SSAValue, element: Attribute):
+    def __init__(self, operand: SSAValue, element: Attribute, *, loose: bool = False):
         """`element` is the scalar type to convert to."""
-        super().__init__(operands=[operand], result_types=[with_element(operand.type, element_type(element))])
+        super().__init__(
+            operands=[operand],
+            properties={"loose": UnitAttr() if loose else None},
+            result_types=[with_element(operand.type, element_type(element))],
+        )
 
     def verify_(self) -> None:
         if _container(self.operand.type) != _container(self.result.type):
             raise VerifyException(f"casts {self.operand.type} to {self.result.type}: the shapes differ")
+        if self.loose is not None and not (is_float(self.operand.type) and is_float(self.result.type)):
+            raise VerifyException(f"{self.operand.type} is not rounded to {self.result.type}")
 
 
 @irdl_op_definition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -35,9 +36,9 @@ class TileSpecializeWarpsPass(ModulePass):
     through rings. The kernel's program becomes the consumer, which takes the boxes of a block of operations in front of
     their first use and gives the slot back behind the last one. A copy of its loops and indices, without everything
     else, becomes the producer: one thread, which starts the boxes and puts them. Tiles that one operation uses first
-    share a ring, of S slots inside of a loop, of one elsewhere. With two warpgroups or more the producer gives
-    registers to the consumer. What is computed on, gathered or masked in its own way is staged by the consumer as
-    before.
+    share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more the producer
+    gives registers to the consumer. What is computed on, gathered or masked in its own way is staged by the consumer
+    as before.
     Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
     how far ahead it runs is decided by the free slots alone, not by a program written into the loop.
     Why here: instead of `tile-pipeline-loads`, at the same place and for the same reasons.
@@ -136,13 +137,18 @@ def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
         groups.setdefault((block, first), []).append(box)
     queues: list[Queue] = []
     for (block, first), boxes in groups.items():
-        slots = min(stages, _trips(block.parent_op()))
+        slots = min(stages, _trips(block.parent_op())) if _is_innermost(block, groups) else 1
         ring = RingOp(RingType.get(slots, [b.type for b in boxes]))
         ring.result.name_hint = "ring"
         copy_location(first, (ring,))
         entry.add_op(ring)
         queues.append(Queue(block, first, boxes, ring.result))
     return queues
+
+
+def _is_innermost(block: Block, groups: Iterable[tuple[Block, Operation]]) -> bool:
+    """Whether no other boxes are used in a loop inside of `block`: those would come between two of its own."""
+    return not any(b is not block and block.is_ancestor(b) for b, _ in groups)
 
 
 def _trips(around: Operation | None) -> int:

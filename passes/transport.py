@@ -109,7 +109,7 @@ class Typing:
 
     members: the earlier results of the group that serve as frame, with their reductions.
     between: values computed from them outside the bodies.
-    permit_narrowing: treat rounding to a narrower float as if it commuted with scaling.
+    permit_narrowing: treat rounding to a narrower float as if it commuted with scaling, as every `loose` cast does.
     """
 
     members: Mapping[SSAValue, loop.ReduceOp]
@@ -322,9 +322,11 @@ class Typing:
         if not (isinstance(source, AnyFloat) and isinstance(target, AnyFloat)):
             raise Declined(f"a conversion to {target} of a value that depends on an earlier result")
         if target.bitwidth < source.bitwidth:
-            if not (self.permit_narrowing and isinstance(type, Linear) and len(type.basis) == 1):
+            permitted = self.permit_narrowing or op.loose is not None
+            if not (permitted and isinstance(type, Linear) and len(type.basis) == 1):
                 raise Declined(f"rounds to {target} what depends on an earlier result")
-            self.narrowed.append(op)
+            if op.loose is None:
+                self.narrowed.append(op)
         if isinstance(type, Linear) and len(type.basis) == 1:
             return Linear((("value", value),), type.matrix)
         raise Declined(f"a conversion to {target} of a value that depends on an earlier result")

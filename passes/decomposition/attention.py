@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
+from ...dialects import payload
 from ...dialects.extents import Extent, extents_of
 from ...dialects.payload import element_type
 from ...errors import ShapeError
@@ -52,6 +53,9 @@ def scaled_dot_product_attention(
     total = b.reduce("add", p, [n + 1])
     if dropout_p != 0:
         p = keep_some(b, p, dropout_p, generator)
+    if b.result_element != element:
+        # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values.
+        p = b.cast(b.insert(payload.CastOp(p, b.result_element, loose=True)), element)
     space = [*batch, rows, width, keys]
     weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
     o = b.reduce("add", weighted, [n + 2])

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import Float32Type
 from xdsl.ir import Operation, SSAValue
 
 from ...backend.targets import Target
+from ...dialects.kernel_roles import WARPGROUP
 from ...dialects.matrix_layouts import ATOM
 from ...dialects.payload import CastOp, element_type
 from ...dialects.schedule import ScheduleAttr
@@ -70,15 +71,16 @@ class Arithmetic:
             special += times if counted.op.name in SPECIAL else 0
         rates = target.rates
         issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
-        vector += sum(self._filled(p, tiles, atoms[p]) / COPIED * issued for p in self.products if atoms[p] != "wgmma")
+        if schedule.copy.data != "tma":
+            vector += sum(self._filled(p, tiles, atoms[p]) / COPIED * issued for p in self.products)
         compute = Operations(vector, special).seconds(rates) * target.sms
-        shared = 0.0
+        shared = multiplied = 0.0
         for p in self.products:
             flops = 2.0 * tiles.span(self.steps[p])
             atom = atoms[p]
             if atom == "wgmma":
                 parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
-                compute += parts * self._wgmma(p, tiles, schedule) / rates.clock
+                multiplied += parts * self._wgmma(p, tiles, schedule) / rates.clock
                 shared += self._filled(p, tiles, atom) / SHARED_WIDTH / rates.clock
             elif atom == "mma":
                 flops *= PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
@@ -87,7 +89,8 @@ class Arithmetic:
             else:
                 busy = _pipe(schedule) * _busy(warps, 1.44, 7.0, 1.0)
                 compute += flops * target.sms / rates.fma / busy
-        return Cost(compute, shared)
+        groups = max(1.0, warps / WARPGROUP) if any(not p.reduction.outermost for p in self.products) else 1.0
+        return Cost(_beside(compute, multiplied, groups), shared)
 
     def _wgmma(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
         """Cycles of a block's products, each of 64 rows."""
@@ -105,6 +108,12 @@ class Arithmetic:
         rows, columns = tiles.tile[p.row], tiles.tile[p.column]
         (high, wide), warps = warp_tile(rows, columns, schedule.warps.data), schedule.warps.data
         return 2.0 * (high + wide) * warps * tiles.span(self.steps[p]) / (rows * columns)
+
+
+def _beside(computed: float, multiplied: float, groups: float) -> float:
+    """Seconds of two kinds of work of which one needs the results of the other, as weights of attention are between two
+    products: what one of `groups` warpgroups computes, another one can multiply meanwhile."""
+    return max(computed, multiplied) + min(computed, multiplied) / groups
 
 
 def atom_of(p: Product, tiles: Tiles, schedule: ScheduleAttr) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import Float32Type
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
@@ -37,12 +38,15 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
     """What the products keep in shared memory."""
     tiles = Tiles(facts, schedule)
     narrow = schedule.atom.data != "fma"
+    inner = {r.op for r in facts.reductions if r.contraction is not None}
     early = most = 0
     walked = 1
     late: list[int] = []
     for p in products:
         late.append(0)
         for factor in p.factors:
+            if narrow and _is_kept(factor, inner):
+                continue
             load = loaded(factor, narrow)
             indices = facts.dependence.of(factor)
             size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
@@ -55,6 +59,15 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
             else:
                 late[-1] += size
     return Staged(early, sum(late) if walked > 1 else max(late, default=0), most)
+
+
+def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
+    """Whether a factor is computed from the sums of another product (weights of attention): tensor cores take it from
+    the registers of the threads that have these."""
+    op = factor.owner
+    if isinstance(op, Block) or isinstance(op, loop.LoadOp) or not payload.is_payload(op) and op not in products:
+        return False
+    return op in products or any(_is_kept(o, products) for o in op.operands)
 
 
 def is_wide(load: loop.LoadOp) -> bool:

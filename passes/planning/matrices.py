@@ -47,7 +47,7 @@ def matrix_plans(
     """
     if narrow == "never" and is_nested(products) and target.tensor > WORTH_PARTS * target.fp32:
         worth = all(narrow_type(p, may_narrow=True) is not None and may_be_narrow(p, "parts") for p in products)
-        narrow = "parts" if worth else "never"
+        narrow = "parts" if worth and not all(may_be_narrow(p, "never") for p in products) else "never"
     able = [p for p in products if may_be_narrow(p, narrow)]
     if not able or not target.has("mma"):
         return

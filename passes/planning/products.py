@@ -161,14 +161,16 @@ def _halve(facts: Facts, sizes: Sizes, product: Product) -> bool:
     return True
 
 
-def chunk_products(facts: Facts, sizes: Sizes, products: list[Product], depth: int, warps: int) -> None:
+def chunk_products(
+    facts: Facts, sizes: Sizes, products: list[Product], depth: int, warps: int, keys: int = KEYS
+) -> None:
     """Decide on the reduction indices: those of the products first, `depth` at a time where they are not kept whole,
-    then what else is reduced in the same tiles."""
+    then what else is reduced in the same tiles. What one product gives and another sums over comes `keys` at a time."""
     nested = is_nested(products)
     for p in products:
         for index in (p.row, p.column):
             if index not in sizes.decided and index not in facts.free:
-                _set_group(facts, sizes, index, KEYS)
+                _set_group(facts, sizes, index, keys)
     for p in products:
         longest = _longest(facts, p.reduction.indices)
         for index in p.reduction.indices:

@@ -16,7 +16,7 @@ from ...dialects.schedule import ScheduleAttr
 from ...dialects.warpgroup_layouts import warpgroup_accumulator
 from .copies import loaded
 from .facts import Facts
-from .products import Product, chunk_products, main_product, product_plans, shrink_to_shared
+from .products import WIDEST_HEAD, Product, chunk_products, main_product, shrink_to_shared
 from .sizes import Sizes
 from .tiles import Tiles
 
@@ -25,6 +25,10 @@ SHAPES = ((128, 256, 8), (128, 128, 8), (64, 256, 4), (64, 128, 4), (64, 64, 4))
 
 ROWS = ((128, 8), (64, 4))
 """Rows of a block with their warps where one product is a factor of another: a warp keeps whole rows."""
+
+KEYS = (128, 64, 32)
+"""Chunks of the index that such a product gives and the next one sums over: the more, the rarer are the barriers and
+the maxima of rows."""
 
 DEPTH = 64
 """Chunks of the summed index: 128 bytes, the widest row of a box."""
@@ -57,19 +61,20 @@ def warpgroup_plans(facts: Facts, target: Target, products: list[Product], narro
 def nested_warpgroup_plans(
     facts: Facts, target: Target, products: list[Product], narrow: str
 ) -> Iterator[ScheduleAttr]:
-    """Schedules with `atom = wgmma` where one product is a factor of another (attention): the plans on CUDA cores, with
-    the rows of warpgroups."""
-    row = facts.free.index(main_product(facts, products).row)
-    for schedule in product_plans(facts, target, products):
-        for rows, warps in ROWS:
-            block = [b.data for b in schedule.block]
-            block[row] = rows
-            changed = schedule.changed(block=block, warps=warps, thread=[], atom="wgmma", narrow=narrow)
-            tile = Tiles(facts, changed).tile
+    """Schedules with `atom = wgmma` where one product is a factor of another (attention): the
+    rows of warpgroups, and as many keys at a time as registers have room for."""
+    main = main_product(facts, products)
+    for rows, warps in ROWS:
+        for keys in KEYS:
+            sizes = Sizes(facts)
+            sizes.set(main.row, rows)
+            sizes.set(main.column, WIDEST_HEAD)
+            chunk_products(facts, sizes, products, DEPTH, warps, keys)
+            tile = sizes.tile
             shapes = {(tile[p.row], tile[p.column]) for p in products}
             fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
-            if fits and facts.extents[facts.free[row]] > rows // 2:
-                yield changed
+            if fits and facts.extents[main.row] > rows // 2:
+                yield sizes.schedule(warps).changed(atom="wgmma", narrow=narrow)
 
 
 def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:

@@ -101,6 +101,34 @@ func.func @main(%x: tensor<4x64xf32>, %w: tensor<64xf32>) -> (tensor<4xf32>, ten
 
 // -----
 
+// A loose rounding may be done chunk by chunk, and stays where it is.
+// CHECK: loop.staged_reduce
+// CHECK: %[[E:[0-9a-z_]+]] = math.exp
+// CHECK-NEXT: payload.cast %[[E]] loose : f32 -> bf16
+// CHECK: transport
+// CHECK-NOT: payload.cast
+// CHECK: func.return
+func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
+  %y = loop.nest (%i) in [4] -> tensor<4xf32> {
+    %m = loop.reduce max (%k) in [64] -> f32 {
+      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      loop.yield %v : f32
+    }
+    %l = loop.reduce add (%k) in [64] -> f32 {
+      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %d = arith.subf %v, %m : f32
+      %e = math.exp %d : f32
+      %b = payload.cast %e loose : f32 -> bf16
+      %f = payload.cast %b : bf16 -> f32
+      loop.yield %f : f32
+    }
+    loop.yield %l : f32
+  }
+  func.return %y : tensor<4xf32>
+}
+
+// -----
+
 // What cannot be moved stays apart and says so: a mean as a frame, an exponential above its frame, a comparison.
 func.func @main(%x: tensor<4x64xf32>, %n: tensor<4x64xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
   // CHECK: remark: [merge-reductions] loop.reduce: stays apart, it cannot be computed in chunks: it uses a running add, which would need a running count

@@ -77,3 +77,9 @@
 
 // CHECK: expected a #payload.symbol divided by a number
 %x = "test.op"() {n = #payload.count<7>} : () -> i64
+
+// -----
+
+// CHECK: f32 is not rounded to i32
+%x = "test.op"() : () -> f32
+%y = payload.cast %x loose : f32 -> i32

@@ -1,0 +1,101 @@
+"""Attention as one kernel of two consumer warpgroups and a producer: right, with weights that stay in registers."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.simulator import simulate
+from deplodock.dialects.parsing import make_context
+from deplodock.dialects.tile_roles import RingOp
+from deplodock.frontend.arrays import to_numpy
+from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes
+
+WINDOW = 200
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: str = "causal") -> torch.Tensor:
+    if mask == "window":
+        rows, keys = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])[None, :]
+        seen = (keys <= rows) & (rows - keys < WINDOW)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal", enable_gqa=True)
+
+
+def inputs(heads: int, groups: int, length: int, depth: int, queries: int = 0) -> list[torch.Tensor]:
+    torch.manual_seed(length + depth)
+    shapes = ((1, heads, queries or length, depth), (1, groups, length, depth), (1, groups, length, depth))
+    return [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
+
+
+@lru_cache(maxsize=8)
+def _loops(heads: int, groups: int, length: int, depth: int, mask: str) -> ModuleOp:
+    """Attention of that size, at the loop level."""
+    q, k, v = inputs(heads, groups, length, depth)
+    return Compilation(capture(lambda q, k, v: attention(q, k, v, mask), [q, k, v]).module).at("loop")
+
+
+def lowered(loops: ModuleOp, decisions: str = "", upto: str = "kernel", target: str = "sm_90a") -> ModuleOp:
+    """`loops` at the level `upto`, under a schedule with these decisions."""
+    module = loops.clone()
+    text = f"plan-schedules{{target={target} {decisions}}},loop-to-tile{{target={target}}}"
+    run_passes(make_context(), module, parse_passes(text + (",tile-to-kernel" if upto == "kernel" else "")))
+    return module
+
+
+def decided(rows: int, keys: int, depth: int, stages: int = 2) -> str:
+    chunks = ",".join([f"{keys},{depth}"] * 3)
+    return f"block=1,1,{rows},{depth} chunk={chunks} warps={rows // 16} atom=wgmma copy=tma stages={stages}"
+
+
+def check(module: ModuleOp, args: list[torch.Tensor], want: torch.Tensor) -> str:
+    """Run `module` in the simulator and as printed text; both are as `want`, without reports. The text."""
+    arrays = [to_numpy(t) for t in args]
+    found = simulate(module, arrays)
+    assert not found.report.findings, str(found.report)
+    expected = want.numpy()
+    np.testing.assert_allclose(found.outputs[0].astype(np.float64), expected, atol=2e-2)
+    text = print_cuda(module)
+    outputs, reports = EmulatedProgram(text, make_plan(module), compile_many([text])[0]).run(arrays)
+    assert not reports, str(reports[0])
+    np.testing.assert_allclose(outputs[0].astype(np.float64), expected, atol=2e-2)
+    return text
+
+
+@pytest.mark.parametrize(("mask", "rows", "keys"), [("causal", 128, 64), ("none", 64, 32), ("window", 128, 128)])
+def test_right_in_both_executors(mask: str, rows: int, keys: int) -> None:
+    module = lowered(_loops(1, 1, 256, 64, mask), decided(rows, keys, 64))
+    args = inputs(1, 1, 256, 64)
+    text = check(module, args, attention(*(t.double() for t in args), mask))
+    assert re.search(r"wgmma_64rt\(", text), "the weights are multiplied from registers"
+    assert len(re.findall("wgmma_64rt", text)) == 2, "once, not in parts"
+
+
+def test_the_planner_gives_a_producer_and_two_consumers() -> None:
+    """128 queries and 128 keys at a time, whatever the length; the queries of a tile have one slot."""
+    for length in (1024, 4096):
+        module = lowered(_loops(32, 32, length, 128, "causal"), upto="tile")
+        rings = [op.result.type for op in module.walk() if isinstance(op, RingOp)]
+        assert [str(r).count("128x128xbf16") for r in rings] == [1, 1, 1]
+        assert [int(re.search(r"ring<(\d+)", str(r))[1]) for r in rings] == [1, 2, 2]  # pyright: ignore
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a", "sm_120"])
+def test_compiles_without_spills(target: str) -> None:
+    text = print_cuda(lowered(_loops(32, 32, 1024, 128, "causal"), target=target))
+    compiled = compile_cubin(text, target)
+    assert not compiled.warnings
+    assert [(u.spill_stores, u.spill_loads, u.stack) for u in compiled.kernels.values()] == [(0, 0, 0)]
