@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 from ..dialects.parsing import make_context
 from ..dialects.printing import print_module
 from ..errors import CompileError
-from ..passes.pipelines import parse_passes, pipeline_text
+from ..passes.pipelines import parse_passes, pipeline_text, value_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import Observer, run_passes
 from .fallback import EagerCall
@@ -54,6 +54,7 @@ class Compilation:
     verify: bool = False
     cubin: bytes | None = None
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
+    record: str | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -77,10 +78,10 @@ class Compilation:
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         name = PIPELINE_TO[level]
-        passes = parse_passes(name)
-        if any(f.name == "target" for p in passes for f in fields(p)):
-            passes = parse_passes(f"{name}{{target={self.target}}}")
-        return passes
+        known = {f.name for p in parse_passes(name) for f in fields(p)}
+        given = {"target": self.target, "record": self.record}
+        options = [f"{n}={value_text(v)}" for n, v in given.items() if v is not None and n in known]
+        return parse_passes(f"{name}{{{' '.join(options)}}}" if options else name)
 
     def at(self, level: str) -> ModuleOp:
         """The module at a level. Don't change it: the levels below are made from it."""

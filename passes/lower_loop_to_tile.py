@@ -12,8 +12,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from ..dialects import loop, tile
 from ..dialects.locations import location_of, location_text
-from ..errors import CompileError
-from .tiling.kernels import KernelBuilder
+from ..errors import CompileError, ScheduleError
+from .tiling.kernels import KernelBuilder, schedule_of
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class LowerLoopToTilePass(ModulePass):
 def outline(nest: loop.NestOp, func: FuncOp, name: str) -> None:
     """Replace `nest` by the launch of a new kernel `name` in front of `func`. Raises CompileError."""
     try:
+        if schedule_of(nest).split_k.data > 1:
+            raise ScheduleError("blocks are to share its sum; run split-reductions first", argument="split_k")
         builder = KernelBuilder(nest, name)
         kernel = builder.build()
     except CompileError as error:

@@ -25,10 +25,11 @@ PIPELINES = {
     "check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules,lower-loop-to-tile,tile-order-blocks,"
+    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
     "tile-persist-blocks,merge-equal-kernels,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
     "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
+    "tile-plan": "plan-schedules",
     "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
     "allocate-shared,place-barriers,"
     "share-launches,dce,inline-calls,update-in-place,dce,check-border{level=kernel}",
@@ -118,7 +119,7 @@ def _spec_text(spec: ArgSpec) -> str:
     if not spec.parameters:
         return spec.name
     options = " ".join(
-        f"{name}={','.join(map(_value_text, values))}" if values else name for name, values in spec.parameters.items()
+        f"{name}={','.join(map(value_text, values))}" if values else name for name, values in spec.parameters.items()
     )
     return f"{spec.name}{{{options}}}"
 
@@ -126,7 +127,8 @@ def _spec_text(spec: ArgSpec) -> str:
 _BARE_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
-def _value_text(value: str | int | bool | float) -> str:
+def value_text(value: str | int | bool | float) -> str:
+    """The value of an option as `parse_passes` reads it back."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and _BARE_WORD.fullmatch(value) and value not in ("true", "false"):

@@ -19,6 +19,7 @@ from .fusion.pull import deep_recursion
 from .hoist_invariant_factors import hoist_factors
 from .lower_tensor_to_loop import make_nest
 from .merge_reductions import merge_reductions
+from .records import read_record
 from .remarks import collect_remarks
 
 
@@ -29,7 +30,8 @@ class PlanFusionPass(ModulePass):
     What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; `none` keeps every value but
-    views and constants; `all` keeps only results; `keep` leaves the marks as they are.
+    views and constants; `all` keeps only results; `keep` leaves the marks as they are. A function that is in the file
+    `record` (`records.py`) gets the marks that are noted there.
     Legal is a step after which no contraction is computed inside another one, except along a chain of reductions over
     one index that `merge-reductions` can merge (as softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `lower-tensor-to-loop` follows.
@@ -46,12 +48,18 @@ class PlanFusionPass(ModulePass):
     name = "plan-fusion"
 
     strategy: Literal["best", "none", "all", "keep"] = "best"
+    record: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        record = None if self.record is None else read_record(self.record)
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
-                    self._plan(function)
+                    kept = None if record is None else record.fusion_for(function)
+                    if kept is None:
+                        self._plan(function)
+                    else:
+                        mark(function, {result for o in kept for result in o.results})
 
     def _plan(self, function: func.FuncOp) -> None:
         if self.strategy == "keep":

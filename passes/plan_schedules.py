@@ -25,6 +25,7 @@ from .planning.given import Given
 from .planning.products import distinct, find_products
 from .planning.resources import resources
 from .planning.tiles import Tiles
+from .records import read_record
 from .remarks import emit_remark
 from .split_reductions import find_split
 from .tiling.kernels import schedule_of
@@ -55,9 +56,12 @@ class PlanSchedulesPass(ModulePass, Given):
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
     A schedule that is already there is checked and kept: it is the user's.
-    The options `block`, `chunk`, `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`, `atom` and
-    `copy` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that have as
-    many indices.
+    The options `block`, `chunk` (or `k`), `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`,
+    `atom` and `copy` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that
+    they fit; if that is none, it is an error.
+    `record` names a file of schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the
+    model's. Where several speak, what is in the text comes first, then the options, the record, the model.
+    `again` plans what `split-reductions` made: the options have decided by then, and nothing is divided twice.
     `narrow = operands` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
@@ -80,6 +84,8 @@ class PlanSchedulesPass(ModulePass, Given):
     narrow: str = "never"
     explain: bool = False
     nest: str | None = None
+    record: str | None = None
+    again: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
@@ -90,31 +96,57 @@ class PlanSchedulesPass(ModulePass, Given):
         if self.nest is not None and self.nest not in names:
             raise ScheduleError(f"there is no {self.nest}, of {len(nests)} nests", argument="nest")
         free = [nest for nest in nests if "schedule" not in nest.attributes]
-        ranks = {nest: rank(Facts(nest), target, self.narrow) for nest in free}
-        chosen = {nest: ranked[0].schedule for nest, ranked in ranks.items()}
-        for pair in companions(free):
+        chosen = self._recorded(ctx, free, target)
+        ranks = {nest: rank(Facts(nest), target, self.narrow, not self.again) for nest in free if nest not in chosen}
+        chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
+        for pair in companions(list(ranks)):
             chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
+        refused: list[ScheduleError] = []
         for name, nest in zip(names, nests, strict=True):
+            if nest in ranks:
+                self._tell(nest, name, ranks[nest], chosen[nest])
+                fastest(nest, target, ranks[nest])
             if nest in chosen:
-                nest.attributes["schedule"] = self._plan(nest, target, name, ranks[nest], chosen[nest])
+                nest.attributes["schedule"] = self._decide(nest, target, name, chosen[nest], refused)
             check_schedule(nest, target)
+        if refused and len(refused) == len(chosen):
+            raise refused[0]  # what fits nowhere is a mistake
 
-    def _plan(
-        self, nest: loop.NestOp, target: Target, name: str, ranked: list[Candidate], chosen: ScheduleAttr
-    ) -> ScheduleAttr:
-        facts = Facts(nest)
+    def _recorded(self, ctx: Context, nests: list[loop.NestOp], target: Target) -> dict[loop.NestOp, ScheduleAttr]:
+        """The schedules of `nests` that are in the record. Raises ScheduleError for one that does not fit its nest."""
+        found: dict[loop.NestOp, ScheduleAttr] = {}
+        if self.record is None:
+            return found
+        record = read_record(self.record)
+        for nest in nests:
+            schedule = record.schedule_for(ctx, nest, target.name)
+            if schedule is not None:
+                try:
+                    found[nest] = checked(nest, schedule, target)
+                except ScheduleError as error:
+                    error.reason = f"{error.reason}, so {record.path} has no schedule for it"
+                    raise
+        return found
+
+    def _tell(self, nest: loop.NestOp, name: str, ranked: list[Candidate], chosen: ScheduleAttr) -> None:
+        """Say what was considered, if that was asked for."""
         for i, candidate in enumerate(ranked[:SHOWN] if self.explain else ()):
             emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
-        fastest(nest, target, ranked)
         if self.explain and chosen != ranked[0].schedule:
             emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
-        if self.nest not in (None, name) or not self.decisions():
+
+    def _decide(
+        self, nest: loop.NestOp, target: Target, name: str, chosen: ScheduleAttr, refused: list[ScheduleError]
+    ) -> ScheduleAttr:
+        """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
+        if self.again or self.nest not in (None, name) or not self.decisions():
             return chosen
         try:
-            return decided(nest, chosen, self, facts, target)
+            return decided(nest, chosen, self, Facts(nest), target)
         except ScheduleError as error:
             if self.nest is not None:
                 raise
+            refused.append(error)
             emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
             return chosen
 
@@ -127,6 +159,11 @@ def decided(nest: loop.NestOp, chosen: ScheduleAttr, given: Given, facts: Facts,
         schedule = given.over(chosen)
     except VerifyException as error:
         raise ScheduleError(str(error).removeprefix("schedule: "), operator=nest.name) from None
+    return checked(nest, schedule, target)
+
+
+def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
+    """`schedule`, which `nest` has not yet; raises ScheduleError, saying why, if it cannot be carried out."""
     nest.attributes["schedule"] = schedule
     try:
         check_schedule(nest, target)

@@ -20,6 +20,7 @@ from . import model_commands
 if TYPE_CHECKING:
     from ..frontend.capture import CapturedProgram
     from ..frontend.fallback import Fallback
+    from ..passes.records import RecordPlans
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
@@ -36,6 +37,7 @@ def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
         ),
+        click.option("--record", metavar="FILE", help="Fuse and schedule as this file says, where it has an entry."),
         click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
         click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -56,6 +58,7 @@ def cli() -> None:
 @click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
+@click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
 @click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artefact.")
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
@@ -67,6 +70,7 @@ def compile(
     target: str,
     fallback: Fallback,
     dynamic: tuple[str, ...],
+    record: str | None,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -74,6 +78,7 @@ def compile(
     ir: str,
     emit: str | None,
     explain: bool,
+    write_record: str | None,
     print_pipeline: bool,
     output: str | None,
     phase: str,
@@ -89,8 +94,9 @@ def compile(
         raise click.UsageError("--fallback is for a program, not for a MODEL or an ARTEFACT")
     if dynamic and (model_commands.is_model(file) or model_commands.is_artefact(file)):
         raise click.UsageError("--dynamic is for a program, not for a MODEL or an ARTEFACT")
+    writer = None if write_record is None else _recorder(write_record)
     if model_commands.is_model(file):
-        return model_commands.compile_model(
+        model_commands.compile_model(
             str(file),
             phase=phase,
             length=length,
@@ -99,10 +105,14 @@ def compile(
             level=ir,
             output=output,
             as_json=as_json,
+            record=record,
+            writer=writer,
         )
+        return None if writer is None else writer.record.save()
     from . import reports
 
-    program = reports.load(file, code, target, seed, fallback, sys.stdout if verbose > 1 else None, dynamic)
+    diffs_to, observers = sys.stdout if verbose > 1 else None, [writer] if writer is not None else []
+    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, observers)
     _tell_what_is_left(program.captured)
     if print_pipeline:
         text = program.compilation.pipeline(ir) + "\n"
@@ -114,6 +124,9 @@ def compile(
         text = json.dumps(reports.as_json(program, ir), indent=1) + "\n"
     else:
         text = program.compilation.text(ir)
+    if writer is not None:
+        program.compilation.at("tile")  # where every nest has a schedule
+        writer.record.save()
     if verbose:
         click.echo(reports.summary(program), err=True, nl=False)
     _write(text, output)
@@ -130,6 +143,7 @@ def run(
     target: str,
     fallback: Fallback,
     dynamic: tuple[str, ...],
+    record: str | None,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -152,7 +166,8 @@ def run(
         )
     from . import reports
 
-    program = reports.load(file, code, target, seed, fallback, sys.stdout if verbose > 1 else None, dynamic)
+    diffs_to = sys.stdout if verbose > 1 else None
+    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record)
     _tell_what_is_left(program.captured)
     outcome = reports.run(program, executor)
     if bench:
@@ -183,6 +198,13 @@ def _tell_what_is_left(captured: CapturedProgram) -> None:
     """Say on stderr what of a program is left to PyTorch."""
     for call in captured.eager.values():
         click.echo(f"deplodock: note: {call}", err=True)
+
+
+def _recorder(path: str) -> RecordPlans:
+    """What notes the plans of a program in a file, among those that are there."""
+    from ..passes.records import Record, RecordPlans, read_record
+
+    return RecordPlans(read_record(path) if Path(path).exists() else Record(path))
 
 
 def _write(text: str, output: str | None) -> None:

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import CompileError, DeplodockError
+
+if TYPE_CHECKING:
+    from ..passes.records import RecordPlans
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -43,6 +46,8 @@ def compile_model(
     level: str,
     output: str | None,
     as_json: bool,
+    record: str | None,
+    writer: RecordPlans | None,
 ) -> None:
     """Compile a model without its weights; write an artefact to `output`, or print a level of its steps."""
     from ..frontend.compile_model import PHASES, compile_model, describe
@@ -52,7 +57,16 @@ def compile_model(
     start = time.perf_counter()
     with _bar(len(phases)) as bar:
         model = build_model(load_config(name))
-        compiled = compile_model(model, context=context, prefill=length, phases=phases, target=target, observers=[bar])
+        observers = [bar] if writer is None else [bar, writer]
+        compiled = compile_model(
+            model,
+            context=context,
+            prefill=length,
+            phases=phases,
+            target=target,
+            observers=observers,
+            record=record,
+        )
     facts = describe(compiled)
     if output is not None:
         compiled.save(output)

@@ -24,7 +24,7 @@ from ..frontend.executors import make_executor
 from ..frontend.fallback import Fallback, FallbackWarning
 from ..frontend.saved import SavedProgram
 from ..passes.planning.work import Work, nest_work
-from ..passes.running import PrintChanges
+from ..passes.running import Observer, PrintChanges
 from ..passes.share_launches import parts_of
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def load(
     fallback: Fallback = None,
     diffs_to: TextIO | None = None,
     dynamic: Sequence[str] = (),
+    record: str | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
-    `diffs_to` gets every pass that changes the IR; `dynamic` says which sizes vary (`frontend/dynamic_option.py`).
+    `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
+    (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`).
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -68,8 +71,9 @@ def load(
             fallback=fallback,
             dynamic_shapes=read_dynamic(dynamic, program),
         )
-    observers = [] if diffs_to is None else [_Diffs(diffs_to)]
-    return Loaded(program, captured, Compilation(captured.module, target, observers, eager=captured.eager))
+    looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
+    compilation = Compilation(captured.module, target, looking, eager=captured.eager, record=record)
+    return Loaded(program, captured, compilation)
 
 
 class _Diffs(PrintChanges):

@@ -49,12 +49,13 @@ class Candidate:
         )
 
 
-def rank(facts: Facts, target: Target, narrow: str = "never") -> list[Candidate]:
+def rank(facts: Facts, target: Target, narrow: str = "never", divide: bool = True) -> list[Candidate]:
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
     enumerated first comes first. A product with a divided sum counts as `WORTH_DIVIDING` times slower: it takes a
-    second kernel and memory for its parts."""
+    second kernel and memory for its parts. Without `divide` there are none with divided sums."""
     model = Model(facts, target)
-    found = [judge(model, s) for s in candidates(facts, target, model.found, narrow)]
+    schedules = candidates(facts, target, model.found, narrow)
+    found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
     worth = WORTH_DIVIDING if model.found else 1.0
 
     def seconds(c: Candidate) -> float:

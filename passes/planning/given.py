@@ -15,6 +15,8 @@ class Given:
 
     block: tuple[int, ...] = ()
     chunk: tuple[int, ...] = ()
+    k: tuple[int, ...] = ()
+    """`chunk`, for short."""
     serial: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
     warps: int | None = None
@@ -28,16 +30,20 @@ class Given:
     def decisions(self) -> dict[str, Any]:
         """What was decided, by name."""
         lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
+        if self.k:
+            lists.setdefault("chunk", self.k)
         rest = {n: getattr(self, n) for n in ("warps", "stages", "split_k", "group", "persistent", "atom", "copy")}
         return lists | {n: v for n, v in rest.items() if v is not None}
 
     def misfit(self, facts: Facts) -> str:
         """Why the lists do not fit a nest; "" if they do."""
+        if self.k and self.chunk:
+            return "k and chunk are two names of the same"
         for name, found, what in (
             ("block", facts.free, "free"),
             ("chunk", facts.reduction_indices, "reduction"),
         ):
-            given = getattr(self, name)
+            given = self.decisions().get(name)
             if given and len(given) != len(found):
                 return f"{name} has {len(given)} extents; the nest has {len(found)} {what} indices"
         return ""

@@ -5,8 +5,11 @@
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k1 block=64,64}' | filecheck %s --check-prefix FIT
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k7}' | filecheck %s --check-prefix MISSING
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k0 chunk=512 stages=3}' | filecheck %s --check-prefix SHARED
+// RUN: dl-opt %s --verify-diagnostics -p 'tile-plan{block=8,8,8}' | filecheck %s --check-prefix NOWHERE
+// RUN: dl-opt %s --verify-diagnostics -p 'tile-plan{k=64 chunk=64}' | filecheck %s --check-prefix TWICE
+// RUN: dl-opt %s -p 'tile-plan{block=128,256 k=64 warps=8 atom=wgmma stages=4}' | filecheck %s --check-prefix WORDS
 
-// Options decide for the nests that have as many indices, or for one; the others are planned as ever. With `explain` the
+// Options decide for the nests that they fit, or for one; the others are planned as ever. With `explain` the
 // candidates are in remarks.
 
 // CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, atom = wgmma, copy = tma>
@@ -19,6 +22,9 @@
 // WGMMA:        loop.nest: atom: sm_80 has no wgmma
 // FIT:          loop.nest: block has 2 extents; the nest has 1 free indices
 // MISSING:      nest: there is no k7, of 2 nests
+// NOWHERE:      loop.nest: block has 3 extents; the nest has 2 free indices
+// TWICE:        loop.nest: k and chunk are two names of the same
+// WORDS:        schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, atom = wgmma, copy = tma>
 // SHARED:       loop.nest: stages: the factors of products take 1183744 bytes of shared memory; sm_90a has 232448 for a block
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (tensor<2048x2048xf32>, tensor<2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {

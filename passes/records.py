@@ -1,0 +1,209 @@
+"""Records of plans: what was fused, and which schedule a nest has on a target, as data that can be given back.
+
+A record is a JSON file. Its keys are hashes of what is planned, without names and places, so an entry serves every
+program that holds the same nest or function. Who wrote an entry - the planner, a tuner, a person - makes no difference:
+it is checked when it is used. Reading a record never executes anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from ..dialects.extents import extents_text
+from ..dialects.loop import NestOp
+from ..dialects.schedule import ScheduleAttr
+from ..errors import ScheduleError
+from .fusion.plan import ROOT
+from .outlining.structure import structure
+from .planning.facts import Facts
+from .running import Observer
+
+FORMAT = "deplodock plans"
+VERSION = 1
+"""Raised whenever keys or entries get another meaning."""
+
+KEY_DIGITS = 24
+"""Hexadecimal digits of a key: 96 bits."""
+
+MAX_BYTES = 64 << 20
+"""Of the largest file that is read."""
+
+_UNPLANNED = ("schedule", ROOT, "sym_name")
+"""Attributes that are plans or names, and so are no part of what is planned."""
+
+
+class RecordError(ScheduleError):
+    """A record that cannot be read or written, or an entry that is no plan of what it is for."""
+
+
+@dataclass
+class Record:
+    """Plans by what they are for; `path` is the file.
+
+    schedules  target -> key of a nest -> (text of the schedule, what the nest is, for people)
+    fusions    key of a function -> positions of its operations whose results are kept in memory
+    """
+
+    path: str
+    schedules: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict[str, dict[str, tuple[str, str]]])
+    fusions: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def schedule_for(self, ctx: Context, nest: NestOp, target: str) -> ScheduleAttr | None:
+        """The schedule of `nest` on `target`, if there is an entry. Raises RecordError for text that is no schedule."""
+        entry = self.schedules.get(target, {}).get(key := nest_key(nest))
+        if entry is None:
+            return None
+        try:
+            parser = Parser(ctx, entry[0], self.path)
+            found = parser.parse_attribute()
+            if parser.pos < len(entry[0].rstrip()):
+                raise self.refused(f"schedule {key}: there is something behind {found}")
+        except (ParseError, VerifyException) as error:
+            reason = error.msg if isinstance(error, ParseError) else str(error)
+            raise self.refused(f"schedule {key}: {reason}") from None
+        if not isinstance(found, ScheduleAttr):
+            raise self.refused(f"schedule {key}: {found} is no schedule")
+        return found
+
+    def fusion_for(self, function: FuncOp) -> list[Operation] | None:
+        """The operations of `function` whose results are kept, if there is an entry. Raises RecordError for positions
+        that it has not."""
+        positions = self.fusions.get(key := function_key(function))
+        if positions is None:
+            return None
+        ops = list(function.body.block.ops)
+        for position in positions:
+            if not 0 <= position < len(ops) - 1:  # the last one returns
+                raise self.refused(f"fusion {key}: there is no operation {position}")
+        return [ops[position] for position in positions]
+
+    def add_nest(self, nest: NestOp, target: str) -> None:
+        """Note the schedule of `nest`."""
+        sums = ", ".join(extents_text(group[0].sizes) for group in Facts(nest).groups)
+        what = f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
+        self.schedules.setdefault(target, {})[nest_key(nest)] = (str(nest.attributes["schedule"]), what)
+
+    def add_function(self, function: FuncOp) -> None:
+        """Note what of `function` is marked to be kept."""
+        ops = enumerate(function.body.block.ops)
+        self.fusions[function_key(function)] = [i for i, op in ops if ROOT in op.attributes]
+
+    def text(self) -> str:
+        """The record as JSON: the same text for the same plans, whatever the order they came in."""
+        schedules = {
+            target: {key: {"schedule": s, "nest": what} for key, (s, what) in sorted(entries.items())}
+            for target, entries in sorted(self.schedules.items())
+        }
+        fusions = dict(sorted(self.fusions.items()))
+        data = {"format": FORMAT, "version": VERSION, "schedules": schedules, "fusions": fusions}
+        return json.dumps(data, indent=1) + "\n"
+
+    def save(self) -> None:
+        """Write the file. Raises RecordError."""
+        try:
+            Path(self.path).write_text(self.text(), encoding="utf-8")
+        except OSError as error:
+            raise self.refused(str(error.strerror)) from None
+
+    def refused(self, reason: str) -> RecordError:
+        """The error that says what is wrong with this record."""
+        return RecordError(reason, argument="record", location=self.path)
+
+
+def read_record(path: str) -> Record:
+    """The record in a file. Raises RecordError for one that cannot be read, is damaged, or is of another version."""
+    record = Record(path)
+    try:
+        if Path(path).stat().st_size > MAX_BYTES:
+            raise record.refused(f"is longer than {MAX_BYTES} bytes")
+        data: Any = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise record.refused(str(error.strerror)) from None
+    except (ValueError, RecursionError) as error:
+        raise record.refused(f"is damaged: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise record.refused("is no record of plans")
+    if data.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
+        raise record.refused(f"is of version {data.get('version')}, not {VERSION}")  # pyright: ignore
+    try:
+        for target, entries in data["schedules"].items():  # pyright: ignore
+            found = {key: (_string(e["schedule"]), _string(e["nest"])) for key, e in entries.items()}  # pyright: ignore
+            record.schedules[target] = found
+        for key, positions in data["fusions"].items():  # pyright: ignore
+            record.fusions[key] = [_position(p) for p in positions]  # pyright: ignore
+    except (AttributeError, KeyError, TypeError):
+        raise record.refused("is damaged: entries are missing or of another kind") from None
+    return record
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _position(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def nest_key(nest: NestOp) -> str:
+    """What `nest` computes, of tensors of which types, as a short hash: the same wherever it stands, whatever its
+    values are called and however it is scheduled."""
+    return _key(nest)
+
+
+def function_key(function: FuncOp) -> str:
+    """What `function` computes, as a short hash that does not depend on what is marked in it."""
+    return _key(function)
+
+
+def _key(op: Operation) -> str:
+    inner: set[SSAValue] = set()
+    numbers: dict[SSAValue, int] = {}
+    for o in op.walk():
+        inner.update(o.results, *(block.args for region in o.regions for block in region.blocks))
+    for o in op.walk():
+        for value in o.operands:
+            if value not in inner:
+                numbers.setdefault(value, len(numbers))
+    types = [str(value.type) for value in numbers]
+    return hashlib.sha256(_text((types, structure(op, numbers, _UNPLANNED))).encode()).hexdigest()[:KEY_DIGITS]
+
+
+def _text(value: object) -> str:
+    """A structure as text that two different ones do not share."""
+    if isinstance(value, tuple | list):
+        return f"({' '.join(map(_text, value))})"  # pyright: ignore[reportUnknownArgumentType]
+    return repr(str(value) if isinstance(value, Attribute) else value)
+
+
+@dataclass
+class RecordPlans(Observer):
+    """Notes in `record` what the planning passes decided, and writes the file when `record.save()` is called."""
+
+    record: Record
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        """Note the plans that are in `module` after a pass that makes them."""
+        if module_pass.name == "plan-fusion":
+            for op in module.body.block.ops:
+                if isinstance(op, FuncOp) and not op.is_declaration:
+                    self.record.add_function(op)
+        if module_pass.name == "plan-schedules":
+            for op in module.walk():
+                if isinstance(op, NestOp):
+                    self.record.add_nest(op, getattr(module_pass, "target"))
