@@ -1,7 +1,8 @@
 """Tensor cores in the kernel dialect: matrices from shared memory into the registers of a warp, and their product.
 
-The unit is a matrix of 8 rows of 16 bytes, eight 16-bit elements each. A warp holds it with two elements a lane: lane t
-has elements 2 * (t % 4) and the next one of row t / 4. Operands and results of a matrix product are made of these.
+The unit is a matrix of 8 rows of 16 bytes: eight 16-bit elements each, or four f32. A warp holds it with four bytes a
+lane: lane t has word t % 4 of row t / 4, which is elements 2 * (t % 4) and the next one, or one f32. Operands and
+results of a matrix product are made of these. Of an f32 a product takes what a tf32 has: the last 13 bits do not count.
 """
 
 from __future__ import annotations
@@ -37,11 +38,33 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .kernel_access import element_of_memory
 from .layouts import Bases
-from .payload import element_type, shape_of
+from .payload import element_bytes, element_type, shape_of
 
-ROW = 8
-"""Elements of a row of a matrix, and rows of a matrix."""
+ROWS = 8
+"""Rows of a matrix."""
+
+ROW_BYTES = 16
+"""Bytes of a row of a matrix."""
+
+WORD_BYTES = 4
+"""Bytes of a matrix that one lane holds."""
+
+
+def row_elements(t: Attribute) -> int:
+    """Elements of a row of a matrix of `t`."""
+    return ROW_BYTES // element_bytes(t)
+
+
+def word_elements(t: Attribute) -> int:
+    """Elements of a matrix of `t` that one lane holds."""
+    return WORD_BYTES // element_bytes(t)
+
+
+def is_factor(t: Attribute) -> bool:
+    """Whether tensor cores multiply what is of type `t`."""
+    return isinstance(element_type(t), BFloat16Type | Float16Type | Float32Type)
 
 
 class MatrixRows(IRDLOperation):
@@ -50,7 +73,8 @@ class MatrixRows(IRDLOperation):
     In every step, lane 8 * m + r gives the place of row r of matrix m, eight consecutive elements; lanes of a matrix
     that is not there give none. A step's place is the origin plus (with `xor`: exclusive or) the steps of the set bits
     of its number. Register 2 * (count * step + m) + e of lane t is element 2 * (t % 4) + e of row t / 4 of matrix m;
-    with `trans` element t / 4 of row 2 * (t % 4) + e.
+    with `trans` element t / 4 of row 2 * (t % 4) + e. Of f32 a row is four elements, and register count * step + m of
+    lane t is element t % 4 of row t / 4; they cannot be transposed.
     """
 
     memory = operand_def(base(MemRefType))
@@ -68,19 +92,25 @@ class MatrixRows(IRDLOperation):
         return (self.origin,)
 
     @property
+    def row(self) -> int:
+        """Elements of a row."""
+        return row_elements(element_of_memory(self.memory.type))
+
+    @property
     def registers(self) -> int:
         """Elements that a lane's rows have, in all steps."""
-        return ROW << len(self.steps)
+        return self.row << len(self.steps)
 
     @property
     def reg_bases(self) -> Bases:
         """For every bit of the number of such an element, its step."""
-        return ((1,), (2,), (4,), *((int(s),) for s in self.steps.get_values()))
+        inside = ((1 << i,) for i in range(self.row.bit_length() - 1))
+        return (*inside, *((int(s),) for s in self.steps.get_values()))
 
     @property
     def vec(self) -> IntAttr:
         """A row moves at once."""
-        return IntAttr(ROW)
+        return IntAttr(self.row)
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
@@ -96,14 +126,15 @@ class MatrixRows(IRDLOperation):
         """Check the operation against the type of its registers. Raises `VerifyException`."""
         if self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
             raise VerifyException("matrices lie in shared memory")
-        element = element_type(t)
-        if not isinstance(element, BFloat16Type | Float16Type) or self.memory.type.element_type != element:  # pyright: ignore
-            raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or both f16")
+        if not is_factor(t) or element_of_memory(self.memory.type) != element_type(t):
+            raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")
+        if self.trans is not None and word_elements(t) == 1:
+            raise VerifyException("matrices of f32 cannot be transposed")
         if self.count.data not in (1, 2, 4):
             raise VerifyException(f"1, 2 or 4 matrices at a time, not {self.count.data}")
-        if shape_of(t) != (2 * self.count.data << len(self.steps),):
+        if shape_of(t) != (word_elements(t) * self.count.data << len(self.steps),):
             raise VerifyException(f"{self.count.data} matrices in each of {1 << len(self.steps)} steps")
-        if any(int(s) % ROW for s in self.steps.get_values()):
+        if any(int(s) % self.row for s in self.steps.get_values()):
             raise VerifyException("rows are aligned to 16 bytes")
 
 
@@ -173,10 +204,11 @@ class LdMatrixOp(MatrixRows):
         trans: bool = False,
         xor: bool = False,
     ):
+        element = element_of_memory(memory.type)
         super().__init__(
             operands=[memory, origin],
             properties=_matrix_properties(steps, count, trans, xor),
-            result_types=[VectorType(memory.type.element_type, [2 * count << len(steps)])],  # pyright: ignore
+            result_types=[VectorType(element, [word_elements(element) * count << len(steps)])],
         )
 
     def verify_(self) -> None:
@@ -259,13 +291,16 @@ class StMatrixOp(MatrixRows):
 @irdl_op_definition
 class MmaOp(IRDLOperation):
     """Products of a warp's matrices on tensor cores: acc + lhs * rhs for every pair of a 16 x 16 block of `lhs` and a
-    16 x 8 block of `rhs`, summed in f32.
+    16 x 8 block of `rhs`, summed in f32. Blocks of f32, multiplied as tf32, are 16 x 8 and 8 x 8.
 
     Block i of `lhs` has registers 8 * i to 8 * i + 7; in register e, lane t holds row t / 4 (+ 8 if bit 1 of e is set)
     and k = 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set). Block j of `rhs` has registers 4 * j to 4 * j + 3: column
     t / 4 and k = 2 * (t % 4) + bit 0 (+ 8 if bit 1 is set). In a register r of the accumulator lane t holds column
     2 * (t % 4) + bit 0 of r and row t / 4 (+ 8 if bit `rows[0]` is set) of the product of block i, whose bits are the
     further `rows`, and block j, whose bits are `cols`.
+
+    Of f32, block i of `lhs` has registers 4 * i to 4 * i + 3: row t / 4 (+ 8 if bit 0 of e is set) and k = t % 4 (+ 4
+    if bit 1 is set); block j of `rhs` has registers 2 * j and 2 * j + 1: column t / 4 and k = t % 4 (+ 4 if bit 0 is).
 
     ```
     %c = kernel.mma %a, %b, %acc rows [1, 3] cols [2] : vector<16xbf16>, vector<8xbf16>, vector<16xf32>
@@ -306,11 +341,12 @@ class MmaOp(IRDLOperation):
         (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
         if not rows or sorted(rows + cols) != list(range(1, c.bit_length() - 1)):
             raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers in pairs")
-        if a != 4 << len(rows) or b != 4 << len(cols):
-            raise VerifyException(f"rows {rows} and cols {cols} need {4 << len(rows)} and {4 << len(cols)} registers")
-        narrow = element_type(self.lhs.type)
-        if not isinstance(narrow, BFloat16Type | Float16Type) or element_type(self.rhs.type) != narrow:
-            raise VerifyException("the operands are both bf16, or both f16")
+        if not is_factor(self.lhs.type) or element_type(self.rhs.type) != element_type(self.lhs.type):
+            raise VerifyException("the operands are both bf16, or f16, or f32")
+        least = 2 * word_elements(self.lhs.type)
+        if a != least << len(rows) or b != least << len(cols):
+            needed = f"{least << len(rows)} and {least << len(cols)}"
+            raise VerifyException(f"rows {rows} and cols {cols} need {needed} registers")
         if not isinstance(element_type(self.acc.type), Float32Type) or self.result.type != self.acc.type:
             raise VerifyException("the accumulator and the result are f32")
 

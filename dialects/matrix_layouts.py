@@ -1,9 +1,9 @@
 """Layouts of matrix products on tensor cores: who holds what of the accumulator and of the operands.
 
-The atom is a product of 16 x 16 and 16 x 8 elements. Its accumulator gives lane t the columns 2 * (t % 4) and the next
-of the rows t / 4 and t / 4 + 8. Which columns and rows of the tile these are is free, so a layout is described by
-what must hold, and operands follow from it: wherever an accumulator's bit of the row (or column) goes, that bit of the
-left (or right) operand goes too.
+The atom is a product of 16 x 16 and 16 x 8 elements of two bytes, or of 16 x 8 and 8 x 8 elements of four (f32 as
+tf32). Its accumulator gives lane t the columns 2 * (t % 4) and the next of the rows t / 4 and t / 4 + 8. Which columns
+and rows of the tile these are is free, so a layout is described by what must hold, and operands follow from it:
+wherever an accumulator's bit of the row (or column) goes, that bit of the left (or right) operand goes too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from .kernel_matrix import WORD_BYTES
 from .linear_layout import LANE_BITS, Bases, Coordinate, Linear, log2
 
 ATOM = (16, 8, 16)
-"""Rows, columns and depth of one product."""
+"""Rows, columns and depth of one product of elements of two bytes."""
+
+
+def atom_depth(bytes_each: int) -> int:
+    """The depth of one product of elements of `bytes_each` bytes: 32 bytes of each factor."""
+    return ATOM[2] * 2 // bytes_each
+
 
 PAIR_BITS = 2
 """Lane bits that choose among pairs of columns; the others choose among rows."""
@@ -81,42 +88,46 @@ def accumulator_bits(layout: Linear) -> Bits | None:
     return Bits(rows, columns)
 
 
-def fragment(acc: Linear, operand: int, depth: int) -> Linear:
-    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc`; k beyond 16 is in further bits."""
+def fragment(acc: Linear, operand: int, depth: int, bytes_each: int = 2) -> Linear:
+    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc`, of elements of `bytes_each` bytes; k
+    beyond one product is in further bits."""
     bits = accumulator_bits(acc)
     assert bits is not None
     own, k = _placing(acc, operand)
-    reg: list[Coordinate]
+    word, high = WORD_BYTES // bytes_each, atom_depth(bytes_each) // 2
+    reg: list[Coordinate] = [k(1 << i) for i in range(log2(word))]
     if operand == 0:
-        reg = [k(1), own(acc.reg[bits.rows[0]]), k(8), *(own(acc.reg[b]) for b in bits.rows[1:])]
+        reg += [own(acc.reg[bits.rows[0]]), k(high), *(own(acc.reg[b]) for b in bits.rows[1:])]
         groups = acc.lane[PAIR_BITS:]
     else:
-        reg = [k(1), k(8), *(own(acc.reg[b]) for b in bits.columns)]
+        reg += [k(high), *(own(acc.reg[b]) for b in bits.columns)]
         groups = (acc.reg[0], *acc.lane[:PAIR_BITS])
-    lane = (k(2), k(4), *map(own, groups))
-    reg += [k(1 << i) for i in range(4, log2(depth))]
+    lane = (k(word), k(2 * word), *map(own, groups))
+    reg += [k(1 << i) for i in range(log2(2 * high), log2(depth))]
     return Linear(_shape(acc, operand, depth), tuple(reg), lane, tuple(map(own, acc.warp)))
 
 
 class Rows(NamedTuple):
-    """How a warp reads an operand matrix by matrix: `layout` has the eight elements of a row in its first three
+    """How a warp reads an operand matrix by matrix: `layout` has the elements of a row of 16 bytes in its first
     register bits, the lane that names the row, and the steps in the further bits; `matrices` of them a step."""
 
     layout: Linear
     matrices: int
 
 
-def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool) -> Rows:
-    """The rows of the matrices that make up `fragment`: along k, or, transposed, along the operand's other dimension.
+def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool, bytes_each: int = 2) -> Rows:
+    """The rows of the matrices that make up `fragment`: along k, or, transposed, along the operand's other dimension,
+    which elements of two bytes can be.
 
-    Register bits of k beyond sixteen come last.
+    Register bits of k beyond one product come last.
     """
-    part = fragment(acc, operand, depth)
+    part = fragment(acc, operand, depth, bytes_each)
     _, k = _placing(acc, operand)
-    along, other = [k(1), k(2), k(4)], list(part.lane[PAIR_BITS:])
+    inside = log2(atom_depth(bytes_each)) - 1
+    along, other = [k(1 << i) for i in range(inside)], list(part.lane[PAIR_BITS:])
     row, names = (other, along) if trans else (along, other)
-    matrices = part.reg[1:]
-    chosen = matrices[: min(2, len(matrices) - (log2(depth) - 4))]
+    matrices = part.reg[log2(WORD_BYTES // bytes_each) :]
+    chosen = matrices[: min(2, len(matrices) - (log2(depth) - inside - 1))]
     lane: Bases = (*names, *chosen, *([(0, 0)] * (2 - len(chosen))))
     return Rows(Linear(part.shape, (*row, *matrices[len(chosen) :]), lane, part.warp), 1 << len(chosen))
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from math import prod
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import (
     AnyFloat,
     BoolAttr,
     Float8E4M3FNType,
     Float8E5M2Type,
+    Float32Type,
     FloatAttr,
     IndexType,
     IntegerAttr,
@@ -33,7 +34,9 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import (
+    AnyAttr,
     IRDLOperation,
+    VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
@@ -44,7 +47,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure, SameOperandsAndResultType
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
@@ -408,11 +411,13 @@ class FmodOp(IRDLOperation):
     ```
     """
 
+    T: ClassVar = VarConstraint("T", AnyAttr())
     name = "payload.fmod"
-    lhs = operand_def()
-    rhs = operand_def()
-    result = result_def()
-    traits = traits_def(Pure(), SameOperandsAndResultType())
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
 
     def __init__(self, lhs: SSAValue, rhs: SSAValue):
         super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
@@ -421,24 +426,31 @@ class FmodOp(IRDLOperation):
         if not is_float(self.lhs.type):
             raise VerifyException(f"fmod of {self.lhs.type}: only floats (integers have arith.remsi)")
 
-    @classmethod
-    def parse(cls, parser: Parser) -> FmodOp:
-        lhs = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        rhs = parser.parse_unresolved_operand()
-        attrs = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        t = parser.parse_type()
-        op = cls(parser.resolve_operand(lhs, t), parser.resolve_operand(rhs, t))
-        op.attributes.update(attrs)
-        return op
 
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_list(self.operands, printer.print_ssa_value)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_attribute(self.result.type)
+@irdl_op_definition
+class RoundTf32Op(IRDLOperation):
+    """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
+
+    What tensor cores multiply of an f32: they ignore the other 13 bits, so that without this a factor is cut.
+
+    ```
+    %r = payload.round_tf32 %a : tensor<4xf32>
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    name = "payload.round_tf32"
+    operand = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$operand attr-dict `:` type($result)"
+
+    def __init__(self, operand: SSAValue):
+        super().__init__(operands=[operand], result_types=[operand.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.operand.type), Float32Type):
+            raise VerifyException(f"rounds {self.operand.type} to tf32: only f32")
 
 
 def is_payload(op: Operation) -> bool:
@@ -467,6 +479,6 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 
 Payload = Dialect(
     "payload",
-    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp],
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op],
     [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
 )

@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
-NARROWS = ("never", "operands", "parts")
+NARROWS = ("never", "operands", "parts", "tf32")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow")
 _NUMBERS = ("warps", "stages", "split_k", "group", "persistent")
@@ -46,7 +46,8 @@ class ScheduleAttr(ParametrizedAttribute):
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
-             beside a factor in parts may become a NaN. No planner gives the permission for two factors in f32.
+             beside a factor in parts may become a NaN. `tf32` permits to multiply factors in f32 with 10 bits of their
+             fraction. No planner gives the permission for two factors in f32, nor that for tf32.
     """
 
     name = "tile.schedule"

@@ -262,8 +262,9 @@ class ReduceOp(IRDLOperation):
 class DotOp(IRDLOperation):
     """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
 
-    `atom` names the hardware's product that computes it: `mma` takes bf16 or f16, and sums in f32. Without one it is
-    scalar multiply-adds of one type.
+    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
+    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits. Without an
+    atom it is scalar multiply-adds of one type.
 
     ```
     %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
@@ -294,8 +295,8 @@ class DotOp(IRDLOperation):
         if self.atom is not None and self.atom.data not in ATOMS:
             raise VerifyException(f"atom {self.atom.data} is none of {', '.join(ATOMS)}")
         types = tuple(element_type(v.type) for v in (self.lhs, self.rhs, self.acc))
-        if self.atom is not None and (types[0] != types[1] or types[0] not in NARROW or types[2] != f32):
-            raise VerifyException(f"atom {self.atom.data} multiplies bf16 or f16 into f32, not {types}")
+        if self.atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
+            raise VerifyException(f"atom {self.atom.data} multiplies bf16, f16 or f32 into f32, not {types}")
 
 
 @irdl_op_definition

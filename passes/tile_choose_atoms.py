@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, bf16
+from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, bf16, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import dce
 
 from ..dialects import payload, tile
 from ..dialects.locations import copy_location
-from ..dialects.matrix_layouts import ATOM
-from ..dialects.payload import element_type, shape_of, with_element
+from ..dialects.matrix_layouts import ATOM, atom_depth
+from ..dialects.payload import element_bytes, element_type, shape_of, with_element
 from ..dialects.schedule import ScheduleAttr
 from ..dialects.warpgroup_layouts import warpgroup_accumulator
 from .layout_assignment.classes import Classes, TileClass
@@ -35,7 +35,9 @@ class TileChooseAtomsPass(ModulePass):
     then put constants in, takes the narrow tiles themselves and is marked. A factor that was computed in f32 is
     declined, unless the schedule has the permission `narrow = operands`; then it is rounded to the type of the other
     factor. With `narrow = parts` it is split into three bf16 numbers, and there are three products, or six if both
-    factors are. Products that share an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of
+    factors are. With `narrow = tf32` both are multiplied as they are, with 10 bits of their fraction: rounded to those,
+    but for what a copy brings to products of warpgroups, which is cut. Products that share an accumulator stay alike.
+    Whole warpgroups multiply 64 rows each; a product of
     another shape is one for `mma` instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
@@ -58,13 +60,15 @@ class TileChooseAtomsPass(ModulePass):
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
             if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.atom.data != "fma":
-                choose(kernel, schedule.narrow.data, schedule.atom.data)
+                choose(kernel, schedule)
         dce(op)
 
 
-def choose(kernel: tile.KernelOp, permission: str, atom: str) -> None:
-    """Put the products of `kernel` that can be onto tensor cores; `permission` is the schedule's `narrow`."""
+def choose(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
+    """Put the products of `kernel` that can be onto tensor cores."""
     classes = Classes(kernel)
+    permission, atom = schedule.narrow.data, schedule.atom.data
+    copied = schedule.copy.data != "plain"
     for c in classes:
         if not c.dots:
             continue
@@ -74,6 +78,8 @@ def choose(kernel: tile.KernelOp, permission: str, atom: str) -> None:
         for dot, narrow in found:
             if refused is None and not isinstance(narrow, str):
                 (_rewrite_in_parts if permission == "parts" else _rewrite)(dot, narrow, own)
+                if own == "wgmma" and narrow == f32:
+                    _round(dot, copied)
             else:
                 emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
 
@@ -88,18 +94,29 @@ def _atom_of(c: TileClass, warps: int, atom: str) -> str:
 
 def operand_type(dot: tile.DotOp, permission: str) -> Attribute | str:
     """The type of the factors of `dot` on tensor cores, or why it is none for them."""
+    found = _factor_type(dot, permission)
+    if isinstance(found, str):
+        return found
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
-    if any(extent < least for extent, least in zip((m, n, k), ATOM, strict=True)):
-        return f"a product of {m}x{k} and {k}x{n} is smaller than {ATOM[0]}x{ATOM[2]} and {ATOM[2]}x{ATOM[1]}"
+    atom = (*ATOM[:2], atom_depth(element_bytes(found)))
+    if any(extent < least for extent, least in zip((m, n, k), atom, strict=True)):
+        return f"a product of {m}x{k} and {k}x{n} is smaller than {atom[0]}x{atom[2]} and {atom[2]}x{atom[1]}"
+    return found
+
+
+def _factor_type(dot: tile.DotOp, permission: str) -> Attribute | str:
+    """The type of the factors of `dot`, whatever its size, or why they cannot be multiplied on tensor cores."""
     if not isinstance(element_type(dot.acc.type), Float32Type):
         return f"sums in {element_type(dot.acc.type)}"
     factors = (dot.lhs, dot.rhs)
     exact = [widened_from(f) for f in factors]
     types = {t for t in exact if t is not None}
+    if permission == "tf32":
+        return types.pop() if None not in exact and len(types) == 1 else f32
     if not types:
         if permission == "parts":
             return bf16
-        return "both factors are computed in f32; narrow = parts in the schedule would allow splitting them"
+        return "both factors are in f32; narrow = tf32 (or parts) in the schedule would allow rounding (splitting) them"
     if len(types) > 1:
         return "one factor is bf16, the other f16"
     (narrow,) = types
@@ -118,6 +135,19 @@ def _rewrite(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
         dot.parent.insert_ops_before(made, dot)
         copy_location(dot, made)
     dot.properties["atom"] = StringAttr(atom)
+
+
+def _round(dot: tile.DotOp, copied: bool) -> None:
+    """Round the factors of a product that would cut them to tf32, but those that are `copied` past the registers."""
+    assert dot.parent is not None
+    for i, value in enumerate((dot.lhs, dot.rhs)):
+        if widened_from(value) is not None or (copied and isinstance(value.owner, tile.LoadOp)):
+            continue
+        rounded = payload.RoundTf32Op(value)
+        rounded.result.name_hint = value.name_hint
+        copy_location(dot, (rounded,))
+        dot.parent.insert_op_before(rounded, dot)
+        dot.operands[i] = rounded.result
 
 
 def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
@@ -178,6 +208,8 @@ def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAV
     """`value` in the type `narrow`, exactly where it came from there, else rounded; new operations go to `made`."""
     op = value.owner
     new: Operation
+    if narrow == element_type(value.type):
+        return value
     if isinstance(op, payload.CastOp) and element_type(op.operand.type) == narrow:
         return op.operand
     if isinstance(op, payload.SelectOp) and widened_from(value) == narrow:

@@ -48,6 +48,65 @@ def test_one_atom() -> None:
         assert [b.apply(i, lane, 0) for i in range(4)] == [m16n8k16_b(lane, i) for i in range(4)]
 
 
+def m16n8k8_a(lane: int, i: int) -> tuple[int, int]:
+    """(row, k) of element i of the left fragment of tf32."""
+    return (lane >> 2) + (8 if i in (1, 3) else 0), lane % 4 + (4 if i >= 2 else 0)
+
+
+def m16n8k8_b(lane: int, i: int) -> tuple[int, int]:
+    """(k, column) of element i of the right fragment of tf32."""
+    return lane % 4 + 4 * i, lane >> 2
+
+
+def test_one_atom_of_tf32() -> None:
+    acc = accumulator((16, 8), 1)
+    a, b = fragment(acc, 0, 8, 4), fragment(acc, 1, 8, 4)
+    assert (a.registers, b.registers) == (4, 2)
+    for lane in range(32):
+        assert [a.apply(i, lane, 0) for i in range(4)] == [m16n8k8_a(lane, i) for i in range(4)]
+        assert [b.apply(i, lane, 0) for i in range(2)] == [m16n8k8_b(lane, i) for i in range(2)]
+
+
+@pytest.mark.parametrize(("shape", "warps", "rows_first", "vec"), TILES)
+def test_operands_of_tf32_belong_to_their_accumulator(
+    shape: tuple[int, int], warps: int, rows_first: bool, vec: int
+) -> None:
+    """Blocks of a fragment are the rows, or columns, of the blocks of the accumulator."""
+    acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
+    bits = accumulator_bits(acc)
+    assert bits is not None
+    a, b = fragment(acc, 0, 8, 4), fragment(acc, 1, 8, 4)
+    assert a.is_surjective
+    assert b.is_surjective
+    high, *down = bits.rows
+    atoms = product(range(1 << len(down)), range(1 << len(bits.columns)), range(4))
+    for warp, (i, j, e), lane in product(sorted({0, warps - 1}), list(atoms), range(32)):
+        register = numbered(down, i) | numbered(bits.columns, j) | (e >> 1) << high | e & 1
+        row, column = acc.apply(register, lane, warp)
+        own_row, own_column = m16n8k16_c(lane, e)
+        for k in range(8):
+            holder, number = own_row % 8 * 4 + k % 4, own_row >> 3 | (k >> 2) << 1
+            assert m16n8k8_a(holder, number) == (own_row, k)
+            assert a.apply(number | i << 2, holder, warp) == (row, k)
+            assert b.apply(k >> 2 | j << 1, own_column * 4 + k % 4, warp) == (k, column)
+
+
+@pytest.mark.parametrize("operand", [0, 1])
+@pytest.mark.parametrize(("shape", "warps", "rows_first", "vec"), TILES)
+def test_rows_of_f32_become_fragments(
+    shape: tuple[int, int], warps: int, rows_first: bool, vec: int, operand: int
+) -> None:
+    """A row of 16 bytes is four f32, of which each lane gets one."""
+    acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
+    part = fragment(acc, operand, 8, 4)
+    rows, count = matrix_rows(acc, operand, 8, False, 4)
+    steps = rows.registers // 4
+    assert part.registers == count * steps
+    for warp, step, m, lane in product(sorted({0, warps - 1}), range(steps), range(count), range(32)):
+        loaded = rows.apply(lane % 4 | step << 2, 8 * m + lane // 4, warp)
+        assert loaded == part.apply(count * step + m, lane, warp)
+
+
 def numbered(bits: list[int], value: int) -> int:
     """`value` with its bits moved to the places `bits`."""
     return sum((value >> i & 1) << bit for i, bit in enumerate(bits))

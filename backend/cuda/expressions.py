@@ -176,6 +176,9 @@ def _float(op: Operation, operands: Sequence[Expr], t: Attribute, use: Use) -> E
         name = "max_nan" if op.name == "arith.maximumf" else "min_nan"
         use(f"{name}.{c}")
         return call(name, operands)
+    if op.name == "payload.round_tf32":
+        use("round_tf32")
+        return call("round_tf32", operands)
     if op.name in FLOAT_FUNCTIONS:
         return call(FLOAT_FUNCTIONS[op.name] + ("f" if c == "float" else ""), operands)
     if op.name == "math.fpowi":

@@ -13,6 +13,7 @@ from functools import cache
 
 from .helper import Helper
 from .hopper_helpers import barrier_helpers, box_helpers, matrix_helpers, product_helpers, wgmma_helper, wgmma_names
+from .matrix_helpers import matrix_load_helpers, warp_product_helpers
 
 
 def _same(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
@@ -83,6 +84,15 @@ HELPERS: dict[str, Helper] = {
         "return r; }",
         _ROUND_F16,
         ("f16",),
+    ),
+    "round_tf32": Helper(
+        "round_tf32",
+        "static __device__ float round_tf32(float x) {\n"
+        '  unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return __uint_as_float(r);\n}',
+        "static inline float round_tf32(float x) {\n"
+        "  unsigned u; __builtin_memcpy(&u, &x, 4);\n"
+        "  u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : (u + 0x1000u) & 0xffffe000u;\n"
+        "  __builtin_memcpy(&x, &u, 4); return x;\n}",
     ),
     "inf32": Helper(
         "inf32",
@@ -196,85 +206,10 @@ def _copy_helpers() -> None:
 _copy_helpers()
 
 
-def _matrix_helpers() -> None:
-    """Tensor cores: a warp's loads of 8 x 8 matrices, and the product of one pair of blocks."""
-    for element in ("bf16", "f16"):
-        for count in (1, 2, 4):
-            for trans in ("", "_trans"):
-                HELPERS[f"ldmatrix_x{count}{trans}.{element}"] = _ldmatrix(element, count, trans)
-        product = f"mma.sync.aligned.m16n8k16.row.col.f32.{element}.{element}.f32"
-        parameters = f"(float* c, float* d, const {element}* a, const {element}* b)"
-        HELPERS[f"mma_m16n8k16.{element}"] = Helper(
-            "mma_m16n8k16",
-            f"static __device__ void mma_m16n8k16{parameters} {{\n"
-            "  const unsigned *u = (const unsigned*)a, *v = (const unsigned*)b;\n"
-            f'  asm volatile("{product} {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"\n'
-            '               : "+f"(c[0]), "+f"(c[1]), "+f"(d[0]), "+f"(d[1])\n'
-            '               : "r"(u[0]), "r"(u[1]), "r"(u[2]), "r"(u[3]), "r"(v[0]), "r"(v[1]));\n}',
-            f"static inline void mma_m16n8k16{parameters} {{\n{_LANE_WIDENS[element]}{_MMA_HOST}",
-            (element,),
-        )
-
-
-def _ldmatrix(element: str, count: int, trans: str) -> Helper:
-    name, numbers = f"ldmatrix_x{count}{trans}", range(count)
-    mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
-    places, outputs = ",".join(f"%{i}" for i in numbers), ", ".join(f'"=r"(u[{i}])' for i in numbers)
-    parameters = f"({element}* r, const {element}* p)"
-    row, column = ("2 * (lane % 4) + e", "lane / 4") if trans else ("lane / 4", "2 * (lane % 4) + e")
-    return Helper(
-        name,
-        f"static __device__ void {name}{parameters} {{\n"
-        "  unsigned* u = (unsigned*)r;\n"
-        f'  asm volatile("ldmatrix.sync.aligned.{mode} {{{places}}}, [%{count}];"\n'
-        f'               : {outputs} : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory");\n}}',
-        f"static inline void {name}{parameters} {{\n"
-        "  const int lane = threadIdx.x % 32;\n"
-        f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
-        f"  for (int m = 0; m < {count}; ++m)\n"
-        "    for (int e = 0; e < 2; ++e) {\n"
-        f"      const long long from = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
-        f"      r[m * 2 + e] = ((const {element}*)from)[{column}];\n"
-        "    }\n}",
-        (element,),
-    )
-
-
-_LANE_WIDENS = {
-    "bf16": "  const auto widen = [](unsigned x) { x <<= 16; float r; __builtin_memcpy(&r, &x, 4); return r; };\n",
-    "f16": """  const auto widen = [](unsigned x) {
-    const unsigned sign = (x & 0x8000) << 16, e = (x >> 10) & 31, f = x & 0x3ff;
-    unsigned u = sign | (f << 13) | (e == 31 ? 0x7f800000u : (e + 112) << 23);
-    if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&u, &v, 4); u |= sign; }
-    float r; __builtin_memcpy(&r, &u, 4); return r;
-  };
-""",
-}
-
-_MMA_HOST = """  const int lane = threadIdx.x % 32, first = lane & ~3;
-  float s[4] = {c[0], c[1], d[0], d[1]};
-  for (int q = 0; q < 4; ++q) {
-    unsigned u[4], v[4];
-    for (int i = 0; i < 4; ++i) {
-      unsigned w; __builtin_memcpy(&w, a + 2 * i, 4);
-      u[i] = __shfl_sync(~0u, w, first + q);
-    }
-    for (int e = 0; e < 2; ++e)
-      for (int i = 0; i < 2; ++i) {
-        unsigned w; __builtin_memcpy(&w, b + 2 * i, 4);
-        v[2 * e + i] = __shfl_sync(~0u, w, (2 * (lane % 4) + e) * 4 + q);
-      }
-    for (int h = 0; h < 2; ++h)
-      for (int e = 0; e < 2; ++e)
-        for (int i = 0; i < 2; ++i)
-          for (int n = 0; n < 32; n += 16)
-            s[2 * h + e] += widen(u[2 * i + h] >> n & 0xffff) * widen(v[2 * e + i] >> n & 0xffff);
-  }
-  c[0] = s[0]; c[1] = s[1]; d[0] = s[2]; d[1] = s[3];
-}"""
-
-_matrix_helpers()
-HELPERS.update({**barrier_helpers(), **box_helpers(), **product_helpers(), **matrix_helpers()})
+HELPERS.update(
+    {**matrix_load_helpers(), **warp_product_helpers(), **barrier_helpers(), **box_helpers(), **product_helpers()}
+)
+HELPERS.update(matrix_helpers())
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

@@ -153,9 +153,9 @@ def product_helpers() -> dict[str, Helper]:
 def matrix_helpers() -> dict[str, Helper]:
     """A warp's stores of 8 x 8 matrices."""
     found: dict[str, Helper] = {}
-    for element in ("bf16", "f16"):
+    for element in ("bf16", "f16", "float"):
         for count in (1, 2, 4):
-            for trans in ("", "_trans"):
+            for trans in ("", "_trans")[: 1 if element == "float" else 2]:
                 found[f"stmatrix_x{count}{trans}.{element}"] = _stmatrix(element, count, trans)
     return found
 
@@ -165,7 +165,9 @@ def _stmatrix(element: str, count: int, trans: str) -> Helper:
     mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
     places, inputs = ",".join(f"%{i + 1}" for i in numbers), ", ".join(f'"r"(u[{i}])' for i in numbers)
     parameters = f"({element}* p, const {element}* r)"
-    row, column = ("2 * (lane % 4) + e", "lane / 4") if trans else ("lane / 4", "2 * (lane % 4) + e")
+    each = 1 if element == "float" else 2
+    word = f"{each} * (lane % 4) + e"
+    row, column = (word, "lane / 4") if trans else ("lane / 4", word)
     return Helper(
         name,
         f"static __device__ __forceinline__ void {name}{parameters} {{\n"
@@ -176,11 +178,11 @@ def _stmatrix(element: str, count: int, trans: str) -> Helper:
         "  const int lane = threadIdx.x % 32;\n"
         f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
         f"  for (int m = 0; m < {count}; ++m)\n"
-        "    for (int e = 0; e < 2; ++e) {\n"
+        f"    for (int e = 0; e < {each}; ++e) {{\n"
         f"      const long long to = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
-        f"      (({element}*)to)[{column}] = r[m * 2 + e];\n"
+        f"      (({element}*)to)[{column}] = r[m * {each} + e];\n"
         "    }\n}",
-        (element,),
+        () if element == "float" else (element,),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PickOp
-from ...dialects.kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp
+from ...dialects.kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp, word_elements
 from .access import pointer_to, prepare
+from .matrix_helpers import MMA_NAMES
 from .statements import Statements, add_printer
 from .types import Expr
 from .writer import Register, terms
@@ -22,7 +23,7 @@ def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
     helper = f"ldmatrix_x{count}{'_trans' if op.trans is not None else ''}"
     writer.use(f"{helper}.{writer.type_of(op.result)}")
     prepare(writer, op)
-    with writer.registers_loop(op.registers, 8) as r:
+    with writer.registers_loop(op.registers, op.row) as r:
         at: Register = r if r == 0 or count == 4 else f"{r} / {4 // count}"
         target = place.name if r == 0 else f"&{place[at].text}"
         writer.line(f"{helper}({target}, {pointer_to(writer, op, r)});")
@@ -35,7 +36,7 @@ def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
     helper = f"stmatrix_x{count}{'_trans' if op.trans is not None else ''}"
     writer.use(f"{helper}.{writer.type_of(op.value)}")
     prepare(writer, op)
-    with writer.registers_loop(op.registers, 8) as r:
+    with writer.registers_loop(op.registers, op.row) as r:
         at = "" if r == 0 else str(r) if count == 4 else f"{r} / {4 // count}"
         writer.line(f"{helper}({pointer_to(writer, op, r)}, {_element(name, first, at)});")
 
@@ -48,12 +49,13 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
         target = writer.declare(op.result)
         statements.copy(op.acc, target)
     writer.places[op.result] = target
-    helper = "mma_m16n8k16"
-    writer.use(f"{helper}.{writer.type_of(op.lhs)}")
+    element, word = writer.type_of(op.lhs), word_elements(op.lhs.type)
+    helper = MMA_NAMES[element]
+    writer.use(f"{helper}.{element}")
     high, *rows = op.row_bits
     cols = op.col_bits
-    lhs = _element(*operand_array(statements, op.lhs), "i * 8" if rows else "")
-    rhs = _element(*operand_array(statements, op.rhs), "j * 4" if cols else "")
+    lhs = _element(*operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
+    rhs = _element(*operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
     heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
     for depth, (v, size) in enumerate(heads):
         writer.line("  " * depth + "#pragma unroll")

@@ -74,6 +74,23 @@ def _erf(x: float) -> float:
     return math.erf(x)
 
 
+_TF32_REST = 13
+"""Bits of the fraction of an f32 that a tf32 does not have."""
+
+
+def round_tf32(x: Array) -> Array:
+    """The nearest tf32 of each f32, halves away from zero; infinities and NaN stay."""
+    x = np.asarray(x, np.float32)
+    up = (x.view(np.uint32) + np.uint32(1 << _TF32_REST - 1)).view(np.float32)
+    return np.where(np.isfinite(x), cut_tf32(up), x)
+
+
+def cut_tf32(x: Array) -> Array:
+    """What tensor cores take of an f32 as tf32: without the last 13 bits."""
+    x = np.asarray(x, np.float32)
+    return (x.view(np.uint32) & np.uint32(0xFFFFFFFF << _TF32_REST & 0xFFFFFFFF)).view(np.float32)
+
+
 UNARY: dict[str, Callable[[Array], Array]] = {
     "arith.negf": np.negative,
     "math.absf": np.abs,
@@ -105,6 +122,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "math.tan": np.tan,
     "math.tanh": np.tanh,
     "math.trunc": np.trunc,
+    "payload.round_tf32": round_tf32,
 }
 """Float functions of one operand, by op name."""
 
@@ -251,6 +269,10 @@ class TypedDomain:
             return x
         return np.asarray(x).astype(self.dtype(target))
 
+    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        """A factor of type `source` as tensor cores take it, in the type `target` of their sums: an f32 as tf32."""
+        return cut_tf32(x) if isinstance(source, Float32Type) else self.cast(x, source, target)
+
     def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         """Combine float `x` over `axes`, which disappear."""
         dtype = self.dtype(element)
@@ -279,7 +301,10 @@ class RealDomain(TypedDomain):
         return np.dtype(np.float64) if isinstance(element, AnyFloat) else numpy_dtype(element)
 
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
-        return UNARY[name](x)
+        return x if name == "payload.round_tf32" else UNARY[name](x)
+
+    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        return self.cast(x, source, target)
 
     def binary(self, name: str, a: Array, b: Array, element: Attribute) -> Array:
         return BINARY[name](a, b)

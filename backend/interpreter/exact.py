@@ -186,6 +186,8 @@ class ExactDomain(TypedDomain):
 
     def unary(self, name: str, x: Array, element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)
+        if name == "payload.round_tf32":
+            return x
         if name == "arith.negf":
             return self._subtract(ZERO, x)
         if name == "math.absf":
@@ -230,6 +232,9 @@ class ExactDomain(TypedDomain):
         result = super().compare(predicate, order(a), order(b))
         unordered = (np.asarray(a) == NAN) | (np.asarray(b) == NAN)
         return result | unordered if predicate == "ne" else result & ~unordered
+
+    def factor(self, x: Array, source: Attribute, target: Attribute) -> Array:
+        return self.cast(x, source, target)
 
     def cast(self, x: Array, source: Attribute, target: Attribute) -> Array:
         if not isinstance(source, AnyFloat):

@@ -123,6 +123,10 @@ class PayloadFunctions(InterpreterFunctions):
         floats = isinstance(source, AnyFloat) or isinstance(target, AnyFloat)
         return ((self.domain if floats else TypedDomain()).cast(args[0], source, target),)
 
+    @impl(payload.RoundTf32Op)
+    def round_tf32(self, interpreter: Interpreter, op: payload.RoundTf32Op, args: PythonValues) -> PythonValues:
+        return (self.domain.unary(op.name, args[0], element_type(op.result.type)),)
+
     @impl(payload.FmodOp)
     def fmod(self, interpreter: Interpreter, op: payload.FmodOp, args: PythonValues) -> PythonValues:
         return (self.domain.binary(op.name, args[0], args[1], element_type(op.result.type)),)

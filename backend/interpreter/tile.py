@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import AnyFloat, MemRefType
+from xdsl.dialects.builtin import AnyFloat, Float32Type, MemRefType
 from xdsl.interpreter import (
     Interpreter,
     InterpreterFunctions,
@@ -24,9 +24,9 @@ from xdsl.interpreter import (
     impl_terminator,
     register_impls,
 )
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects import tile
+from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.sizes import Sizes
 from ...dialects.tile_roles import (
@@ -257,18 +257,21 @@ class TileFunctions(InterpreterFunctions):
     @impl(tile.DotOp)
     def dot(self, interpreter: Interpreter, op: tile.DotOp, args: PythonValues) -> PythonValues:
         element = element_type(op.acc.type)
-        lhs, rhs = (self._operand(v, x, element) for v, x in zip((op.lhs, op.rhs), args, strict=False))
+        atom = None if op.atom is None else op.atom.data
+        lhs, rhs = (self._operand(v, x, element, atom) for v, x in zip((op.lhs, op.rhs), args, strict=False))
         product = self.domain.matmul(lhs, rhs)
         return (self.domain.binary("arith.addf", _ranked(args[2], 3), product, element),)
 
-    def _operand(self, value: SSAValue, x: Array, element: object) -> Array:
-        """An operand of a contraction in the accumulator's type, of full size in its tile."""
+    def _operand(self, value: SSAValue, x: Array, element: Attribute, atom: str | None) -> Array:
+        """An operand of a contraction as its atom takes it, in the accumulator's type, of full size in its tile."""
         x = _ranked(x, 3)
         x = np.broadcast_to(x, (x.shape[0], *shape_of(value.type)))
         source = element_type(value.type)
         if not isinstance(source, AnyFloat):
             raise ExecutionError(f"contracts {source}")
-        return self.domain.cast(x, source, element)  # pyright: ignore[reportArgumentType]
+        if atom == "mma" and isinstance(source, Float32Type):
+            x = self.domain.unary(payload.RoundTf32Op.name, x, source)
+        return self.domain.cast(x, source, element) if atom is None else self.domain.factor(x, source, element)
 
     @impl(tile.ConvertLayoutOp)
     def convert_layout(self, interpreter: Interpreter, op: tile.ConvertLayoutOp, args: PythonValues) -> PythonValues:

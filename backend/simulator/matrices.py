@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from xdsl.dialects.builtin import VectorType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel_matrix import ROW
+from ...dialects.kernel_matrix import ROWS, word_elements
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array
 from .accesses import load_shared, store_shared
@@ -25,23 +25,26 @@ def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer,
     rows = load_shared(machine, op, buffer, access, nothing)
     machine.active = active
     steps = 1 << len(op.steps)
-    rows = rows.reshape(len(active), -1, 4, ROW, steps, ROW)[:, :, :count]  # block, warp, matrix, row, step, element
+    rows = rows.reshape(len(active), -1, 4, ROWS, steps, op.row)[
+        :, :, :count
+    ]  # block, warp, matrix, row, step, element
     row, element = _held(op)
     found = np.moveaxis(rows, 4, 2)[:, :, :, :, row, element]  # block, warp, step, matrix, lane, e
     found = found.transpose(0, 1, 4, 2, 3, 5)
-    return found.reshape(*active.shape, steps * count * 2)
+    return found.reshape(*active.shape, -1)
 
 
 def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer, origin: Array, value: Array) -> None:
     """The rows that the lanes of a warp name, from the registers of all its lanes."""
     count, active, steps = op.count.data, machine.active, 1 << len(op.steps)
     access = _rows(machine, op, buffer, origin)
-    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * 2))
-    held = held.reshape(len(active), -1, 32, steps, count, 2).transpose(0, 1, 3, 4, 2, 5)
-    rows = np.zeros((*held.shape[:3], 4, ROW, ROW), held.dtype)  # block, warp, step, matrix, row, element
+    each = word_elements(op.value.type)
+    held = np.broadcast_to(ranked(value, 3), (*active.shape, steps * count * each))
+    held = held.reshape(len(active), -1, 32, steps, count, each).transpose(0, 1, 3, 4, 2, 5)
+    rows = np.zeros((*held.shape[:3], 4, ROWS, op.row), held.dtype)  # block, warp, step, matrix, row, element
     row, element = _held(op)
     rows[:, :, :, :count, row, element] = held
-    moved = rows.transpose(0, 1, 3, 4, 2, 5).reshape(*active.shape, steps * ROW)
+    moved = rows.transpose(0, 1, 3, 4, 2, 5).reshape(*active.shape, steps * op.row)
     store_shared(machine, op, buffer, access, moved)
     machine.active = active
 
@@ -52,13 +55,14 @@ def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: S
     warps = active.reshape(len(active), -1, 32)
     alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(active.shape)
     machine.find("divergent", op, alone, "{who} moves matrices without the other lanes of its warp")
-    machine.active = active & (np.arange(machine.threads) % 32 < ROW * op.count.data)
+    machine.active = active & (np.arange(machine.threads) % 32 < ROWS * op.count.data)
     return machine.locate(op, (buffer.data.shape[1],), (origin,), ())
 
 
 def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
     """[lane, e] -> row and element of a matrix."""
-    pair, group, e = 2 * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(2)
+    each = op.row // 4
+    pair, group, e = each * (_LANE % 4)[:, None], (_LANE // 4)[:, None], np.arange(each)
     return (pair + e, group) if op.trans is not None else (group, pair + e)
 
 
@@ -70,19 +74,23 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     alone = (active & ~active.all(axis=2, keepdims=True)).reshape(machine.active.shape)
     machine.find("divergent", op, alone, "{who} multiplies without the other lanes of its warp")
     pair, group = 2 * (lanes % 4), lanes // 4
+    word = word_elements(op.lhs.type)
+    inside, depth, k0 = word.bit_length() - 1, 8 * word, word * (lanes % 4)  # bits of a register that number k
 
     a, r = _by_warp(machine, lhs, op.lhs)
-    rows, k = group + (r >> 1 & 1) * 8 + (r >> 3) * 16, pair + (r & 1) + (r >> 2 & 1) * 8
-    left = np.zeros((*a.shape[:2], a.shape[3] * 2, 16), a.dtype)
+    e, r = r & word - 1, r >> inside
+    rows, k = group + (r & 1) * 8 + (r >> 2) * 16, k0 + e + (r >> 1 & 1) * depth // 2
+    left = np.zeros((*a.shape[:2], a.shape[3] * 4 // word, depth), a.dtype)
     left[:, :, rows, k] = a
 
     b, r = _by_warp(machine, rhs, op.rhs)
-    k, columns = pair + (r & 1) + (r >> 1 & 1) * 8, group + (r >> 2) * 8
-    right = np.zeros((*b.shape[:2], 16, b.shape[3] * 2), b.dtype)
+    e, r = r & word - 1, r >> inside
+    k, columns = k0 + e + (r & 1) * depth // 2, group + (r >> 1) * 8
+    right = np.zeros((*b.shape[:2], depth, b.shape[3] * 4 // word), b.dtype)
     right[:, :, k, columns] = b
 
     wide, narrow = element_type(op.acc.type), element_type(op.lhs.type)
-    left, right = (_converted(machine, x, narrow, wide).reshape(blocks * warps, *x.shape[2:]) for x in (left, right))
+    left, right = (machine.domain.factor(x, narrow, wide).reshape(blocks * warps, *x.shape[2:]) for x in (left, right))
     product = machine.domain.matmul(left, right)
 
     c, r = _by_warp(machine, acc, op.acc)
@@ -90,7 +98,7 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     down = group + (r >> high & 1) * 8 + sum((r >> bit & 1) * (16 << i) for i, bit in enumerate(blocks_down))
     across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.col_bits))
     part = product[:, down, across].reshape(c.shape)
-    machine.counts.flops += len(r) * 32 * int(np.count_nonzero(machine.active))
+    machine.counts.flops += len(r) * 2 * depth * int(np.count_nonzero(machine.active))
     total = machine.domain.binary("arith.addf", c, part, wide)
     return total.reshape(blocks, machine.threads, -1)
 
@@ -101,7 +109,3 @@ def _by_warp(machine: Machine, x: Array, value: SSAValue) -> tuple[Array, Array]
     n = shape_of(value.type)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     x = np.broadcast_to(ranked(x, 3), (*machine.active.shape, n))
     return x.reshape(len(machine.active), -1, 32, n), np.arange(n)
-
-
-def _converted(machine: Machine, x: Array, source: Attribute, target: Attribute) -> Array:
-    return machine.domain.cast(x, source, target)

@@ -6,19 +6,17 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, UnitAttr
 from xdsl.ir import Block, SSAValue
 
-from ...dialects import kernel, tile
+from ...dialects import kernel, payload, tile
+from ...dialects.kernel_matrix import ROW_BYTES, WORD_BYTES
 from ...dialects.linear_layout import Linear, Shared, log2
 from ...dialects.locations import location_text
-from ...dialects.matrix_layouts import ATOM, Bits, accumulator_bits, fragment, matrix_rows
+from ...dialects.matrix_layouts import Bits, accumulator_bits, atom_depth, fragment, matrix_rows
 from ...dialects.payload import shape_of
 from ...errors import ScheduleError
 from ..shared_layouts import Reader
 from .accesses import element_bytes, memory_type
 from .emitter import Emitter, Index
 from .shared import shared_place
-
-ROW = 8
-"""Elements of a row of a matrix."""
 
 
 def bits_of_accumulator(op: tile.DotOp, acc: Linear) -> Bits:
@@ -30,23 +28,28 @@ def bits_of_accumulator(op: tile.DotOp, acc: Linear) -> Bits:
 
 
 def readers(op: tile.DotOp, acc: Linear, operand: int) -> tuple[Reader, Reader]:
-    """How a warp may read an operand: with rows along k, or transposed. Raises ScheduleError."""
+    """How a warp may read an operand: with rows along k, or transposed; of f32, number by number. Raises
+    ScheduleError."""
     bits_of_accumulator(op, acc)
     depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.operands[operand].type)
-    first, second = (
-        Reader(matrix_rows(acc, operand, depth, trans).layout, bytes_each, together=ROW) for trans in (False, True)
-    )
-    return first, second
+
+    def rows(trans: bool) -> Reader:
+        layout = matrix_rows(acc, operand, depth, trans, bytes_each).layout
+        return Reader(layout, bytes_each, together=ROW_BYTES // bytes_each)
+
+    if bytes_each == WORD_BYTES:
+        return rows(False), Reader(fragment(acc, operand, depth, bytes_each), bytes_each)
+    return rows(False), rows(True)
 
 
 def held_fragments(op: tile.DotOp, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
-    """If the threads that hold the left operand are those that multiply it: for every sixteen k their registers."""
+    """If the threads that hold the left operand are those that multiply it: for every k of an atom their registers."""
     bits_of_accumulator(op, acc)
-    depth = shape_of(op.lhs.type)[1]
-    picks = fragment(acc, 0, depth).picks(lhs)
+    depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.lhs.type)
+    picks = fragment(acc, 0, depth, bytes_each).picks(lhs)
     if picks is None:
         return None
-    size = len(picks) * ATOM[2] // depth
+    size = len(picks) * atom_depth(bytes_each) // depth
     return [picks[i : i + size] for i in range(0, len(picks), size)]
 
 
@@ -58,10 +61,11 @@ def lower_mma(
     acc: SSAValue,
     layouts: tuple[Shared | Linear, Shared, Linear],
 ) -> SSAValue:
-    """Sixteen k at a time: a loop with both operands in shared memory, or unrolled if the left one is in registers."""
+    """The k of an atom at a time: a loop with both operands in shared memory, or unrolled if the left one is in
+    registers. What is in f32 is rounded to tf32 on the way."""
     a, b, c = layouts
     bits = bits_of_accumulator(op, c)
-    depth = shape_of(op.lhs.type)[1]
+    depth, atom = shape_of(op.lhs.type)[1], atom_depth(element_bytes(op.lhs.type))
     if isinstance(a, Linear):
         held = held_fragments(op, c, a)
         if held is None:
@@ -70,12 +74,12 @@ def lower_mma(
             )
         for step, registers in enumerate(held):
             own = registers == tuple(range(shape_of(lhs.type)[0]))
-            left = lhs if own else out.emit(kernel.PickOp(lhs, registers), "a")
-            right = _matrices(out, op, rhs, b, c, step * ATOM[2], 1)
+            left = _rounded(out, lhs if own else out.emit(kernel.PickOp(lhs, registers), "a"))
+            right = _matrices(out, op, rhs, b, c, step * atom, 1)
             acc = out.emit(kernel.MmaOp(left, right, acc, bits.rows, bits.columns), op.result.name_hint)
         return acc
     body = Block(arg_types=[IndexType(), acc.type])
-    loop = scf.ForOp(out.value(0), out.value(depth), out.value(ATOM[2]), [acc], body)
+    loop = scf.ForOp(out.value(0), out.value(depth), out.value(atom), [acc], body)
     k, carried = body.args
     k.name_hint = "kk"
     carried.name_hint = op.result.name_hint or "acc"
@@ -91,21 +95,37 @@ def lower_mma(
 def _matrices(
     out: Emitter, op: tile.DotOp, buffer: SSAValue, shared: Shared, acc: Linear, k: Index, operand: int
 ) -> SSAValue:
-    """The operand's matrices for the sixteen k from `k` on."""
-    depth = shape_of(op.lhs.type)[1]
-    along = 1 - operand
-    images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
-    moving = [0] * log2(ATOM[2]) + images[log2(ATOM[2]) :]
+    """The operand's matrices for the k of one atom from `k` on."""
+    depth, along = shape_of(op.lhs.type)[1], 1 - operand
     size = element_bytes(memory_type(buffer).element_type)
-    for trans in (False, True):
-        layout, count = matrix_rows(acc, operand, ATOM[2], trans)
+    atom, row = atom_depth(size), ROW_BYTES // size
+    images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
+    moving = [0] * log2(atom) + images[log2(atom) :]
+    hint = "a" if operand == 0 else "b"
+    for trans in (False,) if size == WORD_BYTES else (False, True):
+        layout, count = matrix_rows(acc, operand, atom, trans, size)
         layout = Linear(shared.shape, layout.reg, layout.lane, layout.warp)
         place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
-        if place.vec == ROW:
-            steps = place.regs[log2(ROW) :]
+        if place.vec == row:
+            steps = place.regs[log2(row) :]
             found = kernel.LdMatrixOp(buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor)
-            return out.emit(found, "a" if operand == 0 else "b")
-    raise _refused(op, f"operand {operand} has no rows of {ROW} elements in shared memory")
+            return _rounded(out, out.emit(found, hint))
+    if size != WORD_BYTES:
+        raise _refused(op, f"operand {operand} has no rows of {row} elements in shared memory")
+    part = fragment(acc, operand, atom, size)
+    layout = Linear(shared.shape, part.reg, part.lane, part.warp)
+    place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
+    steps = [[r] for r in place.regs]
+    return _rounded(
+        out, out.emit(kernel.LoadOp(buffer, [out.value(place.origin)], steps, vec=place.vec, xor=place.xor), hint)
+    )
+
+
+def _rounded(out: Emitter, registers: SSAValue) -> SSAValue:
+    """What a product takes of registers: all of 16 bits, of an f32 the nearest tf32."""
+    if element_bytes(registers.type) != WORD_BYTES:
+        return registers
+    return out.emit(payload.RoundTf32Op(registers), registers.name_hint)
 
 
 def _refused(op: tile.DotOp, why: str) -> ScheduleError:

@@ -127,3 +127,51 @@ tile.kernel @both_in_parts(%x: memref<16x32xf32>, %w: memref<32x16xf32>, %y: mem
   %d = tile.dot %a, %b, %zero : tensor<16x32xf32>, tensor<32x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
   tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
 }
+
+// -----
+
+// Factors in f32, multiplied as tf32: a warp rounds what it reads.
+
+// CHECK-LABEL: tile.kernel @tf32
+// CHECK:         %d = tile.dot %a, %b, %zero atom "mma" : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32>
+tile.kernel @tf32(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
+    attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = mma, narrow = tf32>} {
+  %zero = payload.constant 0.0 : tensor<64x64xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+}
+
+// -----
+
+// A warpgroup reads shared memory and would cut them, so they are rounded before.
+
+// CHECK-LABEL: tile.kernel @rounded
+// CHECK:         %[[A:.*]] = payload.round_tf32 %a : tensor<64x32xf32>
+// CHECK-NEXT:    %[[B:.*]] = payload.round_tf32 %b : tensor<32x64xf32>
+// CHECK-NEXT:    %d = tile.dot %[[A]], %[[B]], %zero atom "wgmma" : tensor<64x32xf32>
+tile.kernel @rounded(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
+    attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = wgmma, narrow = tf32>} {
+  %zero = payload.constant 0.0 : tensor<64x64xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+}
+
+// -----
+
+// Unless a copy brings them there past the registers.
+
+// CHECK-LABEL: tile.kernel @cut
+// CHECK-NOT:     payload.round_tf32
+// CHECK:         %d = tile.dot %a, %b, %zero atom "wgmma" : tensor<64x32xf32>
+tile.kernel @cut(%x: memref<64x32xf32>, %w: memref<32x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 4
+    attributes {schedule = #tile.schedule<block = [64, 64], chunk = [32], warps = 4, atom = wgmma, copy = tma, stages = 2, narrow = tf32>} {
+  %zero = payload.constant 0.0 : tensor<64x64xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<64x32xf32> -> tensor<64x32xf32>
+  %b = tile.load %w[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x64xf32> -> tensor<32x64xf32>
+  %d = tile.dot %a, %b, %zero : tensor<64x32xf32>, tensor<32x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<64x64xf32>, memref<64x64xf32>
+}

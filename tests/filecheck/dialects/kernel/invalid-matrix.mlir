@@ -8,11 +8,29 @@ kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
 
 // -----
 
-// CHECK: error: kernel.ldmatrix: rows of memref<512xf32, "shared"> and vector<8xf32>: both hold bf16, or both f16
+// CHECK: error: kernel.ldmatrix: rows of memref<512xi32, "shared"> and vector<4xi32>: both hold bf16, or f16, or f32
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %s = kernel.shared : memref<512xi32, "shared">
+  %a = kernel.ldmatrix x4 %s[%i] : memref<512xi32, "shared"> -> vector<4xi32>
+}
+
+// -----
+
+// CHECK: error: kernel.ldmatrix: matrices of f32 cannot be transposed
 kernel.func @k() grid 1 warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
-  %a = kernel.ldmatrix x4 %s[%i] : memref<512xf32, "shared"> -> vector<8xf32>
+  %a = kernel.ldmatrix x4 trans %s[%i] : memref<512xf32, "shared"> -> vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
+kernel.func @k() grid 1 warps 1 {
+  %i = kernel.id lane
+  %s = kernel.shared : memref<512xf32, "shared">
+  %a = kernel.ldmatrix x4 %s[%i] steps [2] : memref<512xf32, "shared"> -> vector<8xf32>
 }
 
 // -----
@@ -44,7 +62,7 @@ kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
 
 // -----
 
-// CHECK: error: kernel.stmatrix: rows of memref<512xf16, "shared"> and vector<8xbf16>: both hold bf16, or both f16
+// CHECK: error: kernel.stmatrix: rows of memref<512xf16, "shared"> and vector<8xbf16>: both hold bf16, or f16, or f32
 kernel.func @k() grid 1 warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
@@ -93,7 +111,7 @@ kernel.func @k() grid 1 warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: the operands are both bf16, or both f16
+// CHECK: error: kernel.mma: the operands are both bf16, or f16, or f32
 kernel.func @k() grid 1 warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xf16>
@@ -108,4 +126,13 @@ kernel.func @k() grid 1 warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xbf16>
   %d = kernel.mma %a, %b, %b rows [1] cols [] : vector<8xbf16>, vector<4xbf16>, vector<4xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.mma: rows [1] and cols [] need 4 and 2 registers
+kernel.func @k() grid 1 warps 1 {
+  %a = payload.constant 0.0 : vector<8xf32>
+  %b = payload.constant 0.0 : vector<4xf32>
+  %d = kernel.mma %a, %b, %b rows [1] cols [] : vector<8xf32>, vector<4xf32>, vector<4xf32>
 }

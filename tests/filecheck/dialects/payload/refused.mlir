@@ -83,3 +83,15 @@
 // CHECK: f32 is not rounded to i32
 %x = "test.op"() : () -> f32
 %y = payload.cast %x loose : f32 -> i32
+
+// -----
+
+// CHECK: rounds bf16 to tf32: only f32
+%x = "test.op"() : () -> bf16
+%y = payload.round_tf32 %x : bf16
+
+// -----
+
+// CHECK: fmod of i32: only floats
+%x = "test.op"() : () -> i32
+%y = payload.fmod %x, %x : i32

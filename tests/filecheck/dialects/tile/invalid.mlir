@@ -247,10 +247,10 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}atom mma multiplies bf16 or f16 into f32
-tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
-  %a = payload.constant 0.0 : tensor<16x16xf32>
-  %c = tile.dot %a, %a, %a atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+// CHECK: error: {{.*}}atom mma multiplies bf16, f16 or f32 into f32
+tile.kernel @k(%x: memref<8xf64>, %y: memref<8xf64>) blocks (%i) in [1] warps 1 {
+  %a = payload.constant 0.0 : tensor<16x16xf64>
+  %c = tile.dot %a, %a, %a atom "mma" : tensor<16x16xf64>, tensor<16x16xf64>, tensor<16x16xf64> -> tensor<16x16xf64>
 }
 
 // -----
