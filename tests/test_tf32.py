@@ -209,9 +209,7 @@ def test_mistakes_show(mistake: str) -> None:
 def test_roundings() -> None:
     """To the nearest, halves away from zero; or cut."""
     unit = 2.0**-10
-    x = np.array(
-        [1.0, 1 + unit / 2, 1 + unit / 2 - 2.0**-23, -1 - unit / 2, np.inf, -np.inf, np.nan], np.float32
-    )
+    x = np.array([1.0, 1 + unit / 2, 1 + unit / 2 - 2.0**-23, -1 - unit / 2, np.inf, -np.inf, np.nan], np.float32)
     rounded = np.array([1.0, 1 + unit, 1.0, -1 - unit, np.inf, -np.inf, np.nan], np.float32)
     np.testing.assert_array_equal(round_tf32(x), rounded)
     np.testing.assert_array_equal(cut_tf32(x), np.trunc(x / unit) * unit)
