@@ -13,9 +13,11 @@ Importing this package is cheap; torch is imported by `compile`.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
     from .frontend.saved import Artefact, load
@@ -35,6 +37,16 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def _version() -> str:
+    """The version that is installed, or `unknown` in a checkout that is only on the path."""
+    try:
+        return version("deplodock")
+    except PackageNotFoundError:
+        return "unknown"

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from .. import __version__
 from ..backend.nvrtc import compile_cubin
 from ..dialects.parsing import make_context, parse_module
 from ..dialects.printing import print_module
@@ -87,17 +88,8 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
         files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
         described[name] = _describe(program, tensors)
     files[WEIGHTS] = tensors.file()
-    contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: _version()}
+    contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: __version__}
     write_folder(Path(path), contents, files)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("deplodock")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class _Tensors:

@@ -204,3 +204,14 @@ def test_start_is_fast(tmp_path: Path) -> None:
     subprocess.run([DL_OPT, str(path), "-p", "cleanup"], capture_output=True, check=True)
     after = os.times()
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.8
+
+
+def test_the_version_is_told_even_where_the_package_is_not_installed():
+    code = (
+        "import importlib.metadata as m\n"
+        "def no(name): raise m.PackageNotFoundError(name)\n"
+        "m.version = no\n"
+        "import deplodock; print(deplodock.__version__)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "unknown\n"

@@ -22,6 +22,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
 from xdsl.utils.target import Target
 from xdsl.xdsl_opt_main import xDSLOptMain
 
+from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.parsing import parse_module
 from ..dialects.printing import print_module
@@ -149,7 +150,7 @@ class DlOptMain(xDSLOptMain):
         )
         for switch, text in _SWITCHES.items():
             arg_parser.add_argument(switch, action="store_true", help=text)
-        text = f"dl-opt of deplodock {version('deplodock')}, xdsl {version('xdsl')}"
+        text = f"dl-opt of deplodock {__version__}, xdsl {version('xdsl')}"
         arg_parser.add_argument("--version", action="version", version=text)
         # Asked for by the base class. Its --disable-verify patches a class for the whole process; ours does not.
         arg_parser.set_defaults(disable_verify=False, syntax_highlight=False, print_no_properties=False)
