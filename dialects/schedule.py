@@ -18,8 +18,9 @@ from xdsl.utils.exceptions import VerifyException
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
 NARROWS = ("never", "operands", "parts", "tf32")
+ROWS = ("registers", "shared")
 _LISTS = ("block", "serial", "chunk", "thread")
-_WORDS = ("atom", "copy", "narrow")
+_WORDS = ("atom", "copy", "narrow", "row")
 _NUMBERS = ("warps", "stages", "split_k", "group", "persistent")
 
 
@@ -48,6 +49,8 @@ class ScheduleAttr(ParametrizedAttribute):
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
              beside a factor in parts may become a NaN. `tf32` permits to multiply factors in f32 with 10 bits of their
              fraction. No planner gives the permission for two factors in f32, nor that for tf32.
+    row      where a block keeps what several of its loops read, between them: `registers` hold no more than one tile,
+             so a row in several chunks is read from memory by each loop; in `shared` memory all chunks stay.
     """
 
     name = "tile.schedule"
@@ -63,6 +66,7 @@ class ScheduleAttr(ParametrizedAttribute):
     group: IntAttr
     persistent: IntAttr
     narrow: StringAttr
+    row: StringAttr
 
     @staticmethod
     def get(
@@ -79,6 +83,7 @@ class ScheduleAttr(ParametrizedAttribute):
         group: int = 1,
         persistent: int = 0,
         narrow: str = "never",
+        row: str = "registers",
     ) -> ScheduleAttr:
         """A schedule from Python numbers; what is left out has the plainest value."""
         return ScheduleAttr(
@@ -94,6 +99,7 @@ class ScheduleAttr(ParametrizedAttribute):
             IntAttr(group),
             IntAttr(persistent),
             StringAttr(narrow),
+            StringAttr(row),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -119,6 +125,8 @@ class ScheduleAttr(ParametrizedAttribute):
             raise VerifyException(f"schedule: copy {self.copy.data} is none of {', '.join(COPIES)}")
         if self.narrow.data not in NARROWS:
             raise VerifyException(f"schedule: narrow {self.narrow.data} is none of {', '.join(NARROWS)}")
+        if self.row.data not in ROWS:
+            raise VerifyException(f"schedule: row {self.row.data} is none of {', '.join(ROWS)}")
         if min(self.stages.data, self.split_k.data, self.group.data) < 1:
             raise VerifyException("schedule: stages, split_k and group are at least 1")
         if self.persistent.data < 0:

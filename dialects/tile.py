@@ -52,6 +52,7 @@ from .tensor import Kind, KindAttr, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 from .tile_kernel import KernelOp, LaunchOp
 from .tile_roles import ROLE_OPS, RingType
+from .tile_rows import ROW_OPS, RowType
 
 NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
@@ -369,6 +370,7 @@ Tile = Dialect(
         CommitOp,
         AwaitOp,
         *ROLE_OPS,
+        *ROW_OPS,
     ],
-    [ScheduleAttr, LayoutAttr, SharedAttr, RingType],
+    [ScheduleAttr, LayoutAttr, SharedAttr, RingType, RowType],
 )

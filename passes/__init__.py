@@ -51,6 +51,7 @@ OWN_PASSES = {
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
+    "tile-stage-rows": ".tile_stage_rows:TileStageRowsPass",
     "update-in-place": ".update_in_place:UpdateInPlacePass",
 }
 """Our passes: name -> module and class."""

@@ -17,9 +17,10 @@ from ..dialects import kernel, payload, tile
 from ..dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ..dialects.locations import location_text
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
+from ..dialects.tile_rows import KeepOp, KeptOp, RowOp
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
-from .tile_to_kernel import accesses, queues, rings, shared
+from .tile_to_kernel import accesses, queues, rings, rows, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
@@ -87,6 +88,7 @@ class _Kernel:
             self.values[old] = new
         self.rings = rings.Rings(op)
         self.queues: dict[SSAValue, queues.Queue] = {}
+        self.rows: dict[SSAValue, rows.Row] = {}
         self.maps = queues.Maps(self.out)
         self.producers = 0
         self._layouts: dict[Attribute, Linear] = {}
@@ -309,6 +311,17 @@ class _Kernel:
         if op in self.rings.pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
             self.out.add_op(kernel.AsyncWaitOp(0))
 
+    def lower_row(self, op: RowOp) -> None:
+        self.rows[op.result] = rows.make_row(self.out, op, self.layout)
+
+    def lower_keep(self, op: KeepOp) -> None:
+        row, place = self.rows[op.row], self.values[op.place]
+        rows.keep(self.out, op, row, self.of(op.value), self.layout(op.value), place)
+
+    def lower_kept(self, op: KeptOp) -> None:
+        row, place = self.rows[op.row], self.values[op.place]
+        self.define(op.result, rows.kept(self.out, op, row, self.layout(op.result), place))
+
     def lower_ring(self, op: RingOp) -> None:
         self.queues[op.result] = queues.make_queue(self.out, op.result)
 
@@ -360,6 +373,9 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.CommitOp: _Kernel.lower_commit,
     tile.AwaitOp: _Kernel.lower_await,
     scf.ForOp: _Kernel.lower_for,
+    RowOp: _Kernel.lower_row,
+    KeepOp: _Kernel.lower_keep,
+    KeptOp: _Kernel.lower_kept,
     RingOp: _Kernel.lower_ring,
     StageBoxOp: _Kernel.lower_box,
     PutOp: _Kernel.lower_put,

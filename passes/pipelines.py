@@ -26,7 +26,7 @@ PIPELINES = {
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
-    "tile-persist-blocks,merge-equal-kernels,cse,"
+    "tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
     "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
     "tile-plan": "plan-schedules",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ..dialects.kernel import LoadOp, SharedOp, SlotOp, StoreOp, is_shared
+from ..dialects.kernel import FuncOp, LoadOp, SharedOp, SlotOp, StoreOp, is_shared
 from ..dialects.kernel_access import memory_bytes, shape_of_memory
 from ..dialects.kernel_async import CopyAsyncOp
 from ..dialects.kernel_matrix import MatrixRows, StMatrixOp
@@ -26,7 +26,8 @@ Slot = SSAValue | int | None
 class Access:
     """Bytes [start, end) of a block's shared memory are read or written; without offsets, buffers are apart.
 
-    In a ring it is only the `slot` of `size` elements that is.
+    In a ring it is only the `slot` of `size` elements that is. `cells` says which elements of a slot each thread has,
+    the same for all slots, where that is known: threads that store all they have into their cells have different ones.
     """
 
     buffer: SSAValue
@@ -35,6 +36,7 @@ class Access:
     writes: bool
     slot: Slot = None
     size: int = 0
+    cells: Hashable = None
 
     def conflicts(self, other: Access) -> bool:
         """Whether the order of the two accesses matters, if different threads make them."""
@@ -59,7 +61,9 @@ class Access:
 
 
 def _are_apart(a: Access, b: Access) -> bool:
-    """Whether two slots of one buffer are surely different."""
+    """Whether two slots of one buffer are surely different, or each thread has the same part of all for itself."""
+    if a.cells is not None and a.cells == b.cells:
+        return True
     if isinstance(a.slot, int) and isinstance(b.slot, int):
         return abs(a.slot - b.slot) >= max(a.size, b.size)
     if not isinstance(a.slot, BlockArgument) or not isinstance(b.slot, BlockArgument) or a.slot is b.slot:
@@ -151,4 +155,37 @@ def _access(op: Operation, memory: SSAValue) -> Access:
         raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
     start = None if buffer.offset is None else buffer.offset.data
     end = (start or 0) + memory_bytes(memory.type)
-    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size)
+    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size, _cells(op))
+
+
+def _cells(op: Operation) -> Hashable:
+    """Which elements of a slot each thread reads or writes; None where that differs from slot to slot, or is unknown.
+
+    The slots are multiples of their size apart, so what is one thread's in one of them is nobody else's in another.
+    """
+    if not isinstance(op, LoadOp | StoreOp) or len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
+        return None
+    slot = op.memory.owner
+    if not isinstance(slot, SlotOp) or not _divides(shape_of_memory(op.memory.type)[0], slot.offset):
+        return None
+    func = op.parent_op()
+    while func is not None and not isinstance(func, FuncOp):
+        func = func.parent_op()
+    if func is None or any(_block_of(v) is not func.body.block for v in (*op.coordinates, slot.ring)):
+        return None
+    places = tuple(op.coordinates), op.regs, op.vec, op.xor
+    return (*places, op.memory.type)
+
+
+def _block_of(value: SSAValue) -> Block | None:
+    owner = value.owner
+    return owner if isinstance(owner, Block) else owner.parent
+
+
+def _divides(size: int, offset: SSAValue) -> bool:
+    """Whether `offset` is surely a multiple of `size`."""
+    number = constant_index(offset)
+    if number is not None:
+        return number % size == 0
+    op = offset.owner
+    return isinstance(op, arith.MuliOp) and any(_divides(size, v) for v in op.operands)

@@ -39,10 +39,12 @@ from ...dialects.tile_roles import (
     TakeOp,
     tiles_of,
 )
+from ...dialects.tile_rows import KeepOp, KeptOp, RowOp, RowType
 from ...errors import ExecutionError
 from .access import coordinates, evaluate, inside
 from .domains import Array, TypedDomain, reduce_value
 from .rings import Rings
+from .rows import Row
 
 MAX_ELEMENTS = 1 << 24
 """Elements of the largest value; a grid of more blocks than fit is run in pieces."""
@@ -197,6 +199,21 @@ class TileFunctions(InterpreterFunctions):
         nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
         self.rings.release(args[0], self.active, nothing)
         return ()
+
+    @impl(RowOp)
+    def row(self, interpreter: Interpreter, op: RowOp, args: PythonValues) -> PythonValues:
+        row = op.result.type
+        assert isinstance(row, RowType)
+        return (Row.create(row.places.data, len(self.active), row.shape, self.domain.dtype(element_type(row.tile))),)
+
+    @impl(KeepOp)
+    def keep(self, interpreter: Interpreter, op: KeepOp, args: PythonValues) -> PythonValues:
+        args[1].keep(args[0], args[2], self.active)
+        return ()
+
+    @impl(KeptOp)
+    def kept(self, interpreter: Interpreter, op: KeptOp, args: PythonValues) -> PythonValues:
+        return (args[0].kept(args[1], self.active),)
 
     @impl(RolesOp)
     def roles(self, interpreter: Interpreter, op: RolesOp, args: PythonValues) -> PythonValues:

@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.payload import shape_of
+from ...dialects.tile_rows import KeepOp, KeptOp, RowOp
 
 Access = tile.LoadOp | tile.StoreOp
 
@@ -113,6 +114,9 @@ def _groups(op: Operation) -> Iterator[list[SSAValue]]:
         value = op.result if isinstance(op, tile.LoadOp) else op.value
         if is_tile(value):
             yield [value, *(s for s in op.symbols if is_tile(s))]
+    elif isinstance(op, RowOp):  # who puts a tile into shared memory is who reads it back
+        users = [use.operation for use in op.result.uses]
+        yield [u.value if isinstance(u, KeepOp) else u.result for u in users if isinstance(u, KeepOp | KeptOp)]
     elif payload.is_payload(op):
         values = [v for v in (*op.operands, *op.results) if is_tile(v)]
         if values:

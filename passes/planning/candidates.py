@@ -91,7 +91,7 @@ def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int)
     """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for one block
     or two on every multiprocessor."""
     tiles = Tiles(facts, schedule)
-    if divisible == 1 or not 0 < 2 * tiles.blocks <= target.sms:
+    if divisible == 1 or tiles.kept or not 0 < 2 * tiles.blocks <= target.sms:
         return []
     read = sum(
         element_bytes(op.source.type)

@@ -26,13 +26,16 @@ class Given:
     persistent: int | None = None
     atom: str | None = None
     copy: str | None = None
+    row: str | None = None
 
     def decisions(self) -> dict[str, Any]:
         """What was decided, by name."""
         lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
         if self.k:
             lists.setdefault("chunk", self.k)
-        rest = {n: getattr(self, n) for n in ("warps", "stages", "split_k", "group", "persistent", "atom", "copy")}
+        rest = {
+            n: getattr(self, n) for n in ("warps", "stages", "split_k", "group", "persistent", "atom", "copy", "row")
+        }
         return lists | {n: v for n, v in rest.items() if v is not None}
 
     def misfit(self, facts: Facts) -> str:
@@ -62,4 +65,5 @@ class Given:
             decided.setdefault("split_k", 1)
             decided.setdefault("group", 1)
             decided.setdefault("persistent", 0)
+            decided.setdefault("row", "registers")
         return schedule.changed(**decided)

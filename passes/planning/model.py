@@ -135,7 +135,7 @@ class Model:
         barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
         first = self._first_of_groups
         steps = sum(tiles.walked({*r.indices}) for r in facts.reductions if r.op in first)
-        again = steps + tiles.walked(facts.free) - (len(first) + 1)
+        again = steps - len(first) + (0 if tiles.kept else tiles.walked(facts.free) - 1)
         life = compute + again * rates.latency + len(facts.reductions) * 3 * barrier
         return max(life, read / rates.block - rates.latency)
 

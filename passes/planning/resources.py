@@ -12,6 +12,7 @@ from ...errors import ScheduleError
 from .compute import atom_of, warp_tile
 from .copies import staged
 from .facts import Facts
+from .keeping import kept_bytes
 from .products import Product
 from .tiles import Tiles
 
@@ -24,6 +25,10 @@ ROWS, SUMS, ATOMS = 30, 38, 52
 
 BARRIERS = 4096
 """Bytes of the mbarriers of rings, of what warps exchange, and what alignment leaves free."""
+
+
+EXCHANGED = 1024
+"""Bytes for what warps exchange beside a row in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,16 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
         threads += 32 * WARPGROUP
         narrow = sum(size for r in facts.nest.res if (size := element_bytes(r.type)) < 4)
         shared += tiles.elements(facts.free) * narrow + BARRIERS
+    kept = kept_bytes(facts, tiles) if tiles.kept else 0
+    if tiles.kept and not kept:
+        raise ScheduleError("no two loops read the same chunks, so there is nothing to keep", argument="row")
+    if kept > target.shared_per_block - EXCHANGED:
+        raise ScheduleError(
+            f"the chunks of a row take {kept} bytes of shared memory; {target.name} has"
+            f" {target.shared_per_block - EXCHANGED} for a block, beside what warps exchange",
+            argument="row",
+        )
+    shared += kept
     if shared > target.shared_per_block:
         raise ScheduleError(
             f"the factors of products take {shared} bytes of shared memory; {target.name} has {target.shared_per_block}"

@@ -12,6 +12,7 @@ from ...dialects.schedule import ScheduleAttr
 from ..running_means import counted
 from .facts import Facts, pow2_at_least, pow2_at_most
 from .sizes import MAX_WARPS, Sizes
+from .tiles import Tiles
 
 PER_THREAD = 16
 """Elements of one tile that a thread should hold: enough loads in flight, few enough registers for several tiles."""
@@ -24,6 +25,9 @@ FEW = 4
 
 WALKED, CHUNK = 4096, PER_THREAD * MAX_WARPS * 32
 """Tiles of a row that does not fit, in the loop over what is not reduced, and chunks of its reductions."""
+
+CHUNKS = (8192, 4096, 2048)
+"""Of rows that are kept in shared memory."""
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
@@ -94,9 +98,26 @@ def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
     for width in WIDTHS if _shared(facts) else WIDTHS[:1]:
         plan = plan_rows(facts, target, width)
         yield plan
+        yield from _kept(facts, plan)
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
             if 1 <= warps <= MAX_WARPS:
                 yield plan.changed(warps=warps)
+
+
+def _kept(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
+    """`plan` for rows that are walked through, with all chunks kept in shared memory, and equal ones in all loops: the
+    longer they are, the fewer results of reductions wait for each other; the shorter, the less lies past the end."""
+    walked = {i.data for i in plan.serial}
+    rest = [i for n, i in enumerate(facts.free) if n in walked]
+    if len(walked) != 1 or any(facts.may_be_longer([i]) for i in rest):
+        return
+    tiles = Tiles(facts, plan)
+    for length in CHUNKS:
+        if facts.extents[rest[0]] <= length:
+            continue
+        block = [length if n in walked else b.data for n, b in enumerate(plan.block)]
+        chunk = [length if tiles.steps[i] > 1 else tiles.tile[i] for i in facts.reduction_indices]
+        yield plan.changed(block=block, chunk=chunk, row="shared", warps=max(1, length // (32 * PER_THREAD)))
 
 
 def _shared(facts: Facts) -> list[SSAValue]:

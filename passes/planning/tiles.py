@@ -18,11 +18,13 @@ class Tiles:
     steps   how many tiles one block walks through along it: 1 for what is on the grid
     counts  of the free indices: how many blocks stand along it
     parts   into how many parts blocks divide the reduction
+    kept    whether chunks that several loops read stay in shared memory
     """
 
     def __init__(self, facts: Facts, schedule: ScheduleAttr) -> None:
         self.facts = facts
         self.parts = schedule.split_k.data
+        self.kept = schedule.row.data == "shared"
         serial = {s.data for s in schedule.serial}
         self.tile: dict[SSAValue, int] = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
         self.tile.update(zip(facts.reduction_indices, (c.data for c in schedule.chunk), strict=True))

@@ -9,10 +9,9 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...backend.targets import Target
-from ...dialects import loop
 from ...dialects.payload import element_bytes, tensor_bytes
-from ..tiling.dependence import access_indices
 from .facts import Facts, contiguous_index
+from .keeping import Place, places_of, same_tiles
 from .tiles import Tiles
 
 SECTOR = 32
@@ -31,12 +30,13 @@ class Traffic:
 
 @dataclass(frozen=True)
 class _Load:
-    op: loop.LoadOp
-    indices: tuple[SSAValue, ...]
+    place: Place
     size: int
     along: SSAValue | None
-    place: int
-    """Number of the group of reductions that it stands in."""
+
+    @property
+    def indices(self) -> tuple[SSAValue, ...]:
+        return self.place.indices
 
 
 class Loads:
@@ -44,22 +44,10 @@ class Loads:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        places = {op: n for n, group in enumerate(facts.groups) for op in group}
         self.loads = [
-            _Load(op, access_indices(op), element_bytes(op.source.type), contiguous_index(op), self._place(op, places))
-            for op in facts.loads
+            _Load(place, element_bytes(place.op.source.type), contiguous_index(place.op)) for place in places_of(facts)
         ]
         self.written = sum(tensor_bytes(v.type) for v in facts.nest.res)
-
-    @staticmethod
-    def _place(op: loop.LoadOp, places: dict[loop.ReduceOp, int]) -> int:
-        """The group of the outermost reduction around a load: its stages load the same once."""
-        found, parent = -1, op.parent_op()
-        while parent is not None:
-            if isinstance(parent, loop.ReduceOp):
-                found = places.get(parent, -1)
-            parent = parent.parent_op()
-        return found
 
     def traffic(self, tiles: Tiles, target: Target, at_once: int) -> Traffic:
         """The bytes that move where `at_once` blocks run at the same time."""
@@ -72,7 +60,7 @@ class Loads:
             if key in seen:
                 continue
             seen.add(key)
-            source = load.op.source
+            source = load.place.op.source
             element = load.size * self._waste(load, tiles)
             size = tiles.within(load.indices) * element
             near += tiles.visits(load.indices) * element
@@ -84,13 +72,11 @@ class Loads:
         block = sum(per_block.values())
         return Traffic(block, near, read, self.written)
 
-    def _key(self, load: _Load, tiles: Tiles) -> Hashable:
-        """Equal for loads that give the same tile at the same time: then only one is made."""
-        free = [tiles.counts.get(i) for i in load.indices]
-        along = tuple((self.facts.extents[i], tiles.tile[i]) for i in load.indices)
-        place = -2 if tiles.walked(load.indices) == 1 else load.place
-        grid = tuple(i if n not in (None, 1) else None for i, n in zip(load.indices, free, strict=True))
-        return load.op.source, load.op.map, along, grid, place
+    @staticmethod
+    def _key(load: _Load, tiles: Tiles) -> Hashable:
+        """Equal for loads that give the same tiles at the same time, or that keep them: then only one is made."""
+        once = tiles.kept or tiles.walked(load.indices) == 1
+        return same_tiles(load.place, tiles), -2 if once else load.place.group
 
     @staticmethod
     def _waste(load: _Load, tiles: Tiles) -> float:

@@ -247,3 +247,60 @@ kernel.func @matrices(%x: memref<32xbf16>) grid 1 warps 4 {
   kernel.store %w, %x[%i] : memref<32xbf16> (index), vector<1xbf16>
   kernel.stmatrix x4 %v, %s[%i] : vector<8xbf16>, memref<256xbf16, "shared">
 }
+
+// -----
+
+// In every slot a thread has the same elements for itself, so nobody waits: not for what other slots hold, not for what
+// is read back. Where the slots may overlap, or another thread reads, everybody waits.
+// CHECK-LABEL: @own_cells
+// CHECK: scf.for
+// CHECK-NOT: kernel.barrier
+// CHECK: scf.for
+// CHECK-NOT: kernel.barrier
+// CHECK: kernel.slot
+// CHECK: kernel.barrier
+// CHECK-NEXT: kernel.load
+kernel.func @own_cells(%y: memref<32xf32>) grid 1 warps 1 {
+  %s = kernel.shared : memref<128xf32, "shared">
+  %i = kernel.id lane
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %c32 = arith.constant 32 : index
+  %c31 = arith.constant 31 : index
+  %other = arith.subi %c31, %i : index
+  scf.for %k = %c0 to %c4 step %c1 {
+    %v = payload.constant 1.0 : vector<1xf32>
+    %at = arith.muli %k, %c32 : index
+    %t = kernel.slot %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
+    kernel.store %v, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  }
+  scf.for %k = %c0 to %c4 step %c1 {
+    %at = arith.muli %k, %c32 : index
+    %t = kernel.slot %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
+    %w = kernel.load %t[%i] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+  }
+  %t = kernel.slot %s[%c0] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
+  %w = kernel.load %t[%other] : memref<32xf32, "shared"> (index) -> vector<1xf32>
+}
+
+// -----
+
+// CHECK-LABEL: @overlapping_slots
+// CHECK: scf.for
+// CHECK: kernel.barrier
+// CHECK-NEXT: kernel.store
+kernel.func @overlapping_slots(%y: memref<32xf32>) grid 1 warps 1 {
+  %s = kernel.shared : memref<128xf32, "shared">
+  %i = kernel.id lane
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %c16 = arith.constant 16 : index
+  scf.for %k = %c0 to %c4 step %c1 {
+    %v = payload.constant 1.0 : vector<1xf32>
+    %at = arith.muli %k, %c16 : index
+    %t = kernel.slot %s[%at] : memref<128xf32, "shared"> -> memref<32xf32, "shared">
+    kernel.store %v, %t[%i] : memref<32xf32, "shared"> (index), vector<1xf32>
+  }
+}
