@@ -58,6 +58,8 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
     Raises TargetError for an unknown arch, ExecutionError where NVRTC is not installed, CompileError with the
     compiler's first message if it refuses the text.
     """
+    if "__cluster_dims__" in source and not check_arch(arch).has("cluster"):
+        raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
     check_arch(arch)
     flags = (f"--gpu-architecture={arch}", *FLAGS)
     store = _Store(source, flags) if cached else None

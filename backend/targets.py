@@ -83,7 +83,7 @@ class Target:
     registers_per_sm: int = 65536
 
     def has(self, feature: str) -> bool:
-        """Whether the target has `feature`: mma, cp_async, tma, wgmma."""
+        """Whether the target has `feature`: mma, cp_async, tma, cluster, wgmma."""
         return feature in self.features
 
 
@@ -106,7 +106,7 @@ def occupancy(target: Target, threads: int, registers: int, shared: int) -> int:
 
 
 _AMPERE = frozenset({"mma", "cp_async"})
-_TMA = _AMPERE | {"tma"}
+_TMA = _AMPERE | {"tma", "cluster"}
 
 _A100 = Rates(1.7e12, 4.5e12, 4.5e12, 1.25e12, 8.0e12, 2.4e12, 19.5e12, 290e12, 1.41e9)
 _RTX_4090 = Rates(0.92e12, 4.5e12, 4.5e12, 0.63e12, 31e12, 5.1e12, 82.6e12, 165e12, 2.52e9)

@@ -64,6 +64,7 @@ from .kernel_barriers import (
     MbarrierType,
     MbarWaitOp,
 )
+from .kernel_cluster import CLUSTERS, ClusterBarrierOp, PeerOp
 from .kernel_host import SliceOp
 from .kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
@@ -90,9 +91,11 @@ from .payload import ExtentOp
 
 
 class Id(StrEnum):
-    """Who a thread is: its block in the grid, itself in the block, its lane in the warp, its warp in the block."""
+    """Who a thread is: its block in the grid, its block in the cluster, itself in the block, its lane in the warp, its
+    warp in the block."""
 
     BLOCK = "block"
+    RANK = "rank"
     THREAD = "thread"
     LANE = "lane"
     WARP = "warp"
@@ -116,7 +119,8 @@ class FuncOp(IRDLOperation):
     }
     ```
     `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
-    known only at run time is a product of counts: `grid [#s0 / 64, 32]`.
+    known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
+    consecutive numbers form a cluster (see `kernel_cluster.py`); the grid is a multiple of it.
     """
 
     name = "kernel.func"
@@ -124,19 +128,34 @@ class FuncOp(IRDLOperation):
     grid = prop_def(ArrayAttr[IntAttr | CountAttr])
     warps = prop_def(IntAttr)
     shared = opt_prop_def(IntAttr)
+    cluster = opt_prop_def(IntAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
 
-    def __init__(self, name: str, grid: int | Sequence[Count], warps: int, body: Region, shared: int | None = None):
+    def __init__(
+        self,
+        name: str,
+        grid: int | Sequence[Count],
+        warps: int,
+        body: Region,
+        shared: int | None = None,
+        cluster: int = 1,
+    ):
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
                 "grid": counts_attr([grid] if isinstance(grid, int) else grid),
                 "warps": IntAttr(warps),
                 "shared": None if shared is None else IntAttr(shared),
+                "cluster": None if cluster == 1 else IntAttr(cluster),
             },
             regions=[body],
         )
+
+    @property
+    def cluster_size(self) -> int:
+        """How many blocks a cluster has; 1 where there are none."""
+        return 1 if self.cluster is None else self.cluster.data
 
     @property
     def threads(self) -> int:
@@ -179,6 +198,15 @@ class FuncOp(IRDLOperation):
         fixed = prod(c for c in self.factors if isinstance(c, int))
         if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
             raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
+        if self.cluster_size not in CLUSTERS:
+            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+        if fixed % self.cluster_size:
+            raise VerifyException(
+                f"clusters of {self.cluster_size} do not make up a grid of {self._grid_text()} blocks"
+            )
+
+    def _grid_text(self) -> str:
+        return " * ".join(map(str, self.factors))
 
     @classmethod
     def parse(cls, parser: Parser) -> FuncOp:
@@ -189,9 +217,10 @@ class FuncOp(IRDLOperation):
         grid = [parser.parse_integer()] if several is None else several
         parser.parse_keyword("warps")
         warps = parser.parse_integer()
+        cluster = parser.parse_integer() if parser.parse_optional_keyword("cluster") else 1
         shared = parser.parse_integer() if parser.parse_optional_keyword("shared") else None
         attrs = parser.parse_optional_attr_dict_with_keyword()
-        op = cls(name.data, grid, warps, parser.parse_region(args), shared)
+        op = cls(name.data, grid, warps, parser.parse_region(args), shared, cluster)
         op.attributes.update(attrs.data if attrs else {})
         return op
 
@@ -207,6 +236,8 @@ class FuncOp(IRDLOperation):
             with printer.in_square_brackets():
                 print_counts(printer, self.factors)
         printer.print_string(f" warps {self.warps.data}")
+        if self.cluster is not None:
+            printer.print_string(f" cluster {self.cluster.data}")
         if self.shared is not None:
             printer.print_string(f" shared {self.shared.data}")
         printer.print_op_attributes(self.attributes, print_keyword=True)
@@ -395,6 +426,8 @@ Kernel = Dialect(
         WgmmaCommitOp,
         WgmmaWaitOp,
         RolesOp,
+        ClusterBarrierOp,
+        PeerOp,
         AllocOp,
         SliceOp,
         LaunchOp,

@@ -59,18 +59,24 @@ from .extents import (
     print_extents,
     static,
 )
+from .kernel_cluster import PEER, is_peer
 from .layouts import Bases, BasesAttr, bases_attr, bases_of, format_bases, parse_bases
 from .payload import element_type, is_vector, shape_of
 
 
 class _ReadsSharedMemory(MemoryEffect):
-    """A load reads memory that the kernel may write only if that memory is shared: a kernel never reads its results."""
+    """A load reads memory that the kernel may write only if that memory is shared, its block's or that of another block
+    of the cluster: a kernel never reads its results."""
 
     @classmethod
     def get_effects(cls, op: Operation) -> set[EffectInstance]:
         t = op.memory.type if isinstance(op, LoadOp) else None
-        shared = isinstance(t, MemRefType) and t.memory_space == StringAttr("shared")
-        return {EffectInstance(MemoryEffectKind.READ)} if shared else set()
+        return {EffectInstance(MemoryEffectKind.READ)} if _in_some_block(t) else set()
+
+
+def _in_some_block(t: Attribute | None) -> bool:
+    """Whether a memref lies in the shared memory of a block."""
+    return isinstance(t, MemRefType) and t.memory_space in (StringAttr("shared"), StringAttr(PEER))
 
 
 class MemoryAccess(IRDLOperation):
@@ -127,7 +133,7 @@ class MemoryAccess(IRDLOperation):
         if moved_element != element_of_memory(self.memory.type):
             raise VerifyException("memory and registers have one element type")
         self._verify_width(rank)
-        if self.xor is not None and self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
+        if self.xor is not None and not _in_some_block(self.memory.type):
             raise VerifyException("only offsets in shared memory combine by exclusive or")
 
     def _verify_width(self, rank: int) -> None:
@@ -298,6 +304,8 @@ class StoreOp(MemoryAccess):
 
     def verify_(self) -> None:
         self.verify_access(self.value.type)
+        if is_peer(self.memory.type):
+            raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
 
     @classmethod
     def parse(cls, parser: Parser) -> StoreOp:

@@ -39,6 +39,7 @@ from .kernel_access import (
     read_bases,
     shape_of_memory,
 )
+from .kernel_cluster import is_peer
 from .layouts import bases_attr, bases_of, format_bases
 
 COPY_BYTES = (4, 8, 16)
@@ -135,7 +136,7 @@ class CopyAsyncOp(MemoryAccess):
         return tuple(b[0] for b in bases_of(self.target_regs))
 
     def verify_(self) -> None:
-        if _is_shared(self.memory.type) or not _is_shared(self.target.type):
+        if _is_shared(self.memory.type) or is_peer(self.memory.type) or not _is_shared(self.target.type):
             raise VerifyException("a copy goes from global memory to a shared buffer of one dimension")
         if self.xor is not None:
             raise VerifyException("offsets in global memory do not combine by exclusive or")

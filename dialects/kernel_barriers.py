@@ -24,6 +24,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -33,6 +34,7 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .kernel_cluster import require_cluster
 from .kernel_roles import role_of
 
 MOST_ARRIVALS = (1 << 20) - 1
@@ -136,18 +138,26 @@ class MbarExpectOp(MbarrierOp):
 
 @irdl_op_definition
 class MbarArriveOp(MbarrierOp):
-    """Arrive, once for every thread that gets here.
+    """Arrive, once for every thread that gets here; with a rank, at the barrier of that block of the cluster (PTX
+    `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`).
 
     ```
     kernel.mbar_arrive %empty[%slot] : memref<3x!kernel.mbarrier, "shared">
+    kernel.mbar_arrive %empty[%slot] of %rank : memref<3x!kernel.mbarrier, "shared">
     ```
     """
 
     name = "kernel.mbar_arrive"
-    assembly_format = "$barriers `` `[` $index `]` attr-dict `:` type($barriers)"
+    rank = opt_operand_def(IndexType())
+    assembly_format = "$barriers `` `[` $index `]` (`of` $rank^)? attr-dict `:` type($barriers)"
 
-    def __init__(self, barriers: SSAValue, index: SSAValue):
-        super().__init__(operands=[barriers, index])
+    def __init__(self, barriers: SSAValue, index: SSAValue, rank: SSAValue | None = None):
+        super().__init__(operands=[rank, barriers, index])
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.rank is not None:
+            require_cluster(self, "an arrival at another block's barrier")
 
 
 @irdl_op_definition

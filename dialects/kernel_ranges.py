@@ -34,6 +34,7 @@ class Ranges:
         self._known: dict[SSAValue, Range] = {}
         self._ids: dict[Id, Range] = {
             Id.BLOCK: (0, max(func.most_blocks, 1) - 1),
+            Id.RANK: (0, func.cluster_size - 1),
             Id.THREAD: (0, func.threads - 1),
             Id.LANE: (0, 31),
             Id.WARP: (0, func.warps.data - 1),

@@ -89,7 +89,7 @@ class RolesOp(IRDLOperation):
         parent = self.parent_op()
         if parent is not None and parent.name != "kernel.func":
             raise VerifyException(f"roles stand at the top of a kernel, not in {parent.name}")
-        if any(op.name == "kernel.barrier" for op in self.walk()):
+        if any(op.name in ("kernel.barrier", "kernel.cluster_barrier") for op in self.walk()):
             raise VerifyException("a barrier of the whole block inside of a role, which other warps never reach")
         if registers:
             self._verify_registers(warps, registers)

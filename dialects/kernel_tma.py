@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr, UnitAttr
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, i64
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -40,6 +40,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from .kernel_access import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
 from .kernel_barriers import is_mbarriers
+from .kernel_cluster import CLUSTERS, cluster_of, require_cluster
 
 SWIZZLES = (0, 32, 64, 128)
 """Bytes of the rows that a swizzle permutes; 0: none."""
@@ -190,21 +191,26 @@ class _BoxOp(IRDLOperation):
 class TmaLoadOp(_BoxOp):
     """Start copying a box from global to shared memory; every thread that gets here starts one.
 
-    What lies outside of the buffer arrives as zeros. The bytes of the whole box count at the mbarrier.
+    What lies outside of the buffer arrives as zeros. The bytes of the whole box count at the mbarrier. With `multicast`
+    it arrives in the blocks of the cluster that have these ranks, in each at the same place of its shared memory, and
+    its bytes count at each one's own mbarrier (PTX `cp.async.bulk.tensor ... .multicast::cluster`).
 
     ```
     kernel.tma_load %a[%i, %k] to %s[%o] signal %full[%slot]
         : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<12288xbf16, "shared">,
           memref<3x!kernel.mbarrier, "shared">
+    kernel.tma_load %b[%j, %k] to %t[%o] signal %full[%slot] multicast [0, 1] : ...
     ```
     """
 
     name = "kernel.tma_load"
     barriers = operand_def(base(MemRefType))
     index = operand_def(IndexType())
+    multicast = opt_prop_def(DenseArrayBase.constr(i64))
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]` attr-dict"
+        "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]`"
+        " (`multicast` $multicast^)? attr-dict"
         " `:` type($map) `,` type($shared) `,` type($barriers)"
     )
 
@@ -216,13 +222,29 @@ class TmaLoadOp(_BoxOp):
         place: SSAValue,
         barriers: SSAValue,
         index: SSAValue,
+        multicast: Sequence[int] = (),
     ):
-        super().__init__(operands=[barriers, index, shared, place, map, list(coordinates)])
+        """`multicast` are the ranks of the blocks that the box arrives in; empty: in the block itself."""
+        ranks = DenseArrayBase.from_list(i64, list(multicast)) if multicast else None
+        super().__init__(
+            operands=[barriers, index, shared, place, map, list(coordinates)], properties={"multicast": ranks}
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The blocks of the cluster that the box arrives in; empty for the block itself."""
+        return () if self.multicast is None else tuple(int(r) for r in self.multicast.get_values())
 
     def verify_(self) -> None:
         super().verify_()
         if not is_mbarriers(self.barriers.type):
             raise VerifyException(f"signals an mbarrier in shared memory, not {self.barriers.type}")
+        if self.multicast is None:
+            return
+        require_cluster(self, "a box for several blocks")
+        most = cluster_of(self) or max(CLUSTERS)
+        if not self.ranks or list(self.ranks) != sorted({*self.ranks} & {*range(most)}):
+            raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {most}, in order")
 
 
 @irdl_op_definition

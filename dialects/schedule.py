@@ -15,13 +15,15 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from .kernel_cluster import CLUSTERS
+
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
 NARROWS = ("never", "operands", "parts", "tf32")
 ROWS = ("registers", "shared")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow", "row")
-_NUMBERS = ("warps", "stages", "split_k", "group", "persistent")
+_NUMBERS = ("warps", "stages", "split_k", "group", "persistent", "cluster")
 
 
 def _ints(values: Any) -> ArrayAttr[IntAttr]:
@@ -44,6 +46,8 @@ class ScheduleAttr(ParametrizedAttribute):
     group    blocks that are started together are a patch of the result: so many tiles of the last index but one come
              first, then the next of the last index; a divisor of how many there are.
     persistent  so many blocks share all tiles, one after the other; 0: every tile has a block of its own.
+    cluster  so many blocks with consecutive numbers form a cluster (1, 2, 4 or 8; sm_90 and newer) and load together
+             what all of them need.
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
@@ -65,6 +69,7 @@ class ScheduleAttr(ParametrizedAttribute):
     split_k: IntAttr
     group: IntAttr
     persistent: IntAttr
+    cluster: IntAttr
     narrow: StringAttr
     row: StringAttr
 
@@ -82,6 +87,7 @@ class ScheduleAttr(ParametrizedAttribute):
         split_k: int = 1,
         group: int = 1,
         persistent: int = 0,
+        cluster: int = 1,
         narrow: str = "never",
         row: str = "registers",
     ) -> ScheduleAttr:
@@ -98,6 +104,7 @@ class ScheduleAttr(ParametrizedAttribute):
             IntAttr(split_k),
             IntAttr(group),
             IntAttr(persistent),
+            IntAttr(cluster),
             StringAttr(narrow),
             StringAttr(row),
         )
@@ -129,6 +136,8 @@ class ScheduleAttr(ParametrizedAttribute):
             raise VerifyException(f"schedule: row {self.row.data} is none of {', '.join(ROWS)}")
         if min(self.stages.data, self.split_k.data, self.group.data) < 1:
             raise VerifyException("schedule: stages, split_k and group are at least 1")
+        if self.cluster.data not in CLUSTERS:
+            raise VerifyException(f"schedule: clusters of {self.cluster.data} blocks; they have 1, 2, 4 or 8")
         if self.persistent.data < 0:
             raise VerifyException(f"schedule: {self.persistent.data} persistent blocks")
         if any(not 0 <= s.data < len(self.block) for s in self.serial):

@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
+    opt_prop_def,
     prop_def,
     region_def,
     traits_def,
@@ -30,6 +31,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from .counts import Count, CountAttr, counts_attr, counts_in, parse_count, print_counts
 from .extents import extents_of, memref_of
+from .kernel_cluster import CLUSTERS
 from .payload import element_type
 
 
@@ -44,25 +46,33 @@ class KernelOp(IRDLOperation):
       ...
     }
     ```
-    An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`.
+    An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`. With
+    `cluster N` behind the warps N blocks that are neighbours along the last index form a cluster.
     """
 
     name = "tile.kernel"
     sym_name = prop_def(StringAttr)
     grid = prop_def(ArrayAttr[IntAttr | CountAttr])
     warps = prop_def(IntAttr)
+    cluster = opt_prop_def(IntAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
 
-    def __init__(self, name: str, grid: Sequence[Count], warps: int, body: Region):
+    def __init__(self, name: str, grid: Sequence[Count], warps: int, body: Region, cluster: int = 1):
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
                 "grid": counts_attr(grid),
                 "warps": IntAttr(warps),
+                "cluster": None if cluster == 1 else IntAttr(cluster),
             },
             regions=[body],
         )
+
+    @property
+    def cluster_size(self) -> int:
+        """How many blocks a cluster has; 1 where there are none."""
+        return 1 if self.cluster is None else self.cluster.data
 
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:
@@ -87,6 +97,15 @@ class KernelOp(IRDLOperation):
             raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
         if self.warps.data not in (1, 2, 4, 8, 16, 32):
             raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        if self.cluster_size not in CLUSTERS:
+            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+        if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
+            raise VerifyException(f"clusters of {self.cluster_size} blocks do not make up the last extent of the grid")
+
+    def has_clusters_of(self, blocks: int) -> bool:
+        """Whether groups of so many blocks that differ in the last index alone make up the grid."""
+        last = next((n for n in reversed(self.grid_shape) if n != 1), 1)
+        return isinstance(last, int) and last % blocks == 0
 
     @classmethod
     def parse(cls, parser: Parser) -> KernelOp:
@@ -100,8 +119,9 @@ class KernelOp(IRDLOperation):
         grid = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser))
         parser.parse_keyword("warps")
         warps = parser.parse_integer()
+        cluster = parser.parse_integer() if parser.parse_optional_keyword("cluster") else 1
         attrs = parser.parse_optional_attr_dict_with_keyword()
-        op = cls(name.data, grid, warps, parser.parse_region([*args, *ids]))
+        op = cls(name.data, grid, warps, parser.parse_region([*args, *ids]), cluster)
         op.attributes.update(attrs.data if attrs else {})
         return op
 
@@ -117,6 +137,8 @@ class KernelOp(IRDLOperation):
         with printer.in_square_brackets():
             print_counts(printer, self.grid_shape)
         printer.print_string(f" warps {self.warps.data}")
+        if self.cluster is not None:
+            printer.print_string(f" cluster {self.cluster.data}")
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False)

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntAttr, ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..backend.targets import get_target
 from ..dialects.kernel import (
     BarrierOp,
+    ClusterBarrierOp,
     FuncOp,
     GroupBarrierOp,
     MbarWaitOp,
+    PeerOp,
     RolesOp,
     SharedOp,
     SlotOp,
@@ -102,12 +104,13 @@ def _alignment(op: SharedOp) -> int:
 
 
 def _users(op: SharedOp) -> Iterator[Operation]:
-    """Who uses a buffer, itself or a slot of it."""
-    for use in op.result.uses:
-        yield use.operation
-        if isinstance(use.operation, SlotOp):
-            for inner in use.operation.result.uses:
-                yield inner.operation
+    """Who uses a buffer, itself, a slot of it or another block's instance."""
+    todo: list[SSAValue] = [op.result]
+    for value in todo:
+        for use in value.uses:
+            yield use.operation
+            if isinstance(use.operation, SlotOp | PeerOp):
+                todo.append(use.operation.result)
 
 
 def _in_block_of(op: SharedOp, user: Operation) -> Operation:
@@ -149,7 +152,8 @@ class AllocateSharedPass(ModulePass):
     Why: a block has one shared allocation, and how much it takes decides how many blocks run at once.
     Why here: `place-barriers` comes next and treats buffers that overlap as the same memory; without offsets it could
     not see that one buffer's writes endanger the other's reads. In a kernel with barriers already, nothing is shared.
-    Buffers of boxes and of operands of `kernel.wgmma` start where their swizzle counts from.
+    Buffers of boxes and of operands of `kernel.wgmma` start where their swizzle counts from. Clusters of blocks are
+    refused for a target that has none.
 
     ```mlir
     %a = kernel.shared : memref<4096xf32, "shared">           // last used before %b is first used
@@ -167,9 +171,17 @@ class AllocateSharedPass(ModulePass):
     target: str = "sm_90a"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        limit = get_target(self.target).shared_per_block
+        target = get_target(self.target)
+        limit = target.shared_per_block
         for func in op.body.ops:
             if isinstance(func, FuncOp):
+                if func.cluster_size > 1 and not target.has("cluster"):
+                    raise ScheduleError(
+                        f"{target.name} has no clusters of blocks",
+                        operator=func.name,
+                        argument=func.sym_name.data,
+                        location=location_text(func),
+                    )
                 _allocate(func, limit, self.target)
 
 
@@ -177,7 +189,9 @@ def _allocate(func: FuncOp, limit: int, target: str) -> None:
     buffers = lifetimes(func)
     if not buffers:
         return
-    synchronised = any(isinstance(o, BarrierOp | MbarWaitOp | RolesOp | GroupBarrierOp) for o in func.body.walk())
+    synchronised = any(
+        isinstance(o, BarrierOp | ClusterBarrierOp | MbarWaitOp | RolesOp | GroupBarrierOp) for o in func.body.walk()
+    )
     offsets, total = place(buffers, share=False)
     if total > CHEAP and not synchronised:
         offsets, total = place(buffers)

@@ -108,7 +108,8 @@ class _Kernel:
         self.lower_block(self.op.body.block)
         symbolic = any(not isinstance(n, int) for n in self.grid)
         grid = [n for n in self.grid if n != 1] if symbolic else count
-        new = kernel.FuncOp(self.op.sym_name.data, grid, self.warps + self.producers, Region(self.out.entry))
+        warps, cluster = self.warps + self.producers, self.op.cluster_size
+        new = kernel.FuncOp(self.op.sym_name.data, grid, warps, Region(self.out.entry), cluster=cluster)
         new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new

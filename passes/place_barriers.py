@@ -15,10 +15,12 @@ from ..dialects.kernel import (
     AsyncCommitOp,
     AsyncWaitOp,
     BarrierOp,
+    ClusterBarrierOp,
     CopyAsyncOp,
     FenceAsyncOp,
     FuncOp,
     GroupBarrierOp,
+    PeerOp,
     RolesOp,
     TmaLoadOp,
     WgmmaFenceOp,
@@ -39,24 +41,28 @@ OLDEST = 64
 class State:
     """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
     copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one;
-    `unfenced` the writes of threads that the asynchronous proxy does not see yet."""
+    `unfenced` the writes of threads that the asynchronous proxy does not see yet; `across` the accesses since the last
+    barrier of the cluster, in kernels that read other blocks' memory."""
 
     pending: dict[Access, None] = field(default_factory=dict[Access, None])
     flying: dict[Access, int] = field(default_factory=dict[Access, int])
     unfenced: dict[Access, None] = field(default_factory=dict[Access, None])
+    across: dict[Access, None] = field(default_factory=dict[Access, None])
 
     def joined(self, other: State) -> State:
         """What may have happened if either has."""
         flying = dict(self.flying)
         for access, age in other.flying.items():
             flying[access] = min(age, flying.get(access, age))
-        return State({**self.pending, **other.pending}, flying, {**self.unfenced, **other.unfenced})
+        unfenced, across = {**self.unfenced, **other.unfenced}, {**self.across, **other.across}
+        return State({**self.pending, **other.pending}, flying, unfenced, across)
 
     def covers(self, other: State) -> bool:
         """Whether everything in `other` is in here."""
         return (
             other.pending.keys() <= self.pending.keys()
             and other.unfenced.keys() <= self.unfenced.keys()
+            and other.across.keys() <= self.across.keys()
             and all(a in self.flying and self.flying[a] <= age for a, age in other.flying.items())
         )
 
@@ -70,6 +76,7 @@ class State:
             {a.renamed(slots): None for a in self.pending},
             flying,
             {a.renamed(slots): None for a in self.unfenced},
+            {a.renamed(slots): None for a in self.across},
         )
 
 
@@ -84,7 +91,9 @@ class PlaceBarriersPass(ModulePass):
     thread has waited for it; to meet it earlier is an error, which no barrier could mend. Slots of a ring are apart
     where a loop only lets them change places. In front of a product of warpgroups that reads what threads stored, each
     thread also orders its stores before asynchronous readers (`kernel.fence_async`). Inside of a role it is the role's
-    warps that wait; what boxes are loaded into is left to mbarriers.
+    warps that wait; what boxes are loaded into is left to mbarriers. Where a block of a cluster reads what others
+    store, or stores what others read, it waits for the whole cluster; and once more before it ends, as its memory goes
+    with it.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 
@@ -106,9 +115,9 @@ class PlaceBarriersPass(ModulePass):
         for func in op.body.ops:
             if isinstance(func, FuncOp):
                 placement = _Placement(func)
-                placement.block(func.body.block, State())
+                placement.end(func, placement.block(func.body.block, State()))
                 placement.insert()
-                if placement.accesses and not placement.before:
+                if placement.accesses and not placement.before and not placement.clustered:
                     emit_remark(func, self.name, "no two accesses to shared memory need a barrier between them")
 
 
@@ -117,16 +126,19 @@ class _Placement:
 
     def __init__(self, func: FuncOp) -> None:
         self.accesses = 0
-        self.before: dict[Operation, None] = {}
+        self.before: dict[Operation, bool] = {}
+        """In front of what threads wait, and whether for the whole cluster."""
+        self.clustered = any(isinstance(o, PeerOp) for o in func.body.walk())
         self.fences: dict[Operation, None] = {}
         self.boxes = {o.shared for o in func.body.walk() if isinstance(o, TmaLoadOp)}
         self.multiplied = [a for o in func.body.walk() if isinstance(o, WgmmaOp) for a in accesses_of(o)]
 
     def insert(self) -> None:
         """Insert the barriers."""
-        for op in self.before:
+        for op, cluster in self.before.items():
             found = role_of(op)
             barrier = BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].role_warps[found[1]])
+            barrier = ClusterBarrierOp() if cluster else barrier
             made = [*([FenceAsyncOp()] if op in self.fences else []), barrier]
             copy_location(op, made)
             while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
@@ -134,10 +146,21 @@ class _Placement:
             assert op.parent is not None
             op.parent.insert_ops_before(made, op)
 
+    def end(self, func: FuncOp, state: State) -> None:
+        """A block that others may still read waits for them."""
+        if any(a.peer for a in state.across):
+            last = func.body.block.last_op
+            assert last is not None
+            barrier = ClusterBarrierOp()
+            copy_location(last, (barrier,))
+            func.body.block.add_op(barrier)
+
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
         for op in block.ops:
-            if isinstance(op, BarrierOp) or _of_whole_role(op):
+            if isinstance(op, ClusterBarrierOp):
+                state = replace(state, pending={}, across={})
+            elif isinstance(op, BarrierOp) or _of_whole_role(op):
                 state = replace(state, pending={})
             elif isinstance(op, RolesOp):
                 state = self._roles(op, state)
@@ -160,19 +183,31 @@ class _Placement:
     def _roles(self, op: RolesOp, state: State) -> State:
         """Warps of one role wait for each other; different roles share nothing but what mbarriers order."""
         if state.pending:
-            self.before[op] = None
+            self.before[op] = False
+        inside: list[Access] = []
         used: dict[SSAValue, int] = {}
         for number, program in enumerate(op.programs):
             for inner in program.walk():
                 for access in self._accesses(inner):
+                    inside.append(access)
+                    if access.peer:
+                        raise CompileError(
+                            "reads another block's memory in a role, which no barrier of the cluster reaches",
+                            operator=inner.name,
+                            location=location_text(inner),
+                        )
                     if used.setdefault(access.buffer, number) != number:
                         raise CompileError(
                             "two roles share a buffer that no mbarrier orders",
                             operator=inner.name,
                             location=location_text(inner),
                         )
-            self.block(program.block, State({}, {}, state.unfenced))
-        return State()
+            self.block(program.block, State(unfenced=state.unfenced))
+        return State(across={**state.across, **self._tracked(inside)})
+
+    def _tracked(self, accesses: Iterable[Access]) -> dict[Access, None]:
+        """What has to be remembered until the next barrier of the cluster."""
+        return dict.fromkeys(accesses) if self.clustered else {}
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
         self.accesses += len(accesses)
@@ -183,17 +218,19 @@ class _Placement:
                     operator=op.name,
                     location=location_text(op),
                 )
-        pending, unfenced = state.pending, state.unfenced
+        pending, unfenced, across = state.pending, state.unfenced, state.across
+        clusterwide = any(a.conflicts_across(p) for a in accesses for p in across)
         unseen = any(a.conflicts(p) for a in accesses for p in unfenced) and self._multiplies(op)
-        if unseen or any(a.conflicts(p) for a in accesses for p in pending):
-            self.before[op] = None
+        if clusterwide or unseen or any(a.conflicts(p) for a in accesses for p in pending):
+            self.before[op] = clusterwide
             if unfenced:
                 self.fences[op] = None
-            pending, unfenced = {}, {}
+            pending, unfenced, across = {}, {}, {} if clusterwide else across
+        across = {**across, **self._tracked(accesses)}
         if isinstance(op, CopyAsyncOp):
-            return State(pending, {**state.flying, **dict.fromkeys(accesses, -1)}, unfenced)
+            return State(pending, {**state.flying, **dict.fromkeys(accesses, -1)}, unfenced, across)
         writes = self._multiplied(a for a in accesses if a.writes)
-        return State({**pending, **dict.fromkeys(accesses)}, state.flying, {**unfenced, **writes})
+        return State({**pending, **dict.fromkeys(accesses)}, state.flying, {**unfenced, **writes}, across)
 
     def _multiplies(self, op: Operation) -> bool:
         return any(isinstance(o, WgmmaOp) for o in op.walk())
@@ -210,11 +247,12 @@ class _Placement:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
         here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
         flying = {a: age for a, age in state.flying.items() if a not in here}
-        return State({**state.pending, **here}, flying, {**state.unfenced, **self._multiplied(here)})
+        unfenced, across = {**state.unfenced, **self._multiplied(here)}, {**state.across, **self._tracked(here)}
+        return State({**state.pending, **here}, flying, unfenced, across)
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
         inside = list(self._accesses_inside(op))
-        synchronises = any(isinstance(o, BarrierOp | AsyncWaitOp) for o in op.walk())
+        synchronises = any(isinstance(o, BarrierOp | ClusterBarrierOp | AsyncWaitOp) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
         to_first, to_next, to_after = renamings(op)
@@ -235,7 +273,7 @@ class _Placement:
             raise CompileError("asynchronous copies under a condition", operator=op.name, location=location_text(op))
         inside = list(self._accesses_inside(op))
         for number, a in enumerate(inside):
-            if any(a.conflicts(b) for b in inside[:number]):
+            if any(a.conflicts(b) or a.conflicts_across(b) for b in inside[:number]):
                 raise CompileError(
                     "accesses under a condition would need a barrier between them",
                     operator=op.name,

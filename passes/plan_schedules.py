@@ -224,6 +224,8 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     atom = schedule.atom.data
     if atom != "fma" and not target.has(atom):
         raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
+    if schedule.cluster.data > 1 and not target.has("cluster"):
+        raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if atom not in CARRIED_OUT:
         raise ScheduleError(f"no pass carries out {atom}", argument="atom")
     _check_copies(schedule, target)

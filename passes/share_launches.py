@@ -273,9 +273,11 @@ def _reads(op: Operation, memory: SSAValue) -> bool:
 
 
 def _plain(function: kernel.FuncOp) -> bool:
-    """Whether a kernel works on buffers, is no two kernels already, and how many blocks it has is known."""
+    """Whether a kernel works on buffers, is no two kernels already, and is of a known number of blocks without
+    clusters."""
     return (
         PARTS not in function.attributes
+        and function.cluster is None
         and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
     )

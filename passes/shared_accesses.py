@@ -9,9 +9,10 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ..dialects.kernel import FuncOp, LoadOp, SharedOp, SlotOp, StoreOp, is_shared
+from ..dialects.kernel import FuncOp, LoadOp, PeerOp, SharedOp, SlotOp, StoreOp, is_shared
 from ..dialects.kernel_access import memory_bytes, shape_of_memory
 from ..dialects.kernel_async import CopyAsyncOp
+from ..dialects.kernel_cluster import is_peer
 from ..dialects.kernel_matrix import MatrixRows, StMatrixOp
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_wgmma import WgmmaOp
@@ -28,6 +29,7 @@ class Access:
 
     In a ring it is only the `slot` of `size` elements that is. `cells` says which elements of a slot each thread has,
     the same for all slots, where that is known: threads that store all they have into their cells have different ones.
+    With `peer` it is another block's instance that is read.
     """
 
     buffer: SSAValue
@@ -37,10 +39,15 @@ class Access:
     slot: Slot = None
     size: int = 0
     cells: Hashable = None
+    peer: bool = False
 
     def conflicts(self, other: Access) -> bool:
-        """Whether the order of the two accesses matters, if different threads make them."""
-        return (self.writes or other.writes) and self.touches(other)
+        """Whether the order of the two accesses matters, if different threads of a block make them."""
+        return self.peer == other.peer and (self.writes or other.writes) and self.touches(other)
+
+    def conflicts_across(self, other: Access) -> bool:
+        """Whether the order of the two matters, if different blocks of a cluster make them, at whatever iterations."""
+        return self.peer != other.peer and (self.writes or other.writes) and self.shares_memory(other)
 
     def touches(self, other: Access) -> bool:
         """Whether the two may meet in a byte."""
@@ -143,10 +150,15 @@ def accesses_of(op: Operation) -> list[Access]:
     memory = op.target if isinstance(op, CopyAsyncOp) else None
     if isinstance(op, LoadOp | StoreOp | MatrixRows):
         memory = op.memory
-    return [] if memory is None or not is_shared(memory.type) else [_access(op, memory)]
+    if memory is None or not (is_shared(memory.type) or is_peer(memory.type)):
+        return []
+    return [_access(op, memory)]
 
 
 def _access(op: Operation, memory: SSAValue) -> Access:
+    peer = isinstance(memory.owner, PeerOp)
+    if isinstance(memory.owner, PeerOp):
+        memory = memory.owner.shared
     slot, size, buffer = None, 0, memory.owner
     if isinstance(buffer, SlotOp):
         slot, size = slot_key(buffer.offset), shape_of_memory(memory.type)[0]
@@ -155,7 +167,7 @@ def _access(op: Operation, memory: SSAValue) -> Access:
         raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
     start = None if buffer.offset is None else buffer.offset.data
     end = (start or 0) + memory_bytes(memory.type)
-    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size, _cells(op))
+    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size, _cells(op), peer)
 
 
 def _cells(op: Operation) -> Hashable:

@@ -6,14 +6,21 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cluster_units import CLUSTER_UNITS
 from hopper_running import allocated
-from hopper_units import UNITS
+from hopper_units import UNITS as BLOCK_UNITS
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.simulator import simulate
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.errors import ScheduleError, TargetError
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes
+
+UNITS = {**BLOCK_UNITS, **CLUSTER_UNITS}
 
 
 @cache
@@ -47,6 +54,17 @@ def test_assembly_is_accepted() -> None:
         compiled = compile_cubin(print_cuda(allocated(unit.text())), "sm_90a")
         assert compiled.warnings == (), name
         assert all(use.spills == 0 for use in compiled.kernels.values()), name
+
+
+def test_clusters_on_other_targets() -> None:
+    """Clusters compile for whatever has them, and are refused elsewhere, by the passes and by the compiler."""
+    for unit in CLUSTER_UNITS.values():
+        assert compile_cubin(print_cuda(allocated(unit.text())), "sm_120").warnings == ()
+    module = parse_module(make_context(), CLUSTER_UNITS["a box for two blocks"].text(), "test.mlir")
+    with pytest.raises(ScheduleError, match="sm_89 has no clusters of blocks"):
+        run_passes(make_context(), module, parse_passes("allocate-shared{target=sm_89}"))
+    with pytest.raises(TargetError, match="sm_80 has no clusters of blocks"):
+        compile_cubin(print_cuda(allocated(unit.text())), "sm_80")
 
 
 @pytest.mark.gpu

@@ -49,7 +49,16 @@ def print_expect(statements: Statements, op: MbarExpectOp) -> None:
 
 def print_wait(statements: Statements, op: MbarWaitOp) -> None:
     """Waiting for a phase."""
-    _call(statements, "mbar_wait", barrier_at(statements, op), statements.writer.read(op.parity).text)
+    helper = "mbar_wait" if statements.writer.func.cluster is None else "mbar_wait_cluster"
+    _call(statements, helper, barrier_at(statements, op), statements.writer.read(op.parity).text)
+
+
+def print_arrive(statements: Statements, op: MbarArriveOp) -> None:
+    """Arriving, at the block's own barrier or another's."""
+    if op.rank is None:
+        _call(statements, "mbar_arrive", barrier_at(statements, op))
+    else:
+        _call(statements, "mbar_arrive_at", barrier_at(statements, op), statements.writer.read(op.rank).text)
 
 
 def print_advance(statements: Statements, op: AdvanceOp) -> None:
@@ -110,7 +119,7 @@ def _set_registers(statements: Statements, wanted: int) -> None:
 
 add_printer(MbarInitOp, print_init)
 add_printer(MbarExpectOp, print_expect)
-add_printer(MbarArriveOp, lambda s, op: _call(s, "mbar_arrive", barrier_at(s, op)))
+add_printer(MbarArriveOp, print_arrive)
 add_printer(MbarWaitOp, print_wait)
 add_printer(FenceMbarInitOp, lambda s, _: _call(s, "fence_mbar_init"))
 add_printer(FenceAsyncOp, lambda s, _: _call(s, "fence_async"))

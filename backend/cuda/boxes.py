@@ -19,11 +19,12 @@ def _box(statements: Statements, op: TmaLoadOp | TmaStoreOp) -> str:
 def print_tma_load(statements: Statements, op: TmaLoadOp) -> None:
     """The start of a box's way into shared memory."""
     writer = statements.writer
-    helper = f"tma_load{len(op.coordinates)}"
+    helper = f"tma_{'multicast' if op.ranks else 'load'}{len(op.coordinates)}"
     barrier = f"&{memory_name(writer, op.barriers)}[{writer.read(op.index).text}]"
     places = [writer.read(c).text for c in op.coordinates]
     writer.use(helper)
-    arguments = [_box(statements, op), f"&{writer.places[op.map].name}", barrier, *places]
+    blocks = [str(sum(1 << r for r in op.ranks))] if op.ranks else []
+    arguments = [_box(statements, op), f"&{writer.places[op.map].name}", barrier, *blocks, *places]
     writer.line(f"{helper}({', '.join(arguments)});")
 
 

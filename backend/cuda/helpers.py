@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from functools import cache
 
 from .helper import Helper
-from .hopper_helpers import barrier_helpers, box_helpers, matrix_helpers, product_helpers, wgmma_helper, wgmma_names
+from .hopper_helpers import (
+    barrier_helpers,
+    box_helpers,
+    cluster_helpers,
+    matrix_helpers,
+    product_helpers,
+    wgmma_helper,
+    wgmma_names,
+)
 from .matrix_helpers import matrix_load_helpers, warp_product_helpers
 
 
@@ -209,7 +217,7 @@ _copy_helpers()
 HELPERS.update(
     {**matrix_load_helpers(), **warp_product_helpers(), **barrier_helpers(), **box_helpers(), **product_helpers()}
 )
-HELPERS.update(matrix_helpers())
+HELPERS.update({**matrix_helpers(), **cluster_helpers()})
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

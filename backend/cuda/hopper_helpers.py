@@ -48,15 +48,7 @@ def barrier_helpers() -> dict[str, Helper]:
         _define("mbar_arrive", bar, "mbarrier.arrive.shared::cta.b64 _, [%0];", at, "emu_mbar_arrive(barrier, 0);"),
         _define("fence_mbar_init", "", "fence.mbarrier_init.release.cluster;", "", "emu_fence_mbar_init();"),
         _define("fence_async", "", "fence.proxy.async.shared::cta;", "", "emu_fence_async();"),
-        Helper(
-            "mbar_wait",
-            f"static __device__ __forceinline__ void mbar_wait({bar}, int parity) {{\n"
-            "  for (unsigned done = 0; !done;)\n"
-            '    asm volatile("{\\n.reg .pred p;\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\\n'
-            'selp.u32 %0, 1, 0, p;\\n}"\n'
-            f'                 : "=r"(done) : {at}, "r"(parity) : "memory");\n}}',
-            f"static inline void mbar_wait({bar}, int parity) {{ emu_mbar_wait(barrier, parity); }}",
-        ),
+        *(_wait(name, scope) for name, scope in (("mbar_wait", ""), ("mbar_wait_cluster", ".acquire.cluster"))),
         Helper(
             "group_barrier",
             "template <int threads> static __device__ __forceinline__ void group_barrier(int number) {\n"
@@ -74,6 +66,51 @@ def barrier_helpers() -> dict[str, Helper]:
                 f"template <int n> static inline void {name}() {{ emu_set_registers(n); }}",
             )
         )
+    return {h.name: h for h in found}
+
+
+def _wait(name: str, scope: str) -> Helper:
+    """The wait for a phase of an mbarrier at which threads within `scope` arrive."""
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}({BARRIER} barrier, int parity) {{\n"
+        "  for (unsigned done = 0; !done;)\n"
+        f'    asm volatile("{{\\n.reg .pred p;\\nmbarrier.try_wait.parity{scope}.shared::cta.b64 p, [%1], %2;\\n'
+        'selp.u32 %0, 1, 0, p;\\n}"\n'
+        f'                 : "=r"(done) : {_shared("barrier")}, "r"(parity) : "memory");\n}}',
+        f"static inline void {name}({BARRIER} barrier, int parity) {{ emu_mbar_wait(barrier, parity); }}",
+    )
+
+
+def cluster_helpers() -> dict[str, Helper]:
+    """The barrier of a cluster, other blocks' shared memory and barriers. A pointer from `cluster_peer` is generic, so
+    ordinary loads read through it."""
+    remote = "{\\n.reg .b32 at;\\nmapa.shared::cluster.u32 at, %0, %1;\\n"
+    found = [
+        _define(
+            "cluster_barrier",
+            "",
+            "barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;",
+            "",
+            "emu_cluster_barrier();",
+        ),
+        _define(
+            "mbar_arrive_at",
+            f"{BARRIER} barrier, int rank",
+            f"{remote}mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];\\n}}",
+            f'{_shared("barrier")}, "r"(rank)',
+            "emu_mbar_arrive_at(barrier, rank);",
+        ),
+        Helper(
+            "cluster_peer",
+            "template <class T> static __device__ __forceinline__ const T* cluster_peer(const T* p, int rank) {\n"
+            "  const T* peer;\n"
+            '  asm("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));\n'
+            "  return peer;\n}",
+            "template <class T> static inline const T* cluster_peer(const T* p, int rank) "
+            "{ return (const T*)emu_cluster_peer(p, rank); }",
+        ),
+    ]
     return {h.name: h for h in found}
 
 
@@ -97,6 +134,7 @@ def box_helpers() -> dict[str, Helper]:
                 ("TensorMap",),
             )
         )
+        found.append(_multicast(rank))
         places = ", ".join(f"%{2 + d}" for d in range(rank))
         found.append(
             _define(
@@ -119,6 +157,21 @@ def box_helpers() -> dict[str, Helper]:
             )
         )
     return {h.name: h for h in found}
+
+
+def _multicast(rank: int) -> Helper:
+    """A box for all blocks of the cluster whose bit is set in `blocks`."""
+    names = [f"c{d}" for d in range(rank)]
+    places, operands = ", ".join(f"%{4 + d}" for d in range(rank)), ", ".join(f'"r"({n})' for n in reversed(names))
+    return _define(
+        f"tma_multicast{rank}",
+        f"void* target, const TensorMap* map, {BARRIER} barrier, int blocks, {', '.join(f'int {n}' for n in names)}",
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        f"[%0], [%1, {{{places}}}], [%2], %3;",
+        f'{_shared("target")}, "l"(map), {_shared("barrier")}, "h"((unsigned short)blocks), {operands}',
+        f"const int at[] = {{{', '.join(names)}}}; emu_tma_multicast(target, map, barrier, at, {rank}, blocks);",
+        ("TensorMap",),
+    )
 
 
 def product_helpers() -> dict[str, Helper]:

@@ -19,6 +19,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import (
     BarrierOp,
+    ClusterBarrierOp,
     ExtractOp,
     FenceAsyncOp,
     GroupBarrierOp,
@@ -39,11 +40,13 @@ from ...dialects.kernel import (
     is_shared,
 )
 from ...dialects.kernel_access import LoadOp, StoreOp
+from ...dialects.kernel_cluster import is_peer
 from ...dialects.locations import file_line_of, location_of
 from ...dialects.payload import ConstantOp, ExtentOp, is_payload, shape_of
 
 ORDERED = (
     BarrierOp,
+    ClusterBarrierOp,
     FenceAsyncOp,
     GroupBarrierOp,
     MbarArriveOp,
@@ -215,7 +218,7 @@ class Ordering:
             group.ops.append(op)
             self._maker[op.results[0]] = group
             return
-        if isinstance(op, LoadOp) and not is_shared(op.memory.type):
+        if isinstance(op, LoadOp) and not is_shared(op.memory.type) and not is_peer(op.memory.type):
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return

@@ -15,7 +15,7 @@ from ...dialects.kernel_matrix import MmaOp
 from ...dialects.kernel_tma import is_written
 from ...dialects.locations import location_text
 from ...errors import BorderError, CompileError
-from . import barriers, boxes, copies, matrices, products  # noqa: F401  they add their statements
+from . import barriers, boxes, clusters, copies, matrices, products  # noqa: F401  they add their statements
 from .access import memory_extents
 from .control import print_block
 from .helpers import helper_section
@@ -83,7 +83,8 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
     # Large blocks and tensor cores get the second bound, or ptxas spills in order to fit more onto one multiprocessor.
     crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
     bounds = f"{func.threads}, 1" if crowded else str(func.threads)
-    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({parameters}) {{'
+    bounds = f"{clusters.cluster_bounds(func)}__launch_bounds__({bounds})"
+    head = f'extern "C" __global__ void {bounds} {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
 
 
@@ -91,6 +92,7 @@ def _header(func: FuncOp) -> list[str]:
     shared = func.shared.data if func.shared is not None else 0
     grid = " * ".join(map(str, func.factors))
     shape = f"{grid} {'block' if grid == '1' else 'blocks'} of {func.threads} threads"
+    shape += f" in clusters of {func.cluster_size}" if func.cluster_size > 1 else ""
     lines = [sanitise(f"{func.sym_name.data}: {shape}" + (f", {shared} bytes of shared memory" if shared else ""))]
     lines += [sanitise(f"{key} = {value}") for key, value in sorted(func.attributes.items())]
     return [f"// {line}" for line in lines]

@@ -248,8 +248,9 @@ class Statements:
     def identify(self, op: IdOp) -> None:
         """A thread's numbers."""
         writer = self.writer
-        name = writer.declare(op.result).name
-        writer.line(f"const {writer.index} {name} = {ID_TEXT[op.kind.data.value]};")
+        name, kind = writer.declare(op.result).name, op.kind.data.value
+        text = f"blockIdx.x % {writer.func.cluster_size}" if kind == "rank" else ID_TEXT[kind]
+        writer.line(f"const {writer.index} {name} = {text};")
 
 
 def shuffled(value: Expr, mask: str, c: str) -> Expr:

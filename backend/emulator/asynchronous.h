@@ -91,7 +91,7 @@ class Agents {
     for (u32 t : together) threads[t] = all;
   }
   Granule& at(std::size_t byte) {
-    if (granules_.empty()) granules_.resize(EMU_MOST_SHARED / granule);
+    if (granules_.empty()) granules_.resize(std::size_t(EMU_MOST_SHARED) * EMU_MOST_CLUSTER / granule);
     Granule& g = granules_[byte / granule];
     if (g.serial != serial_) g = Granule{serial_, false, {}, {}};
     return g;

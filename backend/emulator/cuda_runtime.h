@@ -20,8 +20,25 @@ extern "C" {
 void* emu_host_allocate(unsigned long size);
 void emu_host_initialised(void* memory);
 int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, unsigned long shared,
-                    void** arguments);
+                    void** arguments, unsigned cluster);
 }
+
+// How many blocks are a cluster, by kernel: where that is not one, the program's host text says so.
+struct EmuCluster {
+  const void* kernel;
+  unsigned size;
+  const EmuCluster* before;
+  static const EmuCluster*& last() {
+    static const EmuCluster* found = nullptr;
+    return found;
+  }
+  EmuCluster(const void* kernel, unsigned size) : kernel(kernel), size(size), before(last()) { last() = this; }
+  static unsigned of(const void* kernel) {
+    for (const EmuCluster* c = last(); c; c = c->before)
+      if (c->kernel == kernel) return c->size;
+    return 1;
+  }
+};
 
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorLaunchFailure ? "a kernel did what it must not" : error ? "out of memory" : "no error";
@@ -58,6 +75,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void**
                              cudaStream_t) {
   EmuCurrent<A...>::kernel = kernel;
   const unsigned blocks[3] = {grid.x, grid.y, grid.z}, threads[3] = {block.x, block.y, block.z};
-  const int stopped = emu_host_launch(EmuCurrent<A...>::call, blocks, threads, shared, arguments);
+  const int stopped = emu_host_launch(EmuCurrent<A...>::call, blocks, threads, shared, arguments,
+                                     EmuCluster::of(reinterpret_cast<const void*>(kernel)));
   return stopped ? cudaErrorLaunchFailure : cudaSuccess;
 }

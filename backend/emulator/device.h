@@ -12,6 +12,7 @@
 #define __constant__ static const
 #define __shared__ static __attribute__((section("emu_shared")))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __restrict__
 #define __align__(n) __attribute__((aligned(n)))

@@ -6,6 +6,8 @@
 
 // Bytes of shared memory that a block may have at most, with room for what runs over.
 #define EMU_MOST_SHARED (256 * 1024)
+// Blocks that a cluster may have at most.
+#define EMU_MOST_CLUSTER 8
 
 struct EmuIndex {
   unsigned x, y, z;
@@ -17,6 +19,15 @@ EmuIndex emu_thread_index();
 EmuIndex emu_block_index();
 EmuIndex emu_block_extent();
 EmuIndex emu_grid_extent();
+// Where the block's shared memory starts.
+unsigned char* emu_shared_start();
+
+// Clusters: their barrier, the place of something in another block's shared memory, an arrival at an mbarrier there, and
+// a box for the blocks whose bits are set.
+void emu_cluster_barrier();
+const void* emu_cluster_peer(const void* p, int rank);
+void emu_mbar_arrive_at(void* barrier, int rank);
+void emu_tma_multicast(void* target, const void* map, void* barrier, const int* at, int rank, int blocks);
 
 // Waiting. `line` is the line of the printed text.
 void emu_barrier(int line, const char* name);

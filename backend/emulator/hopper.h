@@ -10,8 +10,10 @@ std::map<u32, Mbarrier> mbarriers;
 struct BoxCopy {
   BoxMap map;
   std::vector<int> at;
-  u32 address, barrier, agent, clock;
+  u32 address, barrier;  // in the block, as in all others that it goes to
+  u32 agent, clock;
   bool done;
+  std::vector<u32> bases;  // of the blocks that it goes to, or the one that it comes from
 };
 std::vector<BoxCopy> loads_on_their_way;
 struct BulkStores {
@@ -27,17 +29,19 @@ bool happens_early() {
   return hopper_seed >> 40 & 1;
 }
 
-// The place of `size` bytes in the block's allocation; the launch ends if they are not all there.
+// The place of `size` bytes in the allocations of the blocks that run; the launch ends if they are not all there.
 u32 shared_place(const void* pointer, u64 size, const char* what, u64 pc) {
   const u64 place = address_of(pointer) - address_of(emu_shared_area);
-  if (place < EMU_MOST_SHARED && place + size <= launch.shared_bytes) return u32(place);
+  const u64 within = place % EMU_MOST_SHARED;
+  if (place < base_of(launch.cluster) && within + size <= launch.shared_bytes) return u32(place);
   report("out-of-bounds", std::string(what) + " touches what is no shared memory of the block", pc);
   abort_launch();
 }
 
 // ---- who may touch what ----
 
-void report_agent(const char* what, bool write, std::size_t byte, u64 pc) {
+void report_agent(const char* what, bool write, std::size_t place, u64 pc) {
+  const std::size_t byte = place % EMU_MOST_SHARED;
   report("race", std::string(what) + (write ? " writes byte " : " reads byte ") + std::to_string(byte) +
                      " of shared memory, which something asynchronous that nobody has waited for still uses", pc);
 }
@@ -63,14 +67,14 @@ void use_granule(u32 byte, unsigned t, const Use& use, bool write, const char* w
     const bool stored = c.write.serial == detector.serial;
     missing |= !stored && !g.written;
     if (stored && Knowledge::get(agents.threads[t].fenced, c.write.thread) < c.write.clock)
-      report("fence", std::string(what) + " meets byte " + std::to_string(byte + i) +
+      report("fence", std::string(what) + " meets byte " + std::to_string((byte + i) % EMU_MOST_SHARED) +
                           " of shared memory, which a thread stored without a fence for it since", use.pc, &c.write);
     if (write && detector.unordered_read(c, detector.now(t, use.pc, false)))
-      report("race", std::string(what) + " writes byte " + std::to_string(byte + i) +
+      report("race", std::string(what) + " writes byte " + std::to_string((byte + i) % EMU_MOST_SHARED) +
                          " of shared memory, which a thread may still read", use.pc);
   }
   if (missing && !write)
-    report("uninitialised", std::string(what) + " reads byte " + std::to_string(byte) +
+    report("uninitialised", std::string(what) + " reads byte " + std::to_string(byte % EMU_MOST_SHARED) +
                                 " of shared memory, which nobody wrote", use.pc);
   Agents::record(g, use, write);
 }
@@ -81,7 +85,7 @@ Mbarrier& barrier_at(void* pointer, u64 pc) {
   const u32 place = shared_place(pointer, 8, "an mbarrier", pc);
   auto found = mbarriers.find(place);
   if (found == mbarriers.end()) {
-    report("uninitialised", "the mbarrier at byte " + std::to_string(place) + " was not set up", pc);
+    report("uninitialised", "the mbarrier at byte " + std::to_string(place % EMU_MOST_SHARED) + " was not set up", pc);
     abort_launch();
   }
   shared_access(place, 8, true, true, pc);
@@ -129,15 +133,18 @@ void deliver(std::size_t number) {
     for (u32 i = byte; i < byte + 16; ++i) {
       const bool inside = row.exists && i >= row.first && i < row.first + row.inside;
       const u64 from = row.address + i - row.first;
-      emu_shared_area[place + i - byte] = inside ? *reinterpret_cast<const unsigned char*>(from) : 0;
+      for (u32 base : copy.bases)
+        emu_shared_area[base + place + i - byte] = inside ? *reinterpret_cast<const unsigned char*>(from) : 0;
     }
   });
   Agent& agent = agents.agents[copy.agent];
   agent.finish(copy.clock);
-  Mbarrier& b = mbarriers[copy.barrier];
-  Knowledge::set(b.gathered.agents, copy.agent, agent.ended);
-  b.bytes -= (long long)copy.map.bytes();
-  complete_phase(b);
+  for (u32 base : copy.bases) {
+    Mbarrier& b = mbarriers[base + copy.barrier];
+    Knowledge::set(b.gathered.agents, copy.agent, agent.ended);
+    b.bytes -= (long long)copy.map.bytes();
+    complete_phase(b);
+  }
 }
 
 // Between turns of the threads: sometimes something arrives; if nobody can run, it has to.
@@ -163,12 +170,12 @@ BoxCopy new_box(const void* map, const void* shared, const int* at, int rank, co
     report("protocol", std::string(what) + " with another number of coordinates than its map has", pc);
     abort_launch();
   }
-  const u32 place = shared_place(shared, m.bytes(), what, pc);
+  const u32 whole = shared_place(shared, m.bytes(), what, pc), place = whole % EMU_MOST_SHARED;
   const u32 alignment = m.swizzle ? 1024 : 128;
   if (place % alignment)
     report("misaligned", std::string(what) + " at byte " + std::to_string(place) + " of shared memory, no multiple of " +
                              std::to_string(alignment), pc);
-  return {m, std::vector<int>(at, at + rank), place, 0, 0, 0, false};
+  return {m, std::vector<int>(at, at + rank), place, 0, 0, 0, false, {whole - place}};
 }
 
 void write_box(BoxCopy& copy) {
@@ -177,7 +184,8 @@ void write_box(BoxCopy& copy) {
   each_piece(copy, [&](const BoxRow& row, u32 byte, u32 place) {
     for (u32 i = byte; i < byte + 16; ++i)
       if (row.exists && i >= row.first && i < row.first + row.inside)
-        *reinterpret_cast<unsigned char*>(row.address + i - row.first) = emu_shared_area[place + i - byte];
+        *reinterpret_cast<unsigned char*>(row.address + i - row.first) =
+            emu_shared_area[copy.bases[0] + place + i - byte];
   });
 }
 
@@ -200,6 +208,7 @@ constexpr unsigned warpgroup_threads = 128;
 struct Product {
   int columns, a_transposed, b_transposed, f16;
   u64 a_at, b_at;
+  u32 base;  // of the block's shared memory
   bool accumulate, from_registers;
   u32 group, issued;
   float* d[warpgroup_threads];
@@ -245,9 +254,9 @@ u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed) {
   return swizzled(place, width) & (EMU_MOST_SHARED - 1);
 }
 
-float operand(u64 descriptor, u32 line, u32 k, bool transposed, bool f16) {
+float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, bool f16) {
   unsigned short bits;
-  std::memcpy(&bits, emu_shared_area + operand_place(descriptor, line, k, transposed), 2);
+  std::memcpy(&bits, emu_shared_area + base + operand_place(descriptor, line, k, transposed), 2);
   return widened(bits, f16);
 }
 
@@ -267,14 +276,14 @@ void use_operands(const Product& p, unsigned t, const Use& use) {
     places.erase(std::unique(places.begin(), places.end()), places.end());
     for (u32 place : places) {
       if (place + Agents::granule <= launch.shared_bytes) {
-        use_granule(place, t, use, false, "a product");
+        use_granule(p.base + place, t, use, false, "a product");
         continue;
       }
       report("out-of-bounds", "a product reads what is no shared memory of the block", use.pc);
       abort_launch();
     }
   };
-  const u32 first = t % warpgroup_threads / 32 * 16;
+  const u32 first = t % block_threads() % warpgroup_threads / 32 * 16;
   if (!p.from_registers) side(p.a_at, first, first + 16, p.a_transposed != 0);
   side(p.b_at, 0, u32(p.columns), p.b_transposed != 0);
 }
@@ -286,8 +295,8 @@ void compute(Warpgroup& w, Product& p) {
       const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (e >> 1 & 1), k = 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1);
       a[row * 16 + k] = widened(p.a[t][e], p.f16);
     }
-  for (u32 i = 0; !p.from_registers && i < a.size(); ++i) a[i] = operand(p.a_at, i / 16, i % 16, p.a_transposed, p.f16);
-  for (u32 i = 0; i < b.size(); ++i) b[i] = operand(p.b_at, i / 16, i % 16, p.b_transposed, p.f16);
+  for (u32 i = 0; !p.from_registers && i < a.size(); ++i) a[i] = operand(p.base, p.a_at, i / 16, i % 16, p.a_transposed, p.f16);
+  for (u32 i = 0; i < b.size(); ++i) b[i] = operand(p.base, p.b_at, i / 16, i % 16, p.b_transposed, p.f16);
   for (u32 t = 0; t < warpgroup_threads; ++t) {
     Accumulators& mine = w.accumulators[t][p.d[t]];
     for (u32 r = 0; r < u32(p.columns) / 2; ++r) {
@@ -302,13 +311,16 @@ void compute(Warpgroup& w, Product& p) {
   }
 }
 
+u32 block_warpgroups() { return (block_threads() + warpgroup_threads - 1) / warpgroup_threads; }
+
 // A warpgroup goes on when all its threads wait for products.
 bool open_warpgroups() {
   bool opened = false;
   for (u32 g = 0; g < warpgroups.size(); ++g) {
     Warpgroup& w = warpgroups[g];
-    const u32 first = g * warpgroup_threads;
-    bool all = first + warpgroup_threads <= scheduler.count(), alike = true;
+    const u32 within = g % block_warpgroups() * warpgroup_threads;
+    const u32 first = g / block_warpgroups() * block_threads() + within;
+    bool all = within + warpgroup_threads <= block_threads(), alike = true;
     for (u32 t = 0; all && t < warpgroup_threads; ++t) {
       const Fiber& f = scheduler.fibers[first + t];
       all = f.state == State::products;
@@ -336,8 +348,11 @@ bool open_warpgroups() {
   return opened;
 }
 
-Warpgroup& my_warpgroup() { return warpgroups[scheduler.current / warpgroup_threads]; }
-u32 my_number() { return scheduler.current % warpgroup_threads; }
+u32 my_warpgroup_number() {
+  return my_rank() * block_warpgroups() + scheduler.current % block_threads() / warpgroup_threads;
+}
+Warpgroup& my_warpgroup() { return warpgroups[my_warpgroup_number()]; }
+u32 my_number() { return scheduler.current % block_threads() % warpgroup_threads; }
 
 // ---- blocks ----
 
@@ -347,19 +362,22 @@ void start_hopper(unsigned threads, u64 seed) {
   loads_on_their_way.clear();
   bulk_stores.assign(threads, BulkStores());
   warpgroups.clear();
-  warpgroups.resize(threads / warpgroup_threads + 1);
+  warpgroups.resize(std::size_t(launch.cluster) * block_warpgroups());
   hopper_seed = seed;
 }
 
-void end_hopper() {
+void end_block(unsigned rank) {
+  if (launch.cluster > 1) end_cluster_block(rank);
   if (!agents.active) return;
-  if (!loads_on_their_way.empty()) report("protocol", "the block ends while a box is on its way to shared memory", 0);
-  for (unsigned t = 0; t < bulk_stores.size(); ++t) {
+  for (const BoxCopy& copy : loads_on_their_way)
+    if (std::count(copy.bases.begin(), copy.bases.end(), base_of(rank)))
+      report("protocol", "the block ends while a box is on its way to shared memory", 0);
+  for (u32 t : threads_of(rank)) {
     if (bulk_stores[t].groups.empty() && bulk_stores[t].open.empty()) continue;
     report("protocol", "a thread ends while boxes that it stores are still read from shared memory", 0);
     bulk_stores[t].groups.push_back(bulk_stores[t].open);
     finish_stores(t, 0);
   }
-  for (const Warpgroup& w : warpgroups)
-    if (!w.products.empty()) report("protocol", "a warpgroup ends with products that it has not waited for", 0);
+  for (u32 g = rank * block_warpgroups(); g < (rank + 1) * block_warpgroups(); ++g)
+    if (!warpgroups[g].products.empty()) report("protocol", "a warpgroup ends with products that it has not waited for", 0);
 }

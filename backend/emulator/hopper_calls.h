@@ -5,7 +5,7 @@
 
 void emu_mbar_init(void* barrier, int arrivals) {
   const u32 place = shared_place(barrier, 8, "an mbarrier", PLACE);
-  if (place % 8) report("misaligned", "an mbarrier at byte " + std::to_string(place), PLACE);
+  if (place % 8) report("misaligned", "an mbarrier at byte " + std::to_string(place % EMU_MOST_SHARED), PLACE);
   shared_access(place, 8, true, false, PLACE);
   Mbarrier b;
   b.arrivals = b.missing = u32(arrivals);
@@ -13,10 +13,10 @@ void emu_mbar_init(void* barrier, int arrivals) {
   mbarriers[place] = b;
   agents.active = true;
 }
-void emu_mbar_arrive(void* barrier, int bytes) {
-  Mbarrier& b = barrier_at(barrier, PLACE);
+static void mbar_arrive(void* barrier, int bytes, u64 pc) {
+  Mbarrier& b = barrier_at(barrier, pc);
   if (!b.missing) {
-    report("protocol", "more arrivals at an mbarrier than it counts", PLACE);
+    report("protocol", "more arrivals at an mbarrier than it counts", pc);
     abort_launch();
   }
   const unsigned t = scheduler.current;
@@ -26,6 +26,17 @@ void emu_mbar_arrive(void* barrier, int bytes) {
   --b.missing;
   complete_phase(b);
 }
+void emu_mbar_arrive(void* barrier, int bytes) { mbar_arrive(barrier, bytes, PLACE); }
+static void* peer(const void* p, int rank, u64 pc) {
+  if (rank < 0 || unsigned(rank) >= launch.cluster) {
+    report("out-of-bounds", "block " + std::to_string(rank) + " of a cluster of " + std::to_string(launch.cluster), pc);
+    abort_launch();
+  }
+  return emu_shared_area + base_of(unsigned(rank)) + shared_place(p, 1, "a block", pc) % EMU_MOST_SHARED;
+}
+const void* emu_cluster_peer(const void* p, int rank) { return peer(p, rank, PLACE); }
+void emu_mbar_arrive_at(void* barrier, int rank) { mbar_arrive(peer(barrier, rank, PLACE), 0, PLACE); }
+void emu_cluster_barrier() { wait_as(State::cluster, 0, "cluster_barrier"); }
 void emu_mbar_wait(void* barrier, int parity) {
   Mbarrier& b = barrier_at(barrier, PLACE);
   Fiber& f = scheduler.self();
@@ -46,20 +57,33 @@ void emu_fence_async() {
   agents.active = true;
 }
 
-void emu_tma_load(void* target, const void* map, void* barrier, const int* at, int rank) {
-  const u64 pc = PLACE;
+// A box for the blocks whose bits are set in `blocks`; 0: for this one.
+static void load_box(void* target, const void* map, void* barrier, const int* at, int rank, unsigned blocks, u64 pc) {
   BoxCopy copy = new_box(map, target, at, rank, "a box", pc);
-  Mbarrier& b = barrier_at(barrier, pc);
-  if (!b.fenced) report("fence", "a box signals an mbarrier that was set up without a fence", pc);
-  touch_global(copy, false, pc);
-  copy.barrier = shared_place(barrier, 8, "an mbarrier", pc);
-  copy.agent = agents.agent(Agents::loads, copy.barrier);
+  const u32 place = shared_place(barrier, 8, "an mbarrier", pc);
+  copy.barrier = place % EMU_MOST_SHARED;
+  copy.agent = agents.agent(Agents::loads, place);
   copy.clock = agents.agents[copy.agent].start();
-  for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
-    use_granule(copy.address + byte, scheduler.current, {copy.agent, copy.clock, pc}, true, "a box");
-  std::memset(emu_shared_area + copy.address, 0xff, copy.map.bytes());
+  touch_global(copy, false, pc);
+  if (blocks) copy.bases.clear();
+  for (unsigned r = 0; blocks >> r; ++r)
+    if (blocks >> r & 1) copy.bases.push_back(base_of(r));
+  for (u32 base : copy.bases) {
+    if (!barrier_at(emu_shared_area + base + copy.barrier, pc).fenced)
+      report("fence", "a box signals an mbarrier that was set up without a fence", pc);
+    for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
+      use_granule(base + copy.address + byte, scheduler.current, {copy.agent, copy.clock, pc}, true, "a box");
+    std::memset(emu_shared_area + base + copy.address, 0xff, copy.map.bytes());
+    if (launch.cluster > 1) cluster_blocks[base / EMU_MOST_SHARED].boxes.push_back({copy.agent, {copy.clock, pc}});
+  }
   loads_on_their_way.push_back(copy);
   if (hopper_seed == 1) deliver(loads_on_their_way.size() - 1);
+}
+void emu_tma_load(void* target, const void* map, void* barrier, const int* at, int rank) {
+  load_box(target, map, barrier, at, rank, 0, PLACE);
+}
+void emu_tma_multicast(void* target, const void* map, void* barrier, const int* at, int rank, int blocks) {
+  load_box(target, map, barrier, at, rank, unsigned(blocks), PLACE);
 }
 void emu_tma_store(const void* map, const void* source, const int* at, int rank) {
   const u64 pc = PLACE;
@@ -68,7 +92,7 @@ void emu_tma_store(const void* map, const void* source, const int* at, int rank)
   copy.agent = agents.agent(Agents::stores, t);
   copy.clock = agents.agents[copy.agent].start();
   for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
-    use_granule(copy.address + byte, t, {copy.agent, copy.clock, pc}, false, "a stored box");
+    use_granule(copy.bases[0] + copy.address + byte, t, {copy.agent, copy.clock, pc}, false, "a stored box");
   touch_global(copy, true, pc);
   if (happens_early()) write_box(copy);
   bulk_stores[t].open.push_back(copy);
@@ -85,9 +109,10 @@ void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, un
   const u64 pc = PLACE;
   Warpgroup& w = my_warpgroup();
   const u32 t = my_number(), number = w.started[t]++, index = number - w.computed;
-  const u32 agent = agents.agent(Agents::products, scheduler.current / warpgroup_threads);
+  const u32 agent = agents.agent(Agents::products, my_warpgroup_number());
   if (index == w.products.size()) {
-    Product p{columns, a_transposed, b_transposed, f16, a_at, b_at, accumulate, a != nullptr, w.groups[t], 0, {}, {}};
+    const u32 base = base_of(my_rank());
+    Product p{columns, a_transposed, b_transposed, f16, a_at, b_at, base, accumulate, a != nullptr, w.groups[t], 0, {}, {}};
     w.products.push_back(p);
   }
   Product& p = w.products[index];
@@ -114,7 +139,7 @@ void emu_wgmma_wait(int pending) {
 }
 void emu_set_registers(int) {}
 unsigned long long emu_shared_address(const void* p) {
-  return address_of(p) - address_of(emu_shared_area);
+  return (address_of(p) - address_of(emu_shared_area)) % EMU_MOST_SHARED;
 }
 
 #undef PLACE

@@ -1,7 +1,7 @@
 """The printed CUDA as the host compiler reads it.
 
 The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only three things change:
-helpers whose body is inline assembly get their host text, `extern __shared__` names the emulator's shared memory, and
+helpers whose body is inline assembly get their host text, `extern __shared__` becomes a pointer to the block's, and
 `extern "C"` goes, so that several programs fit into one translation unit. Line numbers are kept.
 """
 
@@ -13,16 +13,28 @@ from collections.abc import Sequence
 from ...errors import ExecutionError
 from ..cuda.helpers import host_text_of
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)\s*\(')
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((\d+)[^)]*\)\s*)?(?:__launch_bounds__\([^)]*\)\s*)?'
+    r"([A-Za-z_]\w*)\s*\("
+)
 _HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
-_SHARED = re.compile(r"extern\s+__shared__\s+([^;]*\[\s*\])\s*;")
+_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\([^)]*\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def kernel_names(source: str) -> tuple[str, ...]:
     """The kernels of a printed text, in order."""
-    return tuple(_KERNEL.findall(_COMMENT.sub("", source)))
+    return tuple(kernel_clusters(source))
+
+
+def kernel_clusters(source: str) -> dict[str, int]:
+    """How many blocks a cluster of each kernel has, in the order of the text."""
+    found = _KERNEL.findall(_COMMENT.sub("", source))
+    names = [name for _, name in found]
+    if len(set(names)) != len(names):
+        raise ExecutionError("two kernels of one name in the CUDA text")
+    return {name: int(size or 1) for size, name in found}
 
 
 def host_text(source: str, *, standalone: bool = False) -> str:
@@ -33,8 +45,12 @@ def host_text(source: str, *, standalone: bool = False) -> str:
     text = _replace_assembly(source)
     if _INCLUDE.search(text) and not standalone:
         raise ExecutionError("the emulator knows no header that CUDA text may include")
-    text = _SHARED.sub(r'extern \1 __asm__("emu_shared_area");', text)
-    return re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
+    text = _SHARED.sub(r"\1* const \2 = (\1*)emu_shared_start();", text)
+    text = re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
+    if standalone:
+        pairs = [(n, size) for n, size in kernel_clusters(source).items() if size > 1]
+        text += "".join(f"static const EmuCluster emu_{n}((const void*){n}, {size});\n" for n, size in pairs)
+    return text
 
 
 def translation_unit(sources: Sequence[str]) -> str:
@@ -43,8 +59,6 @@ def translation_unit(sources: Sequence[str]) -> str:
     rows: list[str] = []
     for number, source in enumerate(sources):
         names = kernel_names(source)
-        if len(set(names)) != len(names):
-            raise ExecutionError("two kernels of one name in the CUDA text")
         parts += [f"namespace source{number} {{", f'#line 1 "{source_name(number)}"', host_text(source), "}"]
         rows += [f'  {{"{number}/{n}", [](void** a) {{ emu_call(source{number}::{n}, a); }}}},' for n in names]
     table = 'extern "C" __attribute__((visibility("default"))) const EmuKernel emu_kernels[] = {'

@@ -17,9 +17,9 @@
 #include "memory.h"
 #include "scheduler.h"
 
-// Shared memory: the block's one allocation, and the place where the linker gathers `__shared__` variables of fixed size.
+// Shared memory: the one allocation of each block of a cluster, and the place where the linker gathers `__shared__` variables of fixed size.
 extern "C" {
-alignas(1024) unsigned char emu_shared_area[EMU_MOST_SHARED];
+alignas(1024) unsigned char emu_shared_area[EMU_MOST_SHARED * EMU_MOST_CLUSTER];
 extern unsigned char __start_emu_shared[], __stop_emu_shared[];
 __attribute__((section("emu_shared"), used)) unsigned char emu_shared_variable[16];
 }
@@ -52,6 +52,7 @@ struct Launch {
   EmuIndex grid{1, 1, 1}, extent{1, 1, 1}, block{0, 0, 0};
   u64 shared_bytes = 0, accesses = 0, limit = 0;
   u32 first_serial = 0;
+  unsigned cluster = 1;
 };
 
 std::vector<std::unique_ptr<Buffer>> all_buffers;
@@ -62,13 +63,15 @@ Copies copies;
 Launch launch;
 bool running = false;
 std::unique_ptr<Cells> shared_cells;
-constexpr std::size_t most_reports = 32;
+constexpr std::size_t most_reports = 32, all_shared = std::size_t(EMU_MOST_SHARED) * EMU_MOST_CLUSTER;
 
 std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 std::size_t variables_size() { return std::size_t(__stop_emu_shared - __start_emu_shared); }
 
+unsigned block_threads();
+unsigned my_rank();
 unsigned block_number() {
-  return launch.block.x + launch.grid.x * (launch.block.y + launch.grid.y * launch.block.z);
+  return my_rank() + launch.block.x + launch.grid.x * (launch.block.y + launch.grid.y * launch.block.z);
 }
 
 // One report for each kind and place: a bug in a loop is one bug.
@@ -76,8 +79,9 @@ void report(const char* kind, const std::string& text, u64 pc, const Stamp* othe
   for (const Report& r : reports)
     if (r.kind == kind && r.pc == pc && (pc || r.text == text)) return;
   if (reports.size() >= most_reports) return;
-  const unsigned other_block = other ? other->serial - launch.first_serial : 0, other_thread = other ? other->thread : 0;
-  reports.push_back({kind, text, block_number(), scheduler.current, other_block, other_thread, pc,
+  const unsigned thread = other ? other->thread : 0, each = block_threads();
+  const unsigned first = other ? (other->serial - launch.first_serial) * launch.cluster : 0;
+  reports.push_back({kind, text, block_number(), scheduler.current % each, first + thread / each, thread % each, pc,
                      other ? other->pc : 0});
 }
 
@@ -88,6 +92,7 @@ const char* verb(bool write) { return write ? "writes" : "reads"; }
 std::string bytes(u64 n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
 
 bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc);
+void touch_block(unsigned rank, u64 pc);
 extern Agents agents;
 
 void report_cell(bool missing, const Stamp* race, bool write, const std::string& place, u64 pc) {
@@ -98,15 +103,19 @@ void report_cell(bool missing, const Stamp* race, bool write, const std::string&
                      ", with nothing that orders the two", pc, &other);
 }
 
-// `cell` is the first byte's cell: the block's allocation first, then the variables of fixed size.
+// `cell` is the first byte's cell: the allocations of the blocks first, then the variables of fixed size.
 void shared_access(std::size_t cell, unsigned size, bool write, bool atomic, u64 pc) {
-  if (cell < EMU_MOST_SHARED && cell + size > launch.shared_bytes) {
-    report("out-of-bounds", std::string(verb(write)) + " " + bytes(size) + " at byte " + std::to_string(cell) +
+  const std::size_t rank = cell / EMU_MOST_SHARED, within = cell % EMU_MOST_SHARED;
+  if (cell < all_shared && (rank >= launch.cluster || within + size > launch.shared_bytes)) {
+    report("out-of-bounds", std::string(verb(write)) + " " + bytes(size) + " at byte " + std::to_string(within) +
                                 " of shared memory, which has " + bytes(launch.shared_bytes), pc);
     abort_launch();
   }
+  if (launch.cluster > 1 && cell < all_shared) touch_block(unsigned(rank), pc);
+  if (launch.cluster > 1 && cell >= all_shared)
+    report("protocol", "a shared variable of fixed size, which the emulator has only once in a cluster", pc);
   const Stamp me = detector.now(scheduler.current, pc, atomic);
-  const bool brought = agents.active && cell < EMU_MOST_SHARED && meet_agents(cell, size, write, pc);
+  const bool brought = agents.active && cell < all_shared && meet_agents(cell, size, write, pc);
   for (unsigned i = 0; i < size; ++i) {
     Cell& c = (*shared_cells)[cell + i];
     const bool missing = (!write || atomic) && c.write.serial != detector.serial && !brought;
@@ -157,8 +166,8 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
     abort_launch();
   }
   const std::size_t byte = address - address_of(emu_shared_area), variable = address - address_of(__start_emu_shared);
-  if (byte < EMU_MOST_SHARED) return shared_access(byte, size, write, atomic, pc);
-  if (variable < variables_size()) return shared_access(EMU_MOST_SHARED + variable, size, write, atomic, pc);
+  if (byte < all_shared) return shared_access(byte, size, write, atomic, pc);
+  if (variable < variables_size()) return shared_access(all_shared + variable, size, write, atomic, pc);
   // Several arguments may be parts of one buffer.
   for (unsigned i = 0; i < launch.buffers.size(); ++i)
     if (launch.buffers[i].holds(address, size)) return global_access(i, address, size, write, atomic, pc);
@@ -178,92 +187,10 @@ void wait_as(State state, int line, const char* name) {
   scheduler.wait();
 }
 
+#include "clusters.h"
 #include "hopper.h"
 
-// A barrier of the whole block opens when every thread that has not ended waits in it.
-bool open_barrier() {
-  const Fiber* first = nullptr;
-  bool divergent = false, ended = false;
-  for (unsigned t = 0; t < scheduler.count(); ++t) {
-    const Fiber& f = scheduler.fibers[t];
-    if (f.state == State::done) ended = true;
-    else if (f.state != State::barrier) return false;
-    else if (!first) first = &f;
-    else divergent |= f.line != first->line;
-  }
-  if (!first) return false;
-  if (divergent || ended) report("divergent barrier", "not every thread reaches it: " + scheduler.who_waits(), 0);
-  for (unsigned t = 0; t < scheduler.count(); ++t)
-    if (scheduler.fibers[t].state == State::barrier) scheduler.fibers[t].state = State::ready;
-  std::vector<u32> all(scheduler.count());
-  for (unsigned t = 0; t < scheduler.count(); ++t) all[t] = t;
-  agents.join(all);
-  ++detector.epoch;
-  return true;
-}
-
-void join(const std::vector<u32>& together) {
-  detector.clocks.join(together, detector.epoch);
-  agents.join(together);
-}
-
-bool open_named_barrier() {
-  for (unsigned t = 0; t < scheduler.count(); ++t) {
-    const Fiber& f = scheduler.fibers[t];
-    if (f.state != State::named) continue;
-    std::vector<u32> there;
-    for (unsigned o = 0; o < scheduler.count(); ++o) {
-      const Fiber& g = scheduler.fibers[o];
-      if (g.state == State::named && g.barrier_id == f.barrier_id) there.push_back(o);
-    }
-    if (there.size() < f.barrier_threads) continue;
-    if (there.size() > f.barrier_threads)
-      report("divergent barrier", "more threads than it counts: " + scheduler.who_waits(), 0);
-    join(there);
-    for (u32 o : there) scheduler.fibers[o].state = State::ready;
-    return true;
-  }
-  return false;
-}
-
-// Lanes of a warp meet when all lanes of the mask wait with that mask.
-bool open_warp() {
-  bool opened = false;
-  for (unsigned t = 0; t < scheduler.count(); ++t) {
-    Fiber& f = scheduler.fibers[t];
-    if (f.state != State::warp) continue;
-    const unsigned warp = t / 32 * 32;
-    std::vector<u32> there;
-    bool all = true, divergent = false;
-    unsigned votes = 0;
-    for (unsigned lane = 0; lane < 32 && warp + lane < scheduler.count(); ++lane) {
-      if (!(f.mask >> lane & 1)) continue;
-      const Fiber& g = scheduler.fibers[warp + lane];
-      all &= g.state == State::warp && g.mask == f.mask;
-      divergent |= g.line != f.line;
-      votes |= (g.value != 0 ? 1u : 0u) << lane;
-      there.push_back(warp + lane);
-    }
-    if (!all) continue;
-    if (divergent) report("divergent shuffle", "lanes meet in different places: " + scheduler.who_waits(), 0);
-    for (u32 o : there) {
-      Fiber& g = scheduler.fibers[o];
-      if (g.source == -2) g.result = votes;
-      else if (g.source >= 0) {
-        const bool member = g.source < 32 && (g.mask >> g.source & 1) && warp + g.source < scheduler.count();
-        if (!member)
-          report("shuffle", std::string(g.name) + " (line " + std::to_string(g.line) + ") reads lane " +
-                                std::to_string(g.source) + ", which takes no part", 0);
-        g.result = member ? scheduler.fibers[warp + g.source].value : ~0ull;
-      }
-    }
-    const bool orders = f.source == -1;
-    if (orders) join(there);
-    for (u32 o : there) scheduler.fibers[o].state = State::ready;
-    opened = true;
-  }
-  return opened;
-}
+#include "waiting.h"
 
 void meet_warp(int line, const char* name, unsigned mask, unsigned long long value, int source) {
   Fiber& f = scheduler.self();
@@ -282,13 +209,15 @@ void thread_body() {
   scheduler.leave(Leave::finished);
 }
 
-// Runs one block; false if the launch has to stop.
+// Runs one block, or the blocks of one cluster together; false if the launch has to stop.
 bool run_block(u64& seed) {
-  const unsigned threads = launch.extent.x * launch.extent.y * launch.extent.z;
+  const unsigned threads = block_threads() * launch.cluster;
   detector.start_block(threads);
   copies.start_block(threads, seed, *shared_cells, emu_shared_area);
   start_hopper(threads, seed);
-  std::memset(emu_shared_area, 0xff, launch.shared_bytes);
+  cluster_blocks.assign(launch.cluster, ClusterBlock());
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    std::memset(emu_shared_area + base_of(rank), 0xff, launch.shared_bytes);
   std::memset(__start_emu_shared, 0xff, variables_size());
   if (!scheduler.start(threads, thread_body)) {
     report("internal", "no memory for the stacks of the threads", 0);
@@ -304,16 +233,18 @@ bool run_block(u64& seed) {
       if (left == Leave::finished) {
         scheduler.fibers[t].state = State::done;
         ++done;
+        if (++cluster_blocks[rank_of(t)].done == block_threads()) end_block(rank_of(t));
       }
     }
     if (ran && deliver_something(false)) continue;
     if (ran || done == threads) continue;
-    if (open_mbarriers() || open_warpgroups() || open_warp() || open_named_barrier() || open_barrier()) continue;
+    if (open_mbarriers() || open_warpgroups() || open_warp() || open_named_barrier() || open_barrier() ||
+        open_cluster_barrier())
+      continue;
     if (deliver_something(true)) continue;
     report("deadlock", scheduler.who_waits(), 0);
     return false;
   }
-  end_hopper();
   return true;
 }
 
@@ -347,7 +278,7 @@ int run_launch(u64 seed) {
   const EmuIndex grid = launch.grid;
   for (unsigned z = 0; good && z < grid.z; ++z)
     for (unsigned y = 0; good && y < grid.y; ++y)
-      for (unsigned x = 0; good && x < grid.x; ++x) {
+      for (unsigned x = 0; good && x < grid.x; x += launch.cluster) {
         launch.block = {x, y, z};
         good = run_block(seed);
       }
@@ -357,14 +288,16 @@ int run_launch(u64 seed) {
   return good ? 0 : 1;
 }
 
-void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, const unsigned* extent, u64 shared) {
+void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, const unsigned* extent, u64 shared,
+                unsigned cluster) {
   launch = Launch();
+  launch.cluster = cluster;
   launch.call = call;
   launch.arguments = arguments;
   launch.grid = {grid[0], grid[1], grid[2]};
   launch.extent = {extent[0], extent[1], extent[2]};
   launch.shared_bytes = std::min<u64>(shared, EMU_MOST_SHARED);
-  if (!shared_cells) shared_cells = std::make_unique<Cells>(EMU_MOST_SHARED + variables_size());
+  if (!shared_cells) shared_cells = std::make_unique<Cells>(all_shared + variables_size());
 }
 
 }  // namespace
@@ -399,12 +332,12 @@ void emu_reset() {
 }
 
 // Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, on what `maps` say of them, and on
-// numbers that lie at `values`; at most `limit` accesses. Gives 0, or 1 if the launch stopped early.
+// numbers that lie at `values`; at most `limit` accesses; so many blocks are a `cluster`. Gives 0, or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
                const char* const* names, int count, const u64* begins, const u64* sizes, const BoxMap* maps,
-               int map_count, void* const* values, int value_count, u64 seed, u64 limit) {
+               int map_count, void* const* values, int value_count, u64 seed, u64 limit, unsigned cluster) {
   std::vector<void*> pointers(count), arguments(count + map_count + value_count);
-  set_launch(call, arguments.data(), grid, extent, shared_bytes);
+  set_launch(call, arguments.data(), grid, extent, shared_bytes, cluster);
   for (int i = 0; i < count; ++i) {
     pointers[i] = static_cast<char*>(emu_buffer_data(ids[i])) + begins[i];
     arguments[i] = &pointers[i];
@@ -438,10 +371,11 @@ void emu_report_numbers(int i, u64* out) {
 // ---- for device code ----
 
 EmuIndex emu_thread_index() {
-  const unsigned t = scheduler.current, x = launch.extent.x, y = launch.extent.y;
+  const unsigned t = scheduler.current % block_threads(), x = launch.extent.x, y = launch.extent.y;
   return {t % x, t / x % y, t / x / y};
 }
-EmuIndex emu_block_index() { return launch.block; }
+EmuIndex emu_block_index() { return {launch.block.x + my_rank(), launch.block.y, launch.block.z}; }
+unsigned char* emu_shared_start() { return emu_shared_area + base_of(running ? my_rank() : 0); }
 EmuIndex emu_block_extent() { return launch.extent; }
 EmuIndex emu_grid_extent() { return launch.grid; }
 
@@ -465,7 +399,7 @@ void emu_copy_async(void* target, const void* source, unsigned size, bool inside
   const u64 pc = reinterpret_cast<u64>(from) - 1;
   if (inside) access(source, size, false, true, from);
   access(target, size, true, true, from);
-  if (address_of(target) - address_of(emu_shared_area) >= EMU_MOST_SHARED) {
+  if (address_of(target) - address_of(emu_shared_area) >= all_shared) {
     report("out-of-bounds", "copies asynchronously to what is no shared memory", pc);
     abort_launch();
   }

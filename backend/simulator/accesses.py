@@ -6,6 +6,7 @@ import numpy as np
 
 from ...dialects import kernel
 from ..interpreter.domains import Array
+from .clusters import rows
 from .machine import Access, Machine
 from .memory import GlobalBuffer, SharedBuffer, cells_of
 from .report import Kind
@@ -24,14 +25,9 @@ def load_global(
         machine.find("uninitialised", op, nothing, "{who} reads global memory that was never written")
     if buffer.writer is not None:
         writer = buffer.writer[access.place]
-        race = access.mask & (writer >= 0) & (writer != _grid_threads(machine)[:, :, None])
+        race = access.mask & (writer >= 0) & (writer != machine.grid_threads[:, :, None])
         machine.find("race", op, race, "{who} reads what another thread writes in the same launch")
     return np.where(access.mask, buffer.data[access.place], fill)
-
-
-def _grid_threads(machine: Machine) -> Array:
-    """The number of every thread in the whole grid."""
-    return machine.numbers[:, None] * machine.threads + np.arange(machine.threads)
 
 
 def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, access: Access, value: Array) -> None:
@@ -44,7 +40,7 @@ def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, acc
         buffer.writer = np.full(buffer.data.size, -1, np.int64)
     block, thread, place = access.selected()
     value = np.broadcast_to(value, access.mask.shape)[access.mask]
-    number = machine.numbers[block] * machine.threads + thread
+    number = machine.grid_threads[block, thread]
     other = (buffer.writer[place] >= 0) & (buffer.writer[place] != number)
     wrong = other & ~machine.domain.same(buffer.data[place], value)
     buffer.data[place] = value
@@ -77,13 +73,12 @@ def load_shared(
     machine.measure_shared(op, access, buffer)
     if machine.shadowed:
         _check_reads(machine, op, buffer, access)
-    blocks = np.arange(len(machine.numbers))[:, None, None]
-    return np.where(access.mask, buffer.data[blocks, access.place], fill)
+    return np.where(access.mask, buffer.data[rows(buffer.ranks, machine.rows)[:, :, None], access.place], fill)
 
 
 def _check_reads(machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer: SharedBuffer, access: Access) -> None:
     block, thread, place = access.selected()
-    at, threads = cells_of(buffer, block, thread, place)
+    at, threads = cells_of(buffer, rows(buffer.ranks, machine.rows)[block, thread], thread, place)
     found = machine.shadow.read(at, threads, machine.epoch[at[0]], buffer.number)
     mistakes: tuple[tuple[Kind, Array, str], ...] = (
         ("uninitialised", found.uninitialised, "{who} reads shared memory that was never written"),
@@ -103,6 +98,7 @@ def store_shared(
     machine.aligned(op, access, buffer.itemsize, buffer.offset)
     machine.measure_shared(op, access, buffer)
     block, thread, place = access.selected()
+    block = machine.rows[block, thread]
     value = np.broadcast_to(value, access.mask.shape)[access.mask]
     if not machine.shadowed:
         buffer.data[block, place] = value

@@ -15,12 +15,17 @@ from xdsl.ir import Operation
 
 from ...dialects import kernel
 from ...dialects.kernel_barriers import MbarrierOp
+from ...dialects.kernel_roles import WARPGROUP
 from ..interpreter.domains import Array
+from .clusters import Cluster
 from .control import Ready
 from .machine import Machine, ranked
 from .memory import SharedBuffer
 from .order import Agent, Knowledge, Order, OrderedShadow
 from .report import Kind
+
+MOST_BARRIERS = 1 << 20
+"""More than a buffer has mbarriers."""
 
 
 @dataclass(eq=False)
@@ -41,7 +46,8 @@ class Barrier:
 @dataclass(eq=False)
 class Box:
     """A box on its way: `places` are elements of the shared buffer, `elements` those of the buffer in global memory,
-    both flat, `inside` where there is one."""
+    both flat, `inside` where there is one. `targets` are the blocks of the cluster that a loaded box arrives in, each
+    with its barrier; a stored one leaves the block of its thread."""
 
     op: kernel.TmaLoadOp | kernel.TmaStoreOp
     shared: SharedBuffer
@@ -52,7 +58,7 @@ class Box:
     agent: Agent
     work: int
     thread: int
-    barrier: Barrier | None = None
+    targets: dict[int, Barrier | None] = field(default_factory=dict[int, Barrier | None])
 
 
 @dataclass(eq=False)
@@ -69,14 +75,14 @@ class Product:
 
 
 class Asynchronous:
-    """The state of one block."""
+    """The state of one block, or of the blocks of one cluster."""
 
     def __init__(self, machine: Machine, cells: int) -> None:
         self.machine = machine
-        warps = machine.threads // 32
-        self.order = Order(warps)
+        self.order = Order(machine.threads // 32)
+        self.cluster = Cluster(machine.cluster, self.order)
         self.shadow = OrderedShadow(1, cells, self.order)
-        self.barriers: dict[tuple[int, int], Barrier] = {}
+        self.barriers: dict[tuple[int, int, int], Barrier] = {}
         self.loads: list[Box] = []
         self.stores: dict[int, list[Box]] = {}
         self.store_groups: dict[int, list[list[Box]]] = {}
@@ -107,14 +113,33 @@ class Asynchronous:
 
     def complain(self, kind: Kind, op: Operation, text: str, warp: int | None = None) -> None:
         """Record a finding."""
-        who = f"block {int(self.machine.numbers[0])}" if warp is None else f"warp {warp}"
+        first, each = int(self.machine.numbers[0]), self.machine.block_threads // 32
+        who = f"block {first}" if warp is None else f"warp {warp % each}"
+        if self.machine.cluster > 1:
+            who = f"clusters from block {first} on" if warp is None else f"{who} of block {first + warp // each}"
         self.machine.report.add(kind, op, f"{who}: {text}")
+
+    def touch(self, op: Operation, warp: int, rank: int) -> None:
+        """A warp touches the shared memory of a block of the cluster, which has to be there."""
+        if self.cluster.touch(op, warp, rank):
+            self.complain(
+                "protocol", op, f"touches shared memory of block {rank} of the cluster, which has ended", warp
+            )
+
+    def reads_peers(self, op: Operation, ranks: Array) -> None:
+        """The active threads read the shared memory of the blocks `ranks`."""
+        for warp, rank, _ in self.uses(ranks):
+            self.touch(op, warp, rank)
 
     # -- mbarriers
 
-    def barrier(self, op: Operation, buffer: SharedBuffer, index: int, warp: int) -> Barrier | None:
-        """A barrier that was set up, which the warp has to know of."""
-        found = self.barriers.get((buffer.number, index))
+    def barrier(
+        self, op: Operation, buffer: SharedBuffer, index: int, warp: int, rank: int | None = None
+    ) -> Barrier | None:
+        """A barrier that was set up, which the warp has to know of: its own block's, or that of `rank`."""
+        rank = self.cluster.rank_of(warp) if rank is None else rank
+        self.touch(op, warp, rank)
+        found = self.barriers.get((buffer.number, rank, index))
         if found is None:
             self.complain("uninitialised", op, f"mbarrier {index} was not set up", warp)
         elif found.maker != warp and self.order.known[warp].warps[found.maker] < found.made:
@@ -130,7 +155,8 @@ class Asynchronous:
                 self.complain("out-of-bounds", op, f"mbarrier {i} of {buffer.data.shape[1]}", warp)
             gathered, complete = (Knowledge.nothing(self.order.warps) for _ in range(2))
             made, count = int(self.order.clock[warp]), op.arrivals.data
-            self.barriers[buffer.number, i] = Barrier(count, count, warp, made, gathered, complete)
+            rank = self.cluster.rank_of(warp)
+            self.barriers[buffer.number, rank, i] = Barrier(count, count, warp, made, gathered, complete)
             self.order.give(warp)
 
     def fence_barriers(self) -> None:
@@ -139,10 +165,17 @@ class Asynchronous:
         for barrier in self.barriers.values():
             barrier.fenced |= barrier.maker in makers
 
-    def arrive(self, op: MbarrierOp, buffer: SharedBuffer, index: Array, announced: int) -> None:
-        """Every active thread arrives, each announcing bytes."""
-        for warp, i, threads in self.uses(index):
-            barrier = self.barrier(op, buffer, i, warp)
+    def arrive(
+        self, op: MbarrierOp, buffer: SharedBuffer, index: Array, announced: int, ranks: Array | None = None
+    ) -> None:
+        """Every active thread arrives, each announcing bytes; at its own block's barrier, or at that of `ranks`."""
+        both = ranked(index, 2) if ranks is None else ranked(index, 2) + MOST_BARRIERS * ranked(ranks, 2)
+        for warp, number, threads in self.uses(both):
+            rank, i = (None, number) if ranks is None else divmod(number, MOST_BARRIERS)
+            if rank is not None and not 0 <= rank < self.cluster.size:
+                self.complain("out-of-bounds", op, f"block {rank} of a cluster of {self.cluster.size}", warp)
+                continue
+            barrier = self.barrier(op, buffer, i, warp, rank)
             for _ in range(threads if barrier is not None else 0):
                 assert barrier is not None
                 if not barrier.missing:
@@ -175,7 +208,7 @@ class Asynchronous:
         _, buffer, index = self.split(op, args)
         for warp, i, _ in self.uses(index):
             self.waits.pop(warp, None)
-            barrier = self.barriers.get((buffer.number, i))
+            barrier = self.barriers.get((buffer.number, self.cluster.rank_of(warp), i))
             if barrier is not None and barrier.phase:
                 self.order.known[warp].learn(barrier.complete)
 
@@ -193,15 +226,15 @@ class Asynchronous:
             return False
         box = self.loads.pop(0)
         zero = self.machine.domain.constant(0, box.shared.element)
-        box.shared.data[0, box.places] = np.where(
-            box.inside, box.memory.data[np.where(box.inside, box.elements, 0)], zero
-        )
+        value = np.where(box.inside, box.memory.data[np.where(box.inside, box.elements, 0)], zero)
         box.agent.finish(box.work)
-        if box.barrier is not None:
-            agents = box.barrier.gathered.agents
-            agents[box.agent.number] = max(int(agents[box.agent.number]), box.agent.ended)
-            box.barrier.bytes -= len(box.places) * box.shared.itemsize
-            self.complete(box.barrier)
+        for rank, barrier in box.targets.items():
+            box.shared.data[rank, box.places] = value
+            if barrier is not None:
+                agents = barrier.gathered.agents
+                agents[box.agent.number] = max(int(agents[box.agent.number]), box.agent.ended)
+                barrier.bytes -= len(box.places) * box.shared.itemsize
+                self.complete(barrier)
         return True
 
     # -- ends
@@ -212,13 +245,17 @@ class Asynchronous:
             self.complain("deadlock", op, f"waits {text}, which never comes", warp)
             return
 
-    def end(self) -> None:
-        """The block ends: nothing may be going on."""
+    def end(self, rank: int) -> None:
+        """A block ends: nothing of it may be going on, and nobody may need its shared memory."""
+        mine, first = self.cluster.warps_of(rank), self.cluster.warps_of(rank)[0]
         for box in self.loads:
-            self.complain("protocol", box.op, "the block ends while a box is on its way to shared memory")
+            if rank in box.targets:
+                self.complain("protocol", box.op, "the block ends while a box is on its way to shared memory")
         for thread, boxes in [*self.stores.items(), *((t, b) for t, g in self.store_groups.items() for b in g)]:
-            for box in boxes:
+            for box in boxes if thread // 32 in mine else ():
                 self.complain("protocol", box.op, f"thread {thread} ends while the box is read from shared memory")
         for product in self.products:
-            if product.result is None:
+            if product.result is None and any(WARPGROUP * g in mine for g in product.groups):
                 self.complain("protocol", product.op, "the warpgroup ends without having waited for the product")
+        for op, text in self.cluster.end(rank) if self.cluster.size > 1 else ():
+            self.complain("protocol", op, text, first)

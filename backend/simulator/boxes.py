@@ -10,6 +10,7 @@ from ...dialects import kernel
 from ...dialects.kernel_tma import TensorMapType
 from ..interpreter.domains import Array
 from .asynchronous import Asynchronous, Box
+from .clusters import Arrival
 from .machine import ranked
 from .memory import GlobalBuffer, SharedBuffer
 
@@ -62,14 +63,16 @@ def start_box(
             barriers = values[op.barriers]
             index = int(np.broadcast_to(ranked(values[op.index], 2), machine.active.shape)[0, thread])
             kind, key = "loads", barriers.number  # pyright: ignore[reportAttributeAccessIssue]
+            index = index * state.cluster.size + state.cluster.rank_of(warp)
         agent = state.order.agent(kind, key, index)
         boxes.append(Box(op, shared, memory, places, elements, inside, agent, agent.start(), int(thread)))
     return boxes
 
 
-def meet(state: Asynchronous, box: Box, write: bool) -> None:
-    """Report what a box meets in shared memory."""
+def meet(state: Asynchronous, box: Box, write: bool, rank: int) -> None:
+    """Report what a box meets in the shared memory of block `rank`."""
     cells = (box.shared.start + box.places[:, None] * box.shared.cells + np.arange(box.shared.cells)).reshape(-1)
+    cells += rank * box.shared.pitch
     touch(state, box.op, cells, box.thread // 32, box, write)
 
 
@@ -102,14 +105,16 @@ def load_box(state: Asynchronous, op: kernel.TmaLoadOp, values: dict[object, Arr
     for box in start_box(state, op, shared, memory, values):
         warp = box.thread // 32
         index = int(np.broadcast_to(ranked(values[op.index], 2), machine.active.shape)[0, box.thread])
-        box.barrier = state.barrier(op, barriers, index, warp)
-        if box.barrier is not None and not box.barrier.fenced:
-            state.complain(
-                "fence", op, f"signals mbarrier {index}, which was set up without kernel.fence_mbar_init", warp
-            )
         _check_source(state, op, box)
-        meet(state, box, True)
-        box.shared.data[0, box.places] = machine.domain.constant(float("nan"), shared.element)
+        for rank in op.ranks or (state.cluster.rank_of(warp),):
+            barrier = box.targets[rank] = state.barrier(op, barriers, index, warp, rank)
+            if barrier is not None and not barrier.fenced:
+                state.complain(
+                    "fence", op, f"signals mbarrier {index}, which was set up without kernel.fence_mbar_init", warp
+                )
+            meet(state, box, True, rank)
+            state.cluster.boxes.setdefault(rank, []).append(Arrival(op, box.agent, box.work))
+            box.shared.data[rank, box.places] = machine.domain.constant(float("nan"), shared.element)
         state.loads.append(box)
         position = machine.buffers.get(id(memory), -1)
         moved = int(np.count_nonzero(box.inside)) * memory.itemsize
@@ -128,7 +133,7 @@ def store_box(state: Asynchronous, op: kernel.TmaStoreOp, values: dict[object, A
     """Start boxes on their way out of shared memory."""
     shared: SharedBuffer = values[op.shared]  # pyright: ignore[reportAssignmentType]
     for box in start_box(state, op, shared, memory, values):
-        meet(state, box, False)
+        meet(state, box, False, state.cluster.rank_of(box.thread // 32))
         state.stores.setdefault(box.thread, []).append(box)
         position = state.machine.buffers.get(id(memory), -1)
         moved = int(np.count_nonzero(box.inside)) * memory.itemsize
@@ -156,10 +161,11 @@ def wait_for_stores(state: Asynchronous, op: kernel.BulkWaitOp) -> None:
 def _written(state: Asynchronous, box: Box) -> None:
     """The elements of a stored box are in global memory."""
     machine, memory = state.machine, box.memory
-    elements, values = box.elements[box.inside], box.shared.data[0, box.places[box.inside]]
+    rank = state.cluster.rank_of(box.thread // 32)
+    elements, values = box.elements[box.inside], box.shared.data[rank, box.places[box.inside]]
     if memory.writer is None:
         memory.writer = np.full(memory.data.size, -1, np.int64)
-    number = int(machine.numbers[0]) * machine.threads + box.thread
+    number = int(machine.grid_threads[0, box.thread])
     other = (memory.writer[elements] >= 0) & (memory.writer[elements] != number)
     if (other & ~machine.domain.same(memory.data[elements], values)).any():
         state.complain("conflict", box.op, "writes what another thread writes differently", box.thread // 32)

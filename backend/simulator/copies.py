@@ -6,7 +6,7 @@ visible to its own thread at the wait, as if written there, and to the others be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from xdsl.ir import Operation
@@ -64,13 +64,11 @@ def slot(machine: Machine, buffer: SharedBuffer, op: kernel.SlotOp, offset: Arra
     if len(where) != 1 or not 0 <= int(where[0]) <= buffer.data.shape[1] - size:
         raise ExecutionError(f"slot at {where.tolist()} of a ring of {buffer.data.shape[1]} elements", operator=op.name)
     first = int(where[0])
-    return SharedBuffer(
-        buffer.data[:, first : first + size],
-        buffer.element,
-        buffer.number,
-        buffer.start + first * buffer.cells,
-        buffer.cells,
-        buffer.offset + first * buffer.itemsize,
+    return replace(
+        buffer,
+        data=buffer.data[:, first : first + size],
+        start=buffer.start + first * buffer.cells,
+        offset=buffer.offset + first * buffer.itemsize,
     )
 
 
@@ -95,6 +93,7 @@ def start_copy(
     machine.aligned(op, there, target.itemsize, target.offset)
     machine.measure_shared(op, there, target)
     block, thread, at = there.selected()
+    block = machine.rows[block, thread]
     if machine.shadowed:
         cells, threads = cells_of(target, block, thread, at)
         unchanged = np.zeros(threads.shape, np.bool_)
@@ -138,8 +137,9 @@ def wait(machine: Machine, copies: Copies, op: kernel.AsyncWaitOp) -> None:
 
 def _running(machine: Machine, op: Operation) -> Array:
     """Which blocks run. Raises ExecutionError if only a part of one does."""
-    running = np.asarray(machine.active.all(axis=1))
-    if (machine.active.any(axis=1) != running).any():
+    active = machine.active.reshape(-1, machine.block_threads)
+    running = np.asarray(active.all(axis=1))
+    if (active.any(axis=1) != running).any():
         raise ExecutionError("groups of copies that not all threads close and await", operator=op.name)
     return running
 

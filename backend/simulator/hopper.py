@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
 
@@ -41,8 +43,18 @@ class HopperFunctions(InterpreterFunctions):
 
     @impl(kernel.MbarArriveOp)
     def arrive(self, _: Interpreter, op: kernel.MbarArriveOp, args: PythonValues) -> PythonValues:
-        self.state.arrive(op, args[0], args[1], 0)
+        values = dict(zip(op.operands, args, strict=True))
+        ranks = None if op.rank is None else values[op.rank]
+        self.state.arrive(op, values[op.barriers], values[op.index], 0, ranks)  # pyright: ignore[reportArgumentType]
         return ()
+
+    @impl(kernel.PeerOp)
+    def peer(self, _: Interpreter, op: kernel.PeerOp, args: PythonValues) -> PythonValues:
+        state, ranks = self.state, ranked(args[1], 2)
+        for warp, rank, _threads in state.uses(ranks):
+            if not 0 <= rank < state.cluster.size:
+                state.complain("out-of-bounds", op, f"block {rank} of a cluster of {state.cluster.size}", warp)
+        return (replace(args[0], ranks=np.clip(ranks, 0, state.cluster.size - 1)),)
 
     @impl(kernel.MbarWaitOp)
     def wait(self, _: Interpreter, op: kernel.MbarWaitOp, args: PythonValues) -> PythonValues:
@@ -59,9 +71,9 @@ class HopperFunctions(InterpreterFunctions):
     def group_barrier(self, _: Interpreter, op: kernel.GroupBarrierOp, args: PythonValues) -> PythonValues:
         found, count, machine = role_of(op), op.warps.data, self.state.machine
         first = found[0].first_warp(found[1]) if found is not None else 0
-        there = machine.active.reshape(-1, 32)
-        for group in sorted({(w - first) // count for w in self.state.warps()}):
-            warps = range(first + group * count, min(first + (group + 1) * count, len(there)))
+        there, each = machine.active.reshape(-1, 32), machine.block_threads // 32
+        for start in sorted({w - (w % each - first) % count for w in self.state.warps()}):
+            warps = range(start, min(start + count, start // each * each + each))
             missing = [w for w in warps if not there[w].all()]
             if missing:
                 self.state.complain("divergent", op, "does not reach a barrier that others wait at", missing[0])

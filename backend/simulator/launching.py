@@ -104,26 +104,28 @@ class HostFunctions(InterpreterFunctions):
         counts = KernelCounts(callee.sym_name.data)
         self.report.launches.append(counts)
         blocks = math.prod(self.sizes.count(c) for c in callee.factors)
-        blocks = blocks if self.max_blocks is None else min(blocks, self.max_blocks)
+        size = callee.cluster_size
+        blocks = blocks if self.max_blocks is None else min(blocks, -(-self.max_blocks // size) * size)
         counts.blocks = blocks
         for first, last in batches(callee, blocks):
             machine = Machine(
                 self.domain,
                 self.report,
                 counts,
-                np.arange(first, last, dtype=np.int64),
-                callee.threads,
+                np.arange(first, last, dtype=np.int64)[::size],
+                callee.threads * size,
                 first == 0,
                 self.shadowed,
                 {id(b): i for i, b in enumerate(buffers)},
                 self.sizes,
+                size,
             )
             cells = place_shared(machine, callee)
             outer = getattr(self.threads, "machine", None)
-            self.threads.machine, self.threads.copies = machine, Copies(len(machine.numbers))
+            self.threads.machine, self.threads.copies = machine, Copies(last - first)
             if is_asynchronous(callee):
                 state = self.hopper.state = Asynchronous(machine, cells)
-                machine.order, machine.shadow = state.order, state.shadow
+                machine.order, machine.shadow, machine.reads_peers = state.order, state.shadow, state.reads_peers
                 Processes(interpreter, machine, state).run(callee.body, buffers)
             else:
                 interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
@@ -138,7 +140,9 @@ def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
     cuts = sorted(
         {0, blocks, *(n for op in function.body.ops if (n := _decided_by_block(op)) is not None and n < blocks)}
     )
-    step = 1 if is_asynchronous(function) else batch_size(function)
+    if function.cluster_size > 1:
+        cuts = [0, blocks]
+    step = function.cluster_size if is_asynchronous(function) else batch_size(function)
     for start, end in pairwise(cuts):
         for first in range(start, end, step):
             yield first, min(first + step, end)
@@ -156,8 +160,9 @@ def _decided_by_block(op: Operation) -> int | None:
 
 
 def is_asynchronous(function: kernel.FuncOp) -> bool:
-    """Whether something goes on beside the threads of a block, or warps go different ways: see asynchronous.py."""
-    return any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
+    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: see
+    asynchronous.py."""
+    return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
 
 
 def batch_size(function: kernel.FuncOp) -> int:
@@ -179,7 +184,7 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> int:
         )
     cell = min((_itemsize(op) for op in ops), default=1)
     cell = math.gcd(cell, *(op.offset.data for op in ops if op.offset is not None)) or 1
-    blocks, alignment = len(machine.numbers), SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
+    blocks, alignment = len(machine.numbers) * machine.cluster, SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
     for number, op in enumerate(ops):
         if op.offset is not None:
             offset = op.offset.data
@@ -191,8 +196,13 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> int:
         element, size = _stored(op), t.get_shape()[0]
         data = np.full((blocks, size), poison(machine.domain, element), machine.domain.dtype(element))
         machine.shared[op] = SharedBuffer(data, element, number, offset // cell, _itemsize(op) // cell, offset)
-    machine.shadow = Shadow(blocks, -(-end // cell))
-    return -(-end // cell)
+    cells = -(-end // cell)
+    if machine.cluster > 1:
+        for buffer in machine.shared.values():
+            buffer.pitch = cells
+        return cells * machine.cluster
+    machine.shadow = Shadow(blocks, cells)
+    return cells
 
 
 def _stored(op: kernel.SharedOp) -> Attribute:

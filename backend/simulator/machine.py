@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,7 +56,11 @@ class Access:
 
 @dataclass
 class Machine:
-    """Some blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers]."""
+    """Some blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers].
+
+    The blocks of a cluster are one block here, with the threads of all of them one after the other; `cluster` is how
+    many they are, and `numbers` has the first.
+    """
 
     domain: TypedDomain
     report: Report
@@ -67,23 +71,48 @@ class Machine:
     shadowed: bool
     buffers: dict[int, int]
     sizes: Sizes
+    cluster: int = 1
     active: Array = field(init=False)
     epoch: Array = field(init=False)
     shadow: Shadow = field(init=False)
     order: Order | None = None
     """What orders warps that go different ways; None where only barriers of the whole block do."""
+    reads_peers: Callable[[Operation, Array], None] = field(init=False)
+    """Told of every load from the shared memory of other blocks of the cluster, and of which."""
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.active = np.ones((len(self.numbers), self.threads), np.bool_)
         self.epoch = np.zeros(len(self.numbers), np.int32)
 
+    @property
+    def block_threads(self) -> int:
+        """Threads of one block."""
+        return self.threads // self.cluster
+
+    @property
+    def rows(self) -> Array:
+        """[block, thread] -> the row of shared buffers that is its own block's."""
+        if self.cluster == 1:
+            return np.broadcast_to(np.arange(len(self.numbers))[:, None], self.active.shape)
+        return np.arange(self.threads)[None, :] // self.block_threads
+
+    @property
+    def grid_threads(self) -> Array:
+        """[block, thread] -> its number in the whole grid."""
+        return self.numbers[:, None] * self.block_threads + np.arange(self.threads)
+
+    def first_runs(self) -> bool:
+        """Whether the block that is measured, the first, is running."""
+        return self.measured and (self.cluster == 1 or bool(self.active[0, : self.block_threads].any()))
+
     def find(self, kind: Kind, op: Operation, where: Array, message: str) -> None:
         """Report a mistake made where `where`, indexed by [block, thread, ...], holds."""
         if not where.any():
             return
         block, thread = (int(i) for i in np.argwhere(where)[0][:2])
-        who = f"thread {thread} of block {int(self.numbers[block])}"
+        rank, thread = divmod(thread, self.block_threads)
+        who = f"thread {thread} of block {int(self.numbers[block]) + rank}"
         self.report.add(kind, op, message.format(who=who), int(np.count_nonzero(where)))
 
     def locate(
@@ -135,14 +164,14 @@ class Machine:
         position = self.buffers.get(id(buffer), -1)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
         table[position] = table.get(position, 0) + size
-        if self.measured:
+        if self.first_runs():
             touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)
             self.counts.sectors += touched
             self.counts.ideal_sectors += least
 
     def measure_shared(self, op: Mover, access: Access, buffer: SharedBuffer) -> None:
         """Count wavefronts of the first block."""
-        if self.measured:
+        if self.first_runs():
             address = access.place[0] * buffer.itemsize + buffer.offset
             needed, ideal = wavefronts(address, access.mask[0], op.vec.data, buffer.itemsize)
             self.counts.wavefronts += needed

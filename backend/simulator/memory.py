@@ -60,7 +60,9 @@ class GlobalBuffer:
 class SharedBuffer:
     """A buffer in the shared memory of every simulated block: `data` is [blocks, size].
 
-    `start` is its first cell in the shadow, `cells` how many cells an element has, `offset` its place in bytes.
+    `start` is its first cell in the shadow, `cells` how many cells an element has, `offset` its place in bytes. In a
+    cluster the shadow has the blocks one after the other, `pitch` cells each; `ranks` says for each thread whose
+    instance it means, if that is not its own block's.
     """
 
     data: Array
@@ -69,6 +71,8 @@ class SharedBuffer:
     start: int
     cells: int
     offset: int
+    pitch: int = 0
+    ranks: Array | None = None
 
     @property
     def itemsize(self) -> int:
@@ -77,8 +81,11 @@ class SharedBuffer:
 
 
 def cells_of(buffer: SharedBuffer, block: Array, thread: Array, place: Array) -> tuple[tuple[Array, Array], Array]:
-    """Every shadow cell of the accesses, as ((block, cell), thread); an element's cells lie next to each other."""
+    """Every shadow cell of the accesses, as ((block, cell), thread); an element's cells lie next to each other. `block`
+    is the row of the buffer."""
     cells = buffer.start + place[:, None] * buffer.cells + np.arange(buffer.cells)
+    if buffer.pitch:
+        cells, block = cells + block[:, None] * buffer.pitch, np.zeros_like(block)
     return (np.repeat(block, buffer.cells), cells.reshape(-1)), np.repeat(thread, buffer.cells)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from ..interpreter.domains import Array
 from .memory import MANY, Races, Shadow
 
-MOST_AGENTS = 128
-"""Agents of a block: mbarriers that copies signal, warpgroups, threads that store boxes."""
+MOST_AGENTS = 256
+"""Agents of a block or cluster: mbarriers that copies signal, warpgroups, threads that store boxes."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Agent:
 
 
 class Order:
-    """The clocks of one block."""
+    """The clocks of one block, or of all blocks of a cluster, one after the other."""
 
     def __init__(self, warps: int) -> None:
         self.warps = warps

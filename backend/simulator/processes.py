@@ -19,12 +19,8 @@ from .machine import Machine, ranked
 Scope = ScopedDict[SSAValue, object]
 
 
-class Stuck(Exception):
-    """Nobody can go on."""
-
-
 class Processes:
-    """Runs one block of a kernel with asynchronous operations."""
+    """Runs one block of a kernel with asynchronous operations, or the blocks of one cluster."""
 
     def __init__(self, interpreter: Interpreter, machine: Machine, state: Asynchronous) -> None:
         self.interpreter = interpreter
@@ -32,22 +28,29 @@ class Processes:
         self.state = state
 
     def run(self, body: Region, args: Sequence[object]) -> None:
-        """The whole kernel. A deadlock is a finding, and ends the block."""
-        try:
-            self.turns([(self.machine.active, self._region(body, tuple(args), Scope()))])
-        except Stuck:
-            return
-        self.state.end()
+        """The whole kernel. What is on its way arrives when nobody can go on; a deadlock is a finding, and the end."""
+        machine, everybody = self.machine, self.machine.active
+        block = np.arange(machine.threads)[None, :] // machine.block_threads
+        programs = [(everybody & (block == r), self._block_program(body, args, r)) for r in range(machine.cluster)]
+        steps = self._turns(programs)
+        for ready in steps:
+            while not ready():
+                if not self.state.deliver():
+                    self.state.deadlock()
+                    return
 
-    def turns(self, programs: list[tuple[Array, Steps]]) -> None:
-        """Run programs, each with its threads, until all have ended. Raises Stuck if they cannot."""
+    def _block_program(self, body: Region, args: Sequence[object], rank: int) -> Steps:
+        yield from self._region(body, tuple(args), Scope())
+        self.state.end(rank)
+        return ()
+
+    def _turns(self, programs: list[tuple[Array, Steps]]) -> Steps:
+        """Run programs, each with its threads, until all have ended; gives way when none of them can go on."""
         waiting: list[tuple[Array, Steps, Ready]] = [(active, steps, lambda: True) for active, steps in programs]
         while waiting:
             turn = next((i for i, (_, _, ready) in enumerate(waiting) if ready()), None)
             if turn is None:
-                if not self.state.deliver():
-                    self.state.deadlock()
-                    raise Stuck
+                yield lambda: any(ready() for _, _, ready in waiting)
                 continue
             self.machine.active, steps, _ = waiting.pop(turn)
             try:
@@ -55,6 +58,7 @@ class Processes:
             except StopIteration:
                 continue
             waiting.append((self.machine.active, steps, ready))
+        return ()
 
     def _region(self, region: Region, args: Values, scope: Scope) -> Steps:
         inner = Scope(parent=scope)
@@ -76,6 +80,8 @@ class Processes:
                 results = yield from choose(machine, op, args, lambda r, a: self._region(r, a, scope))
             elif isinstance(op, kernel.RolesOp):
                 yield from self._roles(op, scope)
+            elif isinstance(op, kernel.ClusterBarrierOp):
+                yield from self._meet(op)
             else:
                 if isinstance(op, kernel.MbarWaitOp):
                     ready = self.state.ready(op, args)
@@ -90,13 +96,30 @@ class Processes:
 
     def _roles(self, op: kernel.RolesOp, scope: Scope) -> Steps:
         machine, outer = self.machine, self.machine.active
-        warp = np.arange(machine.threads)[None, :] // 32
+        warp = np.arange(machine.threads)[None, :] % machine.block_threads // 32
         programs: list[tuple[Array, Steps]] = []
         for number, (count, program) in enumerate(zip(op.role_warps, op.programs, strict=True)):
             first = op.first_warp(number)
             mine = ranked(outer & (warp >= first) & (warp < first + count), 2)
             programs.append((mine, self._region(program, (warp - first,), scope)))
-        self.turns(programs)
+        yield from self._turns(programs)
         machine.active = outer
         return ()
-        yield  # a generator, like everything that runs a program
+
+    def _meet(self, op: kernel.ClusterBarrierOp) -> Steps:
+        """The block waits for the others of its cluster."""
+        machine, cluster, active = self.machine, self.state.cluster, self.machine.active
+        warp = int(np.flatnonzero(active[0])[0]) // 32
+        rank = cluster.rank_of(warp)
+        block = np.arange(machine.threads)[None, :] // machine.block_threads == rank
+        machine.find("divergent", op, block & ~active, "{who} does not reach a barrier that others wait at")
+        if machine.first_runs():
+            machine.counts.barriers += 1
+        before = cluster.meetings
+        cluster.arrive(rank)
+        if cluster.meetings == before:
+            self.state.waits[warp] = (op, "for the other blocks of its cluster")
+            yield lambda: cluster.meetings > before
+            machine.active = active
+        self.state.waits.pop(warp, None)
+        return ()

@@ -69,6 +69,7 @@ def _use_operands(state: Asynchronous, product: Product, values: dict[Any, Any],
             _check_start(state, op, buffer.offset + at * buffer.itemsize, transposed)
             places = operand_places(state, op, buffer, at, first, count, transposed)
             cells = (buffer.start + places.reshape(-1, 1) * buffer.cells + np.arange(buffer.cells)).reshape(-1)
+            cells += state.cluster.rank_of(warp) * buffer.pitch
             agent = state.order.agent("products", g)
             found = state.shadow.use(np.unique(cells), warp, agent, work, buffer.number, False)
             report_meeting(state, op, found, warp, "a product")
@@ -163,7 +164,9 @@ def _operands(state: Asynchronous, product: Product, g: int) -> tuple[Array, Arr
     def read(memory: Any, place: Any, count: int, transposed: bool) -> Array:
         buffer: SharedBuffer = values[memory]
         at = int(np.broadcast_to(ranked(values[place], 2), machine.active.shape)[0, 128 * g])
-        return buffer.data[0][operand_places(state, op, buffer, at, 0, count, transposed)]
+        return buffer.data[state.cluster.rank_of(WARPGROUP * g)][
+            operand_places(state, op, buffer, at, 0, count, transposed)
+        ]
 
     if op.lhs_place is None:
         held = np.broadcast_to(ranked(values[op.lhs], 3), (1, machine.threads, 8 * op.slices.data))

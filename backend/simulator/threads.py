@@ -68,13 +68,16 @@ class KernelFunctions(InterpreterFunctions):
         thread = np.arange(self.machine.threads, dtype=np.int64)[None, :]
         match op.kind.data:
             case kernel.Id.BLOCK:
-                return (self.machine.numbers[:, None],)
+                first = self.machine.numbers[:, None]
+                return (first if self.machine.cluster == 1 else first + thread // self.machine.block_threads,)
+            case kernel.Id.RANK:
+                return (thread // self.machine.block_threads,)
             case kernel.Id.THREAD:
-                return (thread,)
+                return (thread % self.machine.block_threads,)
             case kernel.Id.LANE:
                 return (thread % 32,)
             case kernel.Id.WARP:
-                return (thread // 32,)
+                return (thread % self.machine.block_threads // 32,)
 
     @impl(kernel.SharedOp)
     def shared(self, interpreter: Interpreter, op: kernel.SharedOp, args: PythonValues) -> PythonValues:
@@ -82,15 +85,19 @@ class KernelFunctions(InterpreterFunctions):
 
     @impl(kernel.BarrierOp)
     def barrier(self, interpreter: Interpreter, op: kernel.BarrierOp, args: PythonValues) -> PythonValues:
-        active = self.machine.active
+        machine = self.machine
+        active = machine.active.reshape(-1, machine.block_threads)
         arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
-        missing = ~active & (arrive & ~all_arrive)[:, None]
-        self.machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
-        self.machine.epoch += arrive.astype(np.int32)
-        if self.machine.order is not None:
-            self.machine.order.meet(range(self.machine.order.warps))
-        if self.machine.measured and arrive[0]:
-            self.machine.counts.barriers += 1
+        missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(machine.active.shape)
+        machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
+        if machine.order is not None:
+            each = machine.block_threads // 32
+            for rank in np.flatnonzero(arrive):
+                machine.order.meet(range(int(rank) * each, int(rank + 1) * each))
+        else:
+            machine.epoch += arrive.astype(np.int32)
+        if machine.first_runs() and arrive[0]:
+            machine.counts.barriers += 1
         return ()
 
     @impl(kernel.LoadOp)
@@ -102,6 +109,8 @@ class KernelFunctions(InterpreterFunctions):
         buffer = places[id(op.memory)]
         access = self._access(op, buffer, places)
         if isinstance(buffer, SharedBuffer):
+            if buffer.ranks is not None:
+                self.machine.reads_peers(op, buffer.ranks)
             return (load_shared(self.machine, op, buffer, access, fill),)
         return (load_global(self.machine, op, buffer, access, fill),)
 

@@ -24,6 +24,7 @@ class Given:
     split_k: int | None = None
     group: int | None = None
     persistent: int | None = None
+    cluster: int | None = None
     atom: str | None = None
     copy: str | None = None
     row: str | None = None
@@ -33,9 +34,8 @@ class Given:
         lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
         if self.k:
             lists.setdefault("chunk", self.k)
-        rest = {
-            n: getattr(self, n) for n in ("warps", "stages", "split_k", "group", "persistent", "atom", "copy", "row")
-        }
+        numbers = ("warps", "stages", "split_k", "group", "persistent", "cluster")
+        rest = {n: getattr(self, n) for n in (*numbers, "atom", "copy", "row")}
         return lists | {n: v for n, v in rest.items() if v is not None}
 
     def misfit(self, facts: Facts) -> str:
@@ -66,4 +66,5 @@ class Given:
             decided.setdefault("group", 1)
             decided.setdefault("persistent", 0)
             decided.setdefault("row", "registers")
+            decided.setdefault("cluster", 1)
         return schedule.changed(**decided)

@@ -2,6 +2,7 @@
 // RUN: dl-opt %s -p 'plan-schedules{target=sm_90a nest=k0 atom=fma copy=plain block=32,32 thread=4,4 warps=2 chunk=16}' | filecheck %s --check-prefix FMA
 // RUN: dl-opt %s --remarks -p 'plan-schedules{target=sm_90a explain block=64,128}' | filecheck %s --check-prefix EXPLAIN
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{target=sm_80 nest=k0 atom=wgmma}' | filecheck %s --check-prefix WGMMA
+// RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{target=sm_89 nest=k0 cluster=2}' | filecheck %s --check-prefix CLUSTER
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k1 block=64,64}' | filecheck %s --check-prefix FIT
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k7}' | filecheck %s --check-prefix MISSING
 // RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k0 chunk=512 stages=3}' | filecheck %s --check-prefix SHARED
@@ -20,6 +21,7 @@
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k1, candidate 1 of 3: {{[0-9.]+}} us, limited by start <block = [256], warps = 1>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: the options do not fit k1: block has 2 extents; the nest has 1 free indices
 // WGMMA:        loop.nest: atom: sm_80 has no wgmma
+// CLUSTER:      loop.nest: cluster: sm_89 has no clusters of blocks
 // FIT:          loop.nest: block has 2 extents; the nest has 1 free indices
 // MISSING:      nest: there is no k7, of 2 nests
 // NOWHERE:      loop.nest: block has 3 extents; the nest has 2 free indices

@@ -270,3 +270,27 @@ func.func @main(%x: tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) {
   %y = tile.launch @k(%x) : (tensor<?xf32, #payload.extents<#payload.symbol<s1[1:5]>>>) -> tensor<8xf32>
   func.return
 }
+
+// -----
+
+// CHECK: error: tile.kernel: a cluster has 1, 2, 4 or 8 blocks, not 6
+tile.kernel @k(%x: memref<4xf32>) blocks (%i) in [6] warps 1 cluster 6 {
+  %zero = payload.constant 0.0 : f32
+}
+
+// -----
+
+// CHECK: error: tile.kernel: clusters of 4 blocks do not make up the last extent of the grid
+tile.kernel @k(%x: memref<4xf32>) blocks (%i, %j) in [8, 6] warps 1 cluster 4 {
+  %zero = payload.constant 0.0 : f32
+}
+
+// -----
+
+// CHECK: error: {{.*}}schedule: clusters of 3 blocks; they have 1, 2, 4 or 8
+module {
+  %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], cluster = 3>} {
+    %z = payload.constant 0.0 : f32
+    loop.yield %z
+  }
+}

@@ -4,9 +4,9 @@
 
 #half = #tile.layout<reg = [[0, 1]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
 
-// CHECK-LABEL: tile.kernel @ops(%x: memref<100x8xf32>, %at: memref<8xi64>, %y: memref<100x8xf32>) blocks (%i) in [13] warps 1 attributes {schedule = #tile.schedule<block = [8, 8], serial = [1], chunk = [4, 2], thread = [2, 2], warps = 1, stages = 2, split_k = 3, atom = mma, copy = cp_async>} {
+// CHECK-LABEL: tile.kernel @ops(%x: memref<100x8xf32>, %at: memref<8xi64>, %y: memref<100x8xf32>) blocks (%i) in [13] warps 1 attributes {schedule = #tile.schedule<block = [8, 8], serial = [1], chunk = [4, 2], thread = [2, 2], warps = 1, stages = 2, split_k = 3, cluster = 2, atom = mma, copy = cp_async>} {
 tile.kernel @ops(%x: memref<100x8xf32>, %at: memref<8xi64>, %y: memref<100x8xf32>) blocks (%i) in [13] warps 1
-    attributes {schedule = #tile.schedule<copy = cp_async, atom = mma, split_k = 3, stages = 2, block = [8, 8], serial = [1], chunk = [4, 2], thread = [2, 2], warps = 1>} {
+    attributes {schedule = #tile.schedule<copy = cp_async, atom = mma, split_k = 3, stages = 2, cluster = 2, block = [8, 8], serial = [1], chunk = [4, 2], thread = [2, 2], warps = 1>} {
   // CHECK-NEXT: %zero = payload.constant 0.000000e+00 : f32
   %zero = payload.constant 0.0 : f32
   // CHECK-NEXT: %a = tile.load %x[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 8)), d1)>](%i) where <affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 8)))> in [0:100]> else %zero : memref<100x8xf32>, index -> tensor<8x8xf32>
@@ -49,4 +49,9 @@ tile.kernel @layouts(%x: memref<8x8xf32>, %y: memref<8x8xf32>) blocks () in [] w
 func.func @main(%x: tensor<100x8xf32>, %at: tensor<8xi64>) -> tensor<100x8xf32> {
   %y = tile.launch @ops(%x, %at) : (tensor<100x8xf32>, tensor<8xi64>) -> tensor<100x8xf32>
   func.return %y : tensor<100x8xf32>
+}
+
+// CHECK-LABEL: tile.kernel @clusters(%x: memref<100x8xf32>) blocks (%i, %j, %l) in [3, 8, 1] warps 1 cluster 4 {
+tile.kernel @clusters(%x: memref<100x8xf32>) blocks (%i, %j, %l) in [3, 8, 1] warps 1 cluster 4 {
+  %zero = payload.constant 0.0 : f32
 }
