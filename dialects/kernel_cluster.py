@@ -32,7 +32,7 @@ def cluster_of(op: Operation) -> int | None:
     while (parent := op.parent_op()) is not None:
         if parent.name == "kernel.func":
             found = parent.properties.get("cluster")
-            return found.data if isinstance(found, IntAttr) else 1
+            return int(found.data) if isinstance(found, IntAttr) else 1  # pyright: ignore[reportUnknownMemberType]
         op = parent
     return None
 
@@ -92,11 +92,12 @@ class PeerOp(IRDLOperation):
 
     def verify_(self) -> None:
         require_cluster(self, "another block's memory")
-        t = self.shared.type
+        t: Attribute = self.shared.type
         if not isinstance(t, MemRefType) or t.memory_space != StringAttr("shared"):
             raise VerifyException(f"names another block's instance of a shared buffer, not of {t}")
-        if self.result.type != _with_space(t, PEER):
-            raise VerifyException(f"gives {_with_space(t, PEER)}, not {self.result.type}")
+        wanted = _with_space(self.shared.type, PEER)
+        if self.result.type != wanted:
+            raise VerifyException(f"gives {wanted}, not {self.result.type}")
 
 
 def _with_space(t: Attribute, space: str) -> Attribute:
