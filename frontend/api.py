@@ -23,11 +23,16 @@ class CompiledFunction:
     of other sizes in the ranges that were declared."""
 
     def __init__(
-        self, captured: CapturedProgram, target: str, executor: str, record: str | PathLike[str] | None = None
+        self,
+        captured: CapturedProgram,
+        target: str,
+        executor: str,
+        record: str | PathLike[str] | None = None,
+        narrow: str | None = None,
     ) -> None:
         self.captured = captured
         plans = None if record is None else str(Path(record))
-        self.compilation = Compilation(captured.module, target, eager=captured.eager, record=plans)
+        self.compilation = Compilation(captured.module, target, eager=captured.eager, record=plans, narrow=narrow)
         self._wanted = executor
         self._executor: Executor | None = None
 
@@ -74,6 +79,7 @@ def compile(
     fallback: Fallback = None,
     dynamic_shapes: Any = None,
     record: str | PathLike[str] | None = None,
+    narrow: str | None = None,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
@@ -82,8 +88,9 @@ def compile(
     `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
     `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
     kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock
-    compile --write-record` writes it: what it has an entry for is fused and scheduled so. The result takes and gives
-    torch tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
+    compile --write-record` writes it: what it has an entry for is fused and scheduled so. `narrow` permits products of
+    f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32 (see `#tile.schedule`). The result takes
+    and gives torch tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
@@ -95,7 +102,7 @@ def compile(
         fallback=fallback,
         dynamic_shapes=dynamic_shapes,
     )
-    compiled = CompiledFunction(captured, target, executor, record)
+    compiled = CompiledFunction(captured, target, executor, record, narrow)
     compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
     return compiled
 
@@ -108,8 +115,8 @@ def torch_compile_backend(
     `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`.
     """
     given = dict(options or {})
-    for unknown in sorted(set(given) - {"target", "executor", "fallback", "record"}):
-        raise CompileError("no such option (options: target, executor, fallback, record)", argument=unknown)
+    for unknown in sorted(set(given) - {"target", "executor", "fallback", "record", "narrow"}):
+        raise CompileError("no such option (options: target, executor, fallback, record, narrow)", argument=unknown)
     if any(isinstance(i, torch.SymInt) for i in example_inputs):
         program = TensorsOnly(graph)
         examples = [_example(i) for i in program.chosen(example_inputs)]

@@ -45,7 +45,8 @@ class Compilation:
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
-    that are left to PyTorch. `seconds` has the time every pass took, in the order they ran.
+    that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for
+    `plan-schedules`. `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -55,6 +56,7 @@ class Compilation:
     cubin: bytes | None = None
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
     record: str | None = None
+    narrow: str | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -79,7 +81,7 @@ class Compilation:
     def _step(self, level: str) -> tuple[ModulePass, ...]:
         name = PIPELINE_TO[level]
         known = {f.name for p in parse_passes(name) for f in fields(p)}
-        given = {"target": self.target, "record": self.record}
+        given = {"target": self.target, "record": self.record, "narrow": self.narrow}
         options = [f"{n}={value_text(v)}" for n, v in given.items() if v is not None and n in known]
         return parse_passes(f"{name}{{{' '.join(options)}}}" if options else name)
 

@@ -48,18 +48,20 @@ def compile_model(
     target: str = "sm_90a",
     observers: Sequence[Observer] = (),
     record: str | None = None,
+    narrow: str | None = None,
 ) -> CompiledModel:
     """Compile the steps of a causal language model; its parameters may be on the meta device.
 
     `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
-    at every pass; `record` is a file of plans (`passes/records.py`). Raises CompileError.
+    at every pass; `record` is a file of plans (`passes/records.py`), `narrow` the permission of
+    `plan-schedules`. Raises CompileError.
     """
     plan = plan_model(model, context, prefill)
     captured: dict[str, CapturedProgram] = {}
     compilations: dict[str, Compilation] = {}
     for phase in phases:
         captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
-        compilations[phase] = Compilation(captured[phase].module, target, observers, record=record)
+        compilations[phase] = Compilation(captured[phase].module, target, observers, record=record, narrow=narrow)
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)
 

@@ -186,3 +186,13 @@ def test_sizes_that_are_none(capsys: pytest.CaptureFixture[str], option: str, me
     code, _, err = run(capsys, "compile", "-c", VARYING, "--dynamic", option)
     assert code == 1
     assert message in err
+
+
+def test_the_permission_to_compute_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    product = ["-c", "torch.randn(256, 256) @ torch.randn(256, 256)"]
+    assert cli.main(["compile", *product, "--ir", "tile"]) == 0
+    assert "narrow" not in capsys.readouterr().out
+    assert cli.main(["compile", *product, "--ir", "tile", "--narrow", "parts"]) == 0
+    assert "narrow = parts" in capsys.readouterr().out
+    assert cli.main(["compile", *product, "--narrow", "a_bit"]) == 1
+    assert "a_bit is none of never" in capsys.readouterr().err

@@ -38,6 +38,7 @@ def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
         ),
         click.option("--record", metavar="FILE", help="Fuse and schedule as this file says, where it has an entry."),
+        click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts."),
         click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
         click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
@@ -71,6 +72,7 @@ def compile(
     fallback: Fallback,
     dynamic: tuple[str, ...],
     record: str | None,
+    narrow: str | None,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -106,13 +108,14 @@ def compile(
             output=output,
             as_json=as_json,
             record=record,
+            narrow=narrow,
             writer=writer,
         )
         return None if writer is None else writer.record.save()
     from . import reports
 
     diffs_to, observers = sys.stdout if verbose > 1 else None, [writer] if writer is not None else []
-    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, observers)
+    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, narrow, observers)
     _tell_what_is_left(program.captured)
     if print_pipeline:
         text = program.compilation.pipeline(ir) + "\n"
@@ -144,6 +147,7 @@ def run(
     fallback: Fallback,
     dynamic: tuple[str, ...],
     record: str | None,
+    narrow: str | None,
     seed: int,
     verbose: int,
     as_json: bool,
@@ -167,7 +171,7 @@ def run(
     from . import reports
 
     diffs_to = sys.stdout if verbose > 1 else None
-    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record)
+    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, narrow)
     _tell_what_is_left(program.captured)
     outcome = reports.run(program, executor)
     if bench:

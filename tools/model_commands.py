@@ -47,6 +47,7 @@ def compile_model(
     output: str | None,
     as_json: bool,
     record: str | None,
+    narrow: str | None,
     writer: RecordPlans | None,
 ) -> None:
     """Compile a model without its weights; write an artefact to `output`, or print a level of its steps."""
@@ -66,6 +67,7 @@ def compile_model(
             target=target,
             observers=observers,
             record=record,
+            narrow=narrow,
         )
     facts = describe(compiled)
     if output is not None:

@@ -49,12 +49,14 @@ def load(
     diffs_to: TextIO | None = None,
     dynamic: Sequence[str] = (),
     record: str | None = None,
+    narrow: str | None = None,
     observers: Sequence[Observer] = (),
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
     `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
-    (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`).
+    (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`), `narrow` the
+    permission of `plan-schedules`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -72,7 +74,7 @@ def load(
             dynamic_shapes=read_dynamic(dynamic, program),
         )
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
-    compilation = Compilation(captured.module, target, looking, eager=captured.eager, record=record)
+    compilation = Compilation(captured.module, target, looking, eager=captured.eager, record=record, narrow=narrow)
     return Loaded(program, captured, compilation)
 
 
