@@ -62,6 +62,10 @@ def _product(m: int, n: int, k: int, dtype: torch.dtype = BF16, **more: Any) -> 
     return Case(f"{m}x{n}x{k}", torch.matmul, shapes, dtype, 2.0 * m * n * k, **more)
 
 
+def _linear(m: int, n: int, k: int) -> Case:
+    return Case(f"linear {m}x{n}x{k}", F.linear, {"x": (m, k), "w": (n, k)}, BF16, 2.0 * m * n * k)
+
+
 def _batched(b: int, m: int, n: int, k: int) -> Case:
     return Case(f"{b}x{m}x{n}x{k}", torch.matmul, {"x": (b, m, k), "w": (b, k, n)}, BF16, 2.0 * b * m * n * k)
 
@@ -223,12 +227,12 @@ CLASSES = (
     ),
     Class("launch-bound", "torch.compile", 2.0, 5.0, 10.0, (*_rows(32, 2048, F32), *_rows(32, 1024, BF16))),
     Class(
-        "one row times a matrix",
+        "few rows times a matrix",
         "eager",
         1.0,
         1.1,
         2.0,
-        (_product(1, 4096, 4096), _product(1, 11008, 4096), _product(1, 4096, 11008)),
+        (_product(1, 4096, 4096), _linear(1, 4096, 4096), _linear(1, 11008, 4096), _linear(8, 4096, 11008)),
     ),
 )
 """The rows of the table; the 84 shapes have a benchmark of their own (`seed84.py`)."""

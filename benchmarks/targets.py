@@ -29,6 +29,7 @@ from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.runtime import arch_of
 from deplodock.backend.targets import get_target
 from deplodock.dialects.loop import NestOp
+from deplodock.errors import CompileError
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture import capture
 from deplodock.frontend.executors import cuda_missing
@@ -142,6 +143,9 @@ def predictions(results: list[dict[str, Any]]) -> Table:
     table = Table("class", "case", "us", "floor", "of floor", "limited by", "schedules")
     for r in results:
         for c in r["cases"]:
+            if "refused" in c:
+                table.add_row(r["class"], c["case"], "", "", "", "REFUSED", c["refused"])
+                continue
             limits = ", ".join(dict.fromkeys(k["limit"] for k in c["kernels"]))
             times = (f"{c['seconds'] * 1e6:.1f}", f"{c['floor'] * 1e6:.1f}", f"{c['seconds'] / c['floor']:.2f}")
             spills = f" {c['spills']} B SPILLED" if c["spills"] else ""
@@ -166,9 +170,12 @@ def main(only: str, no_autotune: bool, only_predict: bool, out: str | None) -> N
         for case in kind.cases:
             if only not in f"{kind.name} {case.name}":
                 continue
-            found.append(predict(case, kind, target) if only_predict else measure(case, target, not no_autotune))
+            try:
+                found.append(predict(case, kind, target) if only_predict else measure(case, target, not no_autotune))
+            except CompileError as refused:
+                found.append({"case": case.name, "right": False, "refused": str(refused)})
             click.echo(f"{kind.name}: {case.name}", err=True)
-        ratios = [] if only_predict else [ratio(kind, f) for f in found]
+        ratios = [ratio(kind, f) for f in found if "device" in f]
         results += [{"class": kind.name, "geomean": geomean(ratios), "cases": found}] if found else []
     console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(predictions(results) if only_predict else summary(results))
