@@ -2,8 +2,9 @@
 
 A warpgroup is four consecutive warps, the first one's number a multiple of four; all its threads execute these
 operations together. One `kernel.wgmma` computes acc + A * B for A of 64 x K and B of K x N elements of two bytes, with
-K = 16 * `slices`, summed in f32. What it works on is in flight from there until a wait: the accumulators are a
-`!kernel.pending<vector<...>>`, which nothing but these operations takes.
+K = 16 * `slices`, or of f32 with K = 8 * `slices`, of which the last 13 bits do not count (tf32), summed in f32. What
+it works on is in flight from there until a wait: the accumulators are a `!kernel.pending<vector<...>>`, which nothing
+but these operations takes.
 
 Accumulators: N / 2 registers. In register r, lane t of warp w of the warpgroup holds row 16 * w + t / 4 (+ 8 if bit 1
 of r is set) and column 8 * (r / 4) + 2 * (t % 4) + bit 0 of r. As a layout of 64 x N:
@@ -12,20 +13,20 @@ warp = [[16, 0], [32, 0]]`.
 
 A in registers: 8 * `slices` of them; in register e of slice s the lane holds row 16 * w + t / 4 (+ 8 if bit 1 of e is
 set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight consecutive accumulators,
-narrowed, are one slice.
+narrowed, are one slice. Of f32 there are 4 * `slices`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
+is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
 
 Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see kernel_tma.py). A and B may
 lie along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `slices`.
 Or, `transposed`, across: panels of W / 2 rows of A or columns of B, each panel with one row of W bytes for each k;
 panel p + 1 starts `panel` elements behind panel p. The operand's place is where its first element lies, in a tile that
 starts at a multiple of 1024 bytes (8 * W would do); along k a place may be a multiple of 16 elements into the row.
+f32 lie along k, W / 4 of them in a row, and a place may be a multiple of 8 of them into the row.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
     Float32Type,
     IndexType,
     IntAttr,
@@ -54,20 +55,26 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from .kernel_access import element_of_memory, shape_of_memory
+from .kernel_matrix import WORD_BYTES, is_factor
 from .kernel_tma import is_shared_line
-from .payload import element_type, is_vector, shape_of
+from .payload import element_bytes, element_type, is_vector, shape_of
 
 ROWS = 64
 """Rows of a warpgroup's product."""
 
-SLICE = 16
-"""Extent along k of one instruction."""
+SLICE_BYTES = 32
+"""Extent along k of one instruction, in bytes."""
 
 MOST_COLUMNS = 256
 """Columns of a warpgroup's product, at most."""
 
 SWIZZLES = (32, 64, 128)
 """Row widths, in bytes, of operands in shared memory."""
+
+
+def slice_elements(t: Attribute) -> int:
+    """Extent along k of one instruction, in elements of `t`: 16, or 8 of f32."""
+    return SLICE_BYTES // element_bytes(t)
 
 
 @irdl_attr_definition
@@ -245,7 +252,12 @@ class WgmmaOp(_InOrder):
     @property
     def row(self) -> int:
         """Elements of a row of an operand in shared memory."""
-        return self.swizzle.data // 2
+        return self.swizzle.data // element_bytes(self.element)
+
+    @property
+    def depth(self) -> int:
+        """K."""
+        return slice_elements(self.element) * self.slices.data
 
     def verify_(self) -> None:
         if self.result.type != self.acc.type:
@@ -254,8 +266,10 @@ class WgmmaOp(_InOrder):
             raise VerifyException(f"{self.slices.data} slices swizzled by {self.swizzle.data} bytes")
         if self.fresh is not None and self.accumulate is not None:
             raise VerifyException("a fresh product has no condition for accumulating")
-        if not isinstance(self.element, BFloat16Type | Float16Type):
-            raise VerifyException(f"the operands are bf16 or f16, not {self.element}")
+        if not is_factor(self.element):
+            raise VerifyException(f"the operands are bf16, f16 or f32, not {self.element}")
+        if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
+            raise VerifyException("operands of f32 lie along k")
         self._verify_shared(self.rhs, self.columns, self.rhs_transposed is not None, "right")
         t: Attribute = self.lhs.type
         if isinstance(t, MemRefType):
@@ -267,15 +281,15 @@ class WgmmaOp(_InOrder):
             or self.lhs_transposed is not None
             or not is_vector(self.lhs.type)
             or element_type(self.lhs.type) != self.element
-            or shape_of(self.lhs.type) != (8 * self.slices.data,)
+            or shape_of(self.lhs.type) != (self.depth // 2,)
         ):
-            raise VerifyException(f"the left operand is {8 * self.slices.data} registers of {self.element}")
+            raise VerifyException(f"the left operand is {self.depth // 2} registers of {self.element}")
 
     def _verify_shared(self, memory: SSAValue, extent: int, transposed: bool, side: str) -> None:
         t: Attribute = memory.type
         if not is_shared_line(t):
             raise VerifyException(f"the {side} operand lies in a shared buffer of one dimension, not in {t}")
-        depth, row = SLICE * self.slices.data, self.row
+        depth, row = self.depth, self.row
         if not transposed:
             if depth > row:
                 raise VerifyException(f"{depth} elements of k in rows of {row}")

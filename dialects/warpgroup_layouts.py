@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .kernel_roles import WARPGROUP
 from .kernel_tma import SWIZZLES
-from .kernel_wgmma import MOST_COLUMNS, ROWS, SLICE
+from .kernel_wgmma import MOST_COLUMNS, ROWS, SLICE_BYTES
 from .linear_layout import Coordinate, Linear, Shared, log2
 
 PIECE = 16
@@ -74,7 +74,7 @@ def boxes_along(shape: Sequence[int], fast: int, bytes_each: int, widest: int = 
     """The widest boxes of a tile of two dimensions with rows along `fast`, of at most `widest` bytes; None if it is too
     small for any."""
     width = min(shape[fast] * bytes_each, widest)
-    if width not in SWIZZLES or width // bytes_each < SLICE or shape[1 - fast] < 8:
+    if width not in SWIZZLES or width < SLICE_BYTES or shape[1 - fast] < 8:
         return None
     return Boxes(fast, width // bytes_each, width)
 

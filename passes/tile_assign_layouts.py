@@ -23,6 +23,7 @@ from .layout_assignment.anchors import (
     preference,
     product_layout,
     thread_rows,
+    turned_factor,
     widened,
 )
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
@@ -123,7 +124,8 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:
-            layout = memory_layout(c.shape, _wishes(c, classes), c.reduced, warps)
+            wishes = _wishes(c, classes)
+            layout = turned_factor(c, wishes, warps) or memory_layout(c.shape, wishes, c.reduced, warps)
         layouts[id(c)] = layout
     return layouts
 

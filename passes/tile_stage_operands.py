@@ -10,6 +10,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import tile
+from ..dialects.kernel_matrix import WORD_BYTES
 from ..dialects.kernel_tma import SWIZZLES
 from ..dialects.layouts import SharedAttr
 from ..dialects.linear_layout import Linear, Shared
@@ -101,7 +102,8 @@ def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
             writer = Reader(held, size)
             panel = size * 2 * acc.registers if i == 1 else max(SWIZZLES)  # a warpgroup multiplies whole panels
             widest = {1 - i: max(SWIZZLES), i: min(panel, max(SWIZZLES))}
-            fitting = [b for fast in (1 - i, i) if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
+            ways = (1 - i,) if size == WORD_BYTES else (1 - i, i)  # f32 lie along k
+            fitting = [b for fast in ways if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
             found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
         if found is None:
             raise ScheduleError(

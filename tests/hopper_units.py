@@ -159,6 +159,13 @@ kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 4 {{
         return found[h:-h, w:-w]
 
 
+def _dirty(x: np.ndarray) -> np.ndarray:
+    """f32 numbers with something in the 13 bits that tensor cores ignore; others as they are."""
+    if x.dtype != np.float32:
+        return x
+    return (x.view(np.uint32) | np.arange(x.size, dtype=np.uint32) * 2654435761 % 8192).view(np.float32)
+
+
 @dataclass(frozen=True)
 class WarpgroupProduct:
     """A * B twice, with operands given as shared memory (or registers) holds them, and the accumulators of each thread.
@@ -174,12 +181,20 @@ class WarpgroupProduct:
     type: str = "bf16"
 
     @property
+    def item(self) -> int:
+        return np.dtype(DTYPES[self.type]).itemsize
+
+    @property
+    def depth(self) -> int:
+        return 32 // self.item * self.slices
+
+    @property
     def row(self) -> int:
-        return self.swizzle // 2
+        return self.swizzle // self.item
 
     @property
     def panel(self) -> int:
-        return 16 * self.slices * self.row
+        return self.depth * self.row
 
     def size(self, lines: int, side: str) -> int:
         """Elements of an operand in shared memory, with 8-row groups all there."""
@@ -187,12 +202,12 @@ class WarpgroupProduct:
 
     def places(self, lines: int, side: str) -> np.ndarray:
         """[line, k] -> element of shared memory."""
-        line, k = np.arange(lines)[:, None], np.arange(16 * self.slices)[None, :]
+        line, k = np.arange(lines)[:, None], np.arange(self.depth)[None, :]
         place = line * self.row + k if side == "k" else line // self.row * self.panel + k * self.row + line % self.row
-        return swizzled(place, self.swizzle, 2)
+        return swizzled(place, self.swizzle, self.item)
 
     def text(self) -> str:
-        registers, count = self.columns // 2, 8 * self.slices
+        registers, count = self.columns // 2, self.depth // 2
         a_size = 128 * count if self.left == "r" else self.size(64, self.left)
         b_size = -(-self.size(self.columns, self.right) // 128) * 128
         x, y = f"memref<{a_size}x{self.type}>", f"memref<{b_size}x{self.type}>"
@@ -244,22 +259,26 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
 
     def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(self.columns + self.slices)
-        a, b = (rng.integers(-4, 5, (n, 16 * self.slices)).astype(np.float32) for n in (64, self.columns))
+        a, b = (rng.integers(-4, 5, (n, self.depth)).astype(np.float32) for n in (64, self.columns))
         return a, b
 
     def inputs(self) -> list[np.ndarray]:
         a, b = self._numbers()
         dtype = DTYPES[self.type]
         if self.left == "r":
-            t, e = np.arange(128)[:, None], np.arange(8 * self.slices)[None, :]
-            rows = t // 32 * 16 + t % 32 // 4 + 8 * (e >> 1 & 1)
-            x = a[rows, e // 8 * 16 + 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1)].reshape(-1)
+            t, e = np.arange(128)[:, None], np.arange(self.depth // 2)[None, :]
+            if self.type == "f32":
+                rows, k = t // 32 * 16 + t % 32 // 4 + 8 * (e & 1), e // 4 * 8 + t % 4 + 4 * (e >> 1 & 1)
+            else:
+                rows = t // 32 * 16 + t % 32 // 4 + 8 * (e >> 1 & 1)
+                k = e // 8 * 16 + 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1)
+            x = a[rows, k].reshape(-1)
         else:
             x = np.zeros(self.size(64, self.left), np.float32)
             x[self.places(64, self.left)] = a
         y = np.zeros(-(-self.size(self.columns, self.right) // 128) * 128, np.float32)
         y[self.places(self.columns, self.right)] = b
-        return [x.astype(dtype), y.astype(dtype)]
+        return [_dirty(x.astype(dtype)), _dirty(y.astype(dtype))]
 
     def wanted(self) -> np.ndarray:
         a, b = self._numbers()
@@ -350,6 +369,10 @@ UNITS = {
     "right across": WarpgroupProduct(64, right="t", slices=4, type="f16"),
     "right across in panels": WarpgroupProduct(128, right="t", slices=2),
     "both across": WarpgroupProduct(64, "t", "t", slices=2),
+    "tf32": WarpgroupProduct(64, slices=4, type="f32"),
+    "tf32, rows of 64 bytes": WarpgroupProduct(256, swizzle=64, slices=2, type="f32"),
+    "tf32, rows of 32 bytes": WarpgroupProduct(8, swizzle=32, type="f32"),
+    "tf32, left in registers": WarpgroupProduct(32, "r", slices=4, type="f32"),
     "left in registers": WarpgroupProduct(64, "r", slices=4),
     "left in registers, right across": WarpgroupProduct(128, "r", "t", slices=2, type="f16"),
 }

@@ -111,6 +111,10 @@ PRODUCTS = {
     "copies ahead, transposed": Product(
         64, 64, 64, (64, 64), 16, 4, "km", "kn", "atom = mma, copy = cp_async, stages = 2"
     ),
+    "warpgroups": Product(72, 64, 40, (64, 64), 32, 4, rest="atom = wgmma"),
+    "warpgroups, transposed": Product(64, 128, 32, (64, 64), 16, 4, "km", "kn", "atom = wgmma"),
+    "warpgroups, copies ahead": Product(64, 64, 96, (64, 64), 32, 4, rest="atom = wgmma, copy = cp_async, stages = 2"),
+    "warpgroups, boxes": Product(130, 72, 100, (128, 64), 32, 8, rest="atom = wgmma, copy = tma, stages = 3"),
 }
 
 

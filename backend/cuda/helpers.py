@@ -270,10 +270,10 @@ def _assembly() -> dict[str, str]:
 def host_text_of(cuda: str) -> str | None:
     """The host text of a helper, from its CUDA text with any white space; None for what is no helper."""
     squeezed = "".join(cuda.split())
-    product = re.search(r"(wgmma_\d+[krt][kt])\(.*k16\.f32\.(bf16|f16)\.", squeezed)
+    product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", squeezed)
     if product is None:
         return _assembly().get(squeezed)
-    helper = wgmma_helper(f"{product[1]}.{product[2]}")
+    helper = wgmma_helper(f"{product[1]}.{product[2].replace('tf32', 'float')}")
     return helper.host if "".join(helper.cuda.split()) == squeezed else None
 
 

@@ -240,20 +240,27 @@ def _stmatrix(element: str, count: int, trans: str) -> Helper:
 
 
 def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool, rhs_transposed: bool) -> str:
-    """The key of a product: 64 x `columns` x 16, A in `registers` or in shared memory."""
+    """The key of a product: 64 x `columns` x 16 (8 of float), A in `registers` or in shared memory."""
     a = "r" if registers else "t" if lhs_transposed else "k"
-    return f"wgmma_{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
+    tf32 = "tf32_" if element == "float" else ""
+    return f"wgmma_{tf32}{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
 
 
 def wgmma_names() -> set[str]:
     """What products may be called."""
-    return {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
+    narrow = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
+    return narrow | {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
+
+
+_FORMATS = {"bf16": 0, "f16": 1, "float": 2}
+"""What the emulator calls the formats of factors."""
 
 
 def wgmma_helper(key: str) -> Helper:
     """The product of a key of `wgmma_key`: d = (accumulate ? d : 0) + a * b."""
     name, element = key.split(".")
-    columns, a, b = int(name[6:-2]), name[-2], name[-1]
+    columns, a, b = int(name[:-2].split("_")[-1]), name[-2], name[-1]
+    wide = element == "float"
     count, first = columns // 2, columns // 2
     registers = a == "r"
     sources = 4 if registers else 1
@@ -264,7 +271,9 @@ def wgmma_helper(key: str) -> Helper:
     left = f"{{{u}}}" if registers else u
     at = first + sources
     modes = f"p, 1, 1, {int(b == 't')}" if registers else f"p, 1, 1, {int(a == 't')}, {int(b == 't')}"
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element}"
+    shape, word = ("k8", "tf32") if wide else ("k16", element)
+    modes = "p, 1, 1" if wide else modes
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}{shape}.f32.{word}.{word}"
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     inputs = ", ".join(f'"r"(u[{i}])' for i in range(4)) if registers else '"l"(a)'
     cast = "  const unsigned* u = (const unsigned*)a;\n" if registers else ""
@@ -279,6 +288,6 @@ def wgmma_helper(key: str) -> Helper:
         f'               : {inputs}, "l"(b), "r"((int)accumulate));\n}}',
         f"static inline void {name}({parameters}) "
         f"{{ emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
-        f"{int(a == 't')}, {int(b == 't')}, {int(element == 'f16')}); }}",
-        (element,),
+        f"{int(a == 't')}, {int(b == 't')}, {_FORMATS[element]}); }}",
+        () if wide else (element,),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaResumeOp, WgmmaStartOp, WgmmaWaitOp
-from ...dialects.kernel_wgmma import SLICE
+from ...dialects.kernel_wgmma import SLICE_BYTES, slice_elements
 from ...dialects.locations import location_text
 from ...errors import CompileError
 from .access import memory_name
@@ -50,7 +50,8 @@ def print_product(statements: Statements, op: WgmmaOp) -> None:
     loops = slices > 1
     if in_registers:
         name, first = operand_array(statements, op.lhs)
-        parts = [p for p in ("slice * 8" if loops else "", str(first) if first else "") if p]
+        each = slice_elements(op.element) // 2
+        parts = [p for p in (f"slice * {each}" if loops else "", str(first) if first else "") if p]
         left = f"&{name}[{' + '.join(parts)}]" if parts else name
     else:
         assert op.lhs_place is not None
@@ -82,7 +83,7 @@ def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at
     writer.line(f"const unsigned long long {name} = matrix({pointer}, {leading}, {8 * width}, {width});")
     if op.slices.data == 1:
         return name
-    step = SLICE * width // 16 if transposed else 2 * SLICE // 16
+    step = slice_elements(op.element) * width // 16 if transposed else SLICE_BYTES // 16
     return f"{name} + slice * {step}"
 
 

@@ -61,7 +61,7 @@ void emu_bulk_wait(int pending);
 // Products of a warpgroup: d = (accumulate ? d : 0) + a * b, 64 x columns x 16, of which the thread has columns / 2
 // elements. `a` is 8 elements of this thread, or null for the descriptor `a_at`.
 void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
-               int a_transposed, int b_transposed, int f16);
+               int a_transposed, int b_transposed, int format);
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);

@@ -206,7 +206,7 @@ void finish_stores(unsigned t, std::size_t pending) {
 constexpr unsigned warpgroup_threads = 128;
 
 struct Product {
-  int columns, a_transposed, b_transposed, f16;
+  int columns, a_transposed, b_transposed, format;
   u64 a_at, b_at;
   u32 base;  // of the block's shared memory
   bool accumulate, from_registers;
@@ -229,9 +229,17 @@ struct Warpgroup {
 };
 std::vector<Warpgroup> warpgroups;
 
-float widened(unsigned short bits, bool f16) {
-  u32 u = u32(bits) << 16;
-  if (f16) {
+// How factors are stored: in 16 bits, or as f32, of which a product ignores the last 13 bits.
+enum Format { bfloat, half, tf32 };
+u32 bytes_of(int format) { return format == tf32 ? 4 : 2; }
+u32 depth_of(int format) { return 32 / bytes_of(format); }
+
+float widened(const void* place, int format) {
+  u32 u = 0;
+  std::memcpy(&u, place, bytes_of(format));
+  const u32 bits = u;
+  u = format == tf32 ? bits & 0xffffe000u : bits << 16;
+  if (format == half) {
     const u32 sign = (bits & 0x8000u) << 16, e = bits >> 10 & 31, f = bits & 0x3ff;
     if (e == 0) {
       const float v = float(f) * 5.9604644775390625e-8f;
@@ -244,20 +252,18 @@ float widened(unsigned short bits, bool f16) {
   return r;
 }
 
-// Where element (`line`, `k`) of an operand lies: `line` is a row of A or a column of B, k is below 16.
-u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed) {
+// Where element (`line`, `k`) of an operand lies: `line` is a row of A or a column of B, k is below the depth.
+u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed, int format) {
   const u32 start = u32(descriptor & 0x3fff) << 4, leading = u32(descriptor >> 16 & 0x3fff) << 4;
   const u32 stride = u32(descriptor >> 32 & 0x3fff) << 4, code = u32(descriptor >> 62);
   const u32 width = code == 1 ? 128 : code == 2 ? 64 : 32;
-  u32 place = start + line / 8 * stride + line % 8 * width + 2 * k;
+  u32 place = start + line / 8 * stride + line % 8 * width + bytes_of(format) * k;
   if (transposed) place = start + line / (width / 2) * leading + k / 8 * stride + k % 8 * width + line % (width / 2) * 2;
   return swizzled(place, width) & (EMU_MOST_SHARED - 1);
 }
 
-float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, bool f16) {
-  unsigned short bits;
-  std::memcpy(&bits, emu_shared_area + base + operand_place(descriptor, line, k, transposed), 2);
-  return widened(bits, f16);
+float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, int format) {
+  return widened(emu_shared_area + base + operand_place(descriptor, line, k, transposed, format), format);
 }
 
 // The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
@@ -270,8 +276,8 @@ void use_operands(const Product& p, unsigned t, const Use& use) {
                                std::to_string(8 * width), use.pc);
     std::vector<u32> places;
     for (u32 line = from; line < to; ++line)
-      for (u32 k = 0; k < 16; ++k)
-        places.push_back(operand_place(descriptor, line, k, transposed) / Agents::granule * Agents::granule);
+      for (u32 k = 0; k < depth_of(p.format); ++k)
+        places.push_back(operand_place(descriptor, line, k, transposed, p.format) / Agents::granule * Agents::granule);
     std::sort(places.begin(), places.end());
     places.erase(std::unique(places.begin(), places.end()), places.end());
     for (u32 place : places) {
@@ -289,20 +295,24 @@ void use_operands(const Product& p, unsigned t, const Use& use) {
 }
 
 void compute(Warpgroup& w, Product& p) {
-  std::vector<float> a(64 * 16), b(std::size_t(16) * p.columns);
+  const u32 depth = depth_of(p.format), word = 4 / bytes_of(p.format);
+  std::vector<float> a(64 * depth), b(std::size_t(depth) * p.columns);
   for (u32 t = 0; p.from_registers && t < warpgroup_threads; ++t)
-    for (u32 e = 0; e < 8; ++e) {
-      const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (e >> 1 & 1), k = 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1);
-      a[row * 16 + k] = widened(p.a[t][e], p.f16);
+    for (u32 e = 0; e < depth / 2; ++e) {
+      const u32 part = e / word, row = t / 32 * 16 + t % 32 / 4 + 8 * (part & 1);
+      const u32 k = word * (t % 4) + e % word + 4 * word * (part >> 1);
+      a[row * depth + k] = widened(reinterpret_cast<const char*>(p.a[t]) + bytes_of(p.format) * e, p.format);
     }
-  for (u32 i = 0; !p.from_registers && i < a.size(); ++i) a[i] = operand(p.base, p.a_at, i / 16, i % 16, p.a_transposed, p.f16);
-  for (u32 i = 0; i < b.size(); ++i) b[i] = operand(p.base, p.b_at, i / 16, i % 16, p.b_transposed, p.f16);
+  for (u32 i = 0; !p.from_registers && i < a.size(); ++i)
+    a[i] = operand(p.base, p.a_at, i / depth, i % depth, p.a_transposed, p.format);
+  for (u32 i = 0; i < b.size(); ++i)
+    b[i] = operand(p.base, p.b_at, i / depth, i % depth, p.b_transposed, p.format);
   for (u32 t = 0; t < warpgroup_threads; ++t) {
     Accumulators& mine = w.accumulators[t][p.d[t]];
     for (u32 r = 0; r < u32(p.columns) / 2; ++r) {
       const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (r >> 1 & 1), column = r / 4 * 8 + 2 * (t % 4) + (r & 1);
       float sum = p.accumulate ? mine.values[r] : 0.0f;
-      for (u32 k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[column * 16 + k];
+      for (u32 k = 0; k < depth; ++k) sum += a[row * depth + k] * b[column * depth + k];
       mine.values[r] = sum;
     }
     if (--mine.pending) continue;

@@ -105,14 +105,15 @@ void emu_bulk_commit() {
 void emu_bulk_wait(int pending) { finish_stores(scheduler.current, std::size_t(pending)); }
 
 void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, unsigned long long b_at, bool accumulate,
-               int a_transposed, int b_transposed, int f16) {
+               int a_transposed, int b_transposed, int format) {
   const u64 pc = PLACE;
   Warpgroup& w = my_warpgroup();
   const u32 t = my_number(), number = w.started[t]++, index = number - w.computed;
   const u32 agent = agents.agent(Agents::products, my_warpgroup_number());
   if (index == w.products.size()) {
     const u32 base = base_of(my_rank());
-    Product p{columns, a_transposed, b_transposed, f16, a_at, b_at, base, accumulate, a != nullptr, w.groups[t], 0, {}, {}};
+    Product p{columns, a_transposed, b_transposed, format, a_at, b_at, base, accumulate, a != nullptr, w.groups[t], 0,
+              {}, {}};
     w.products.push_back(p);
   }
   Product& p = w.products[index];

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...dialects import kernel
+from ...dialects.kernel_matrix import word_elements
 from ...dialects.kernel_roles import WARPGROUP
-from ...dialects.kernel_wgmma import ROWS, SLICE, PendingType
+from ...dialects.kernel_wgmma import ROWS, SLICE_BYTES, PendingType
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array
 from .asynchronous import Asynchronous, Product
@@ -79,7 +80,7 @@ def _check_start(state: Asynchronous, op: kernel.WgmmaOp, address: int, transpos
     """An operand starts where its swizzle does; along k it may start at another slice of the first row."""
     width = op.swizzle.data
     inside = address % (8 * width)
-    if inside and (transposed or inside >= width or inside % (2 * SLICE)):
+    if inside and (transposed or inside >= width or inside % SLICE_BYTES):
         state.complain("misaligned", op, f"an operand starts {inside} bytes behind a multiple of {8 * width}")
 
 
@@ -88,7 +89,7 @@ def operand_places(
 ) -> Array:
     """[line, k] -> element of the buffer, for `count` rows of A or columns of B from number `first` on."""
     width, row = op.swizzle.data, op.row
-    line, k = (first + np.arange(count))[:, None], np.arange(SLICE * op.slices.data)[None, :]
+    line, k = (first + np.arange(count))[:, None], np.arange(op.depth)[None, :]
     place = at + line * row + k
     if transposed:
         panel = 0 if op.panel is None else op.panel.data
@@ -150,7 +151,7 @@ def _compute(state: Asynchronous, product: Product) -> None:
         if product.accumulate:
             found = machine.domain.binary("arith.addf", start[0, mine], found, wide)
         result[0, mine] = found
-        machine.counts.flops += 2 * ROWS * op.columns * SLICE * op.slices.data
+        machine.counts.flops += 2 * ROWS * op.columns * op.depth
     product.result = result
 
 
@@ -169,13 +170,17 @@ def _operands(state: Asynchronous, product: Product, g: int) -> tuple[Array, Arr
         ]
 
     if op.lhs_place is None:
-        held = np.broadcast_to(ranked(values[op.lhs], 3), (1, machine.threads, 8 * op.slices.data))
-        e, t = np.arange(8 * op.slices.data)[None, :], _LANES[:, None]
-        left = np.zeros((ROWS, SLICE * op.slices.data), held.dtype)
-        rows = t // 32 * 16 + t % 32 // 4 + 8 * (e >> 1 & 1)
-        left[rows, e // 8 * 16 + 2 * (t % 4) + (e & 1) + 8 * (e >> 2 & 1)] = held[0, 128 * g : 128 * g + 128]
+        held = np.broadcast_to(ranked(values[op.lhs], 3), (1, machine.threads, op.depth // 2))
+        e, t = np.arange(op.depth // 2)[None, :], _LANES[:, None]
+        word = word_elements(narrow)
+        inside, part = e % word, e // word  # of a register of four bytes: row, half of a slice, slice
+        left = np.zeros((ROWS, op.depth), held.dtype)
+        rows = t // 32 * 16 + t % 32 // 4 + 8 * (part & 1)
+        left[rows, 8 * word * (part >> 2) + word * (t % 4) + inside + 4 * word * (part >> 1 & 1)] = held[
+            0, 128 * g : 128 * g + 128
+        ]
     else:
         left = read(op.lhs, op.lhs_place, ROWS, op.lhs_transposed is not None)
     right = read(op.rhs, op.rhs_place, op.columns, op.rhs_transposed is not None)
-    a, b = (np.asarray(machine.domain.cast(x, narrow, wide)) for x in (left, right))
+    a, b = (np.asarray(machine.domain.factor(x, narrow, wide)) for x in (left, right))
     return a, b

@@ -11,7 +11,8 @@ from xdsl.ir import SSAValue
 
 from ...dialects import tile
 from ...dialects.extents import Extent, extents_of, typical
-from ...dialects.linear_layout import LANES, Linear, blocked, log2, patch
+from ...dialects.kernel_matrix import WORD_BYTES
+from ...dialects.linear_layout import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch
 from ...dialects.locations import location_text
 from ...dialects.matrix_layouts import accumulator
 from ...dialects.payload import shape_of
@@ -29,6 +30,10 @@ SECTOR_ELEMENTS = 8
 
 SHORTEST = 8
 """Bytes: accesses of a thread that are shorter are worth a way through shared memory where 16 are possible."""
+
+
+SECTOR = 32
+"""Bytes that global memory moves at once."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,34 @@ def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: s
     vec = min(vec, max(elements // (LANES * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
     return blocked(shape, order, vec, warps, warp_order)
+
+
+def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
+    """The layout of a factor of products of warpgroups that lies across k in memory but has to lie along k in shared
+    memory, as f32 do: single elements, sectors of the one side by side along the other. None for other tiles."""
+    dots = [(u.operation, u.index) for v in c.members for u in v.uses if isinstance(u.operation, tile.DotOp)]
+    along = {1 - i for dot, i in dots if dot.atom is not None and dot.atom.data == "wgmma" and i < 2}
+    size = element_bytes(c.members[0].type)
+    if not along or size < WORD_BYTES or not wishes or any(w.order[0] in along or not w.contiguous for w in wishes):
+        return None
+    return by_sectors(c.shape, wishes[0].order, warps, size)
+
+
+def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
+    """Who copies single elements: a few lanes side by side along what is contiguous in global memory, which is a
+    sector, the others along the next dimension, which is contiguous in shared memory."""
+
+    def bits(d: int) -> list[Coordinate]:
+        return [tuple(1 << b if i == d else 0 for i in range(len(shape))) for b in range(log2(shape[d]))]
+
+    fast, *others = map(bits, order)
+    rest = [basis for other in others for basis in other]
+    sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
+    left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
+    nothing = (0,) * len(shape)
+    lane = [left.pop(0) if left else nothing for _ in range(LANE_BITS)]
+    warp = [left.pop() if left else nothing for _ in range(log2(warps))]
+    return Linear(tuple(shape), tuple(left), tuple(lane), tuple(warp))
 
 
 def coalesced(op: Access, layout: Linear) -> Linear | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import copysign
 
@@ -13,9 +12,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.kernel_async import COPY_BYTES
 from ...dialects.layouts import LayoutAttr, SharedAttr
-from ...dialects.linear_layout import LANE_BITS, Coordinate, Linear, Shared, log2, register_width
+from ...dialects.linear_layout import Linear, Shared, register_width
 from ...dialects.payload import is_float, shape_of
-from ..layout_assignment.anchors import preference
+from ..layout_assignment.anchors import by_sectors, preference
 from ..shared_layouts import Reader, choose_shared
 from ..tile_layouts import attr_of, layout_in_registers, layout_in_shared
 from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type, plan_access
@@ -125,24 +124,3 @@ def _rearranged(stage: tile.StageOp, writer: Linear) -> Shared | None:
         read = operand_layout(acc, use.index, depth)
         readers.append(Reader(read, size, depth, together=min(read.registers, WIDEST // size)))
     return choose_shared(writer.shape, readers)
-
-
-SECTOR = 32
-"""Bytes that global memory moves at once."""
-
-
-def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
-    """Who copies single elements: a few lanes side by side along what is contiguous in global memory, which is a
-    sector, the others along the next dimension, which is contiguous in shared memory."""
-
-    def bits(d: int) -> list[Coordinate]:
-        return [tuple(1 << b if i == d else 0 for i in range(len(shape))) for b in range(log2(shape[d]))]
-
-    fast, *others = map(bits, order)
-    rest = [basis for other in others for basis in other]
-    sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
-    left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
-    nothing = (0,) * len(shape)
-    lane = [left.pop(0) if left else nothing for _ in range(LANE_BITS)]
-    warp = [left.pop() if left else nothing for _ in range(log2(warps))]
-    return Linear(tuple(shape), tuple(left), tuple(lane), tuple(warp))

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from ...dialects import kernel, tile
 from ...dialects.kernel_roles import WARPGROUP
-from ...dialects.kernel_wgmma import SLICE
+from ...dialects.kernel_wgmma import slice_elements
 from ...dialects.linear_layout import LANE_BITS, Coordinate, Linear, Shared, log2
 from ...dialects.locations import location_text
 from ...dialects.payload import shape_of
@@ -36,7 +36,7 @@ def lower_wgmma(
     held = held_fragments(op, c, a) if isinstance(a, Linear) else []
     if held is None:
         raise _refused(op, "multiplies a tile that other threads hold (tile-stage-operands puts it where it is read)")
-    depth = shape_of(op.lhs.type)[1]
+    depth, each = shape_of(op.lhs.type)[1], slice_elements(op.lhs.type)
     left = None if isinstance(a, Linear) else (a, _boxes(op, a, 0))
     right = b, _boxes(op, b, 1)
     if left is not None and left[1].swizzle != right[1].swizzle:
@@ -46,7 +46,7 @@ def lower_wgmma(
     out.add_op(kernel.WgmmaFenceOp())
     for k in range(0, depth, step):
         if left is None:
-            registers = [r for part in held[k // SLICE : (k + step) // SLICE] for r in part]
+            registers = [r for part in held[k // each : (k + step) // each] for r in part]
             whole = registers == list(range(shape_of(lhs.type)[0]))
             source, place = (lhs if whole else out.emit(kernel.PickOp(lhs, registers), "a")), None
         else:
@@ -57,7 +57,7 @@ def lower_wgmma(
             rhs,
             _place(out, right, c, 1, k),
             pending,
-            slices=step // SLICE,
+            slices=step // each,
             swizzle=right[1].swizzle,
             lhs_transposed=left is not None and left[1].fast == 0,
             rhs_transposed=right[1].fast == 1,

@@ -237,12 +237,32 @@ kernel.func @k() grid 1 warps 4 {
 
 // -----
 
-// CHECK: error: kernel.wgmma: the operands are bf16 or f16, not f32
+// CHECK: error: kernel.wgmma: the operands are bf16, f16 or f32, not i32
+kernel.func @k() grid 1 warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xi32, "shared">
+  %p = kernel.wgmma_start : !kernel.pending<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p slices 4 swizzle 128 : memref<4096xi32, "shared">, memref<4096xi32, "shared">, !kernel.pending<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: operands of f32 lie along k
 kernel.func @k() grid 1 warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xf32, "shared">
   %p = kernel.wgmma_start : !kernel.pending<vector<32xf32>>
-  %q = kernel.wgmma %s[%i], %s[%i] into %p slices 4 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.pending<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] transposed into %p slices 4 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.pending<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: 40 elements of k in rows of 32
+kernel.func @k() grid 1 warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xf32, "shared">
+  %p = kernel.wgmma_start : !kernel.pending<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p slices 5 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.pending<vector<32xf32>>
 }
 
 // -----
