@@ -33,7 +33,9 @@ STAGES = (3, 4, 2)
 def candidates(facts: Facts, target: Target, products: list[Product], narrow: str) -> list[ScheduleAttr]:
     """The schedules to choose from, each once, in a fixed order; of equally good ones the first is to be taken."""
     if products:
-        plans = [*matrix_plans(facts, target, products, narrow)] or [*product_plans(facts, target, products)]
+        plans = [*matrix_plans(facts, target, products, narrow)]
+        if not plans or any(p.narrow.data == "tf32" for p in plans):  # a permission, no wish
+            plans += product_plans(facts, target, products)
     elif facts.reductions:
         plans = [*row_plans(facts, target)]
     else:
@@ -51,7 +53,7 @@ def _with_copies(
 ) -> Iterator[ScheduleAttr]:
     """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
     is."""
-    if schedule.atom.data == "wgmma" and target.has("tma") and may_be_boxes(products):
+    if schedule.atom.data == "wgmma" and target.has("tma") and may_be_boxes(products, schedule.narrow.data):
         yield from _with_boxes(facts, schedule, target, products)
     if products and target.has("cp_async"):
         found = staged(facts, schedule, products)

@@ -14,8 +14,9 @@ from ...dialects.payload import CastOp, element_type
 from ...dialects.schedule import ScheduleAttr
 from ..tiling.dependence import yielded
 from .clock import SPECIAL, Operations
+from .copies import loaded
 from .facts import Facts
-from .matrices import computed_factors, may_be_narrow
+from .narrowing import computed_factors, is_tf32, lies_along_k, may_be_narrow
 from .products import Product
 from .tiles import Tiles
 from .work import nest_operations
@@ -29,6 +30,9 @@ SHARED_WIDTH = 128
 COPIED, ISSUED = 16, 4
 """Bytes that one instruction copies into shared memory, and the instructions that this takes with its address; twice as
 many, if the copy goes through registers."""
+
+TF32, ROUNDING = 2, 2
+"""How many times as long a product of f32 takes as one of 16 bits, and the operations that round a number to tf32."""
 
 PARTS = (1, 3, 6)
 """Products that a product takes on tensor cores, by how many of its factors are in f32 and split into parts."""
@@ -72,7 +76,7 @@ class Arithmetic:
         rates = target.rates
         issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
         if schedule.copy.data != "tma":
-            vector += sum(self._filled(p, tiles, atoms[p]) / COPIED * issued for p in self.products)
+            vector += sum(self._moved(p, tiles, schedule, atoms[p]) / COPIED * issued for p in self.products)
         compute = Operations(vector, special).seconds(rates) * target.sms
         shared = multiplied = 0.0
         for p in self.products:
@@ -80,12 +84,17 @@ class Arithmetic:
             atom = atoms[p]
             if atom == "wgmma":
                 parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
-                multiplied += parts * self._wgmma(p, tiles, schedule) / rates.clock
-                shared += self._filled(p, tiles, atom) / SHARED_WIDTH / rates.clock
+                wide = TF32 if is_tf32(p, schedule.narrow.data) else 1
+                multiplied += parts * wide * self._wgmma(p, tiles, schedule) / rates.clock
+                shared += self._filled(p, tiles, schedule, atom) / SHARED_WIDTH / rates.clock
             elif atom == "mma":
                 flops *= PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
+                read = self._read(p, tiles, schedule)
+                if is_tf32(p, schedule.narrow.data):
+                    flops, read = flops * TF32, read * TF32
+                    compute += Operations(read / 4 * ROUNDING).seconds(rates) * target.sms
                 compute += flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
-                shared += (self._filled(p, tiles, atom) + self._read(p, tiles, schedule)) / SHARED_WIDTH / rates.clock
+                shared += (self._filled(p, tiles, schedule, atom) + read) / SHARED_WIDTH / rates.clock
             else:
                 busy = _pipe(schedule) * _busy(warps, 1.44, 7.0, 1.0)
                 compute += flops * target.sms / rates.fma / busy
@@ -98,10 +107,19 @@ class Arithmetic:
         wide, cycles = next(((n, c) for n, c in WGMMA_CYCLES if n <= columns), WGMMA_CYCLES[-1])
         return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
 
-    def _filled(self, p: Product, tiles: Tiles, atom: str) -> float:
+    def _filled(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
         """Bytes of both factors that a block writes into shared memory."""
-        size = 4.0 if atom == "fma" else 2.0
+        size = 4.0 if atom == "fma" or is_tf32(p, schedule.narrow.data) else 2.0
         return size * sum(tiles.span(self.facts.dependence.of(f)) for f in p.factors)
+
+    def _moved(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
+        """Those bytes, of which 4 count as 16 where a factor is turned on its way: each element is moved alone."""
+        bytes = self._filled(p, tiles, schedule, atom)
+        if atom == "wgmma" and is_tf32(p, schedule.narrow.data):
+            loads = [load for f in p.factors if (load := loaded(f, narrow=False)) is not None]
+            if not all(lies_along_k(p, load) for load in loads):
+                bytes *= COPIED / 4
+        return bytes
 
     def _read(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
         """Bytes that the warps of a block read from shared memory, for warps that stand in a near-square."""

@@ -12,6 +12,7 @@ from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
+from .narrowing import is_tf32
 from .products import Product
 from .tiles import Tiles
 
@@ -45,9 +46,10 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
     for p in products:
         late.append(0)
         for factor in p.factors:
-            if narrow and _is_kept(factor, inner):
+            tf32 = narrow and is_tf32(p, schedule.narrow.data)
+            if narrow and not tf32 and _is_kept(factor, inner):
                 continue
-            load = loaded(factor, narrow)
+            load = loaded(factor, narrow and not tf32)
             indices = facts.dependence.of(factor)
             size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
             chunks = tiles.walked(i for i in indices if i not in tiles.counts)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import bf16
-from xdsl.ir import Attribute
-
 from ...backend.targets import Target
 from ...dialects.matrix_layouts import ATOM
 from ...dialects.schedule import ScheduleAttr
-from ..narrow_factors import widened_from
 from .facts import Facts
+from .narrowing import is_tf32, may_be_narrow, narrow_type
 from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
 from .sizes import Sizes
 from .warpgroups import nested_warpgroup_plans, warpgroup_plans
@@ -48,6 +45,8 @@ def matrix_plans(
     if narrow == "never" and is_nested(products) and target.tensor > WORTH_PARTS * target.fp32:
         worth = all(narrow_type(p, may_narrow=True) is not None and may_be_narrow(p, "parts") for p in products)
         narrow = "parts" if worth and not all(may_be_narrow(p, "never") for p in products) else "never"
+    if narrow == "tf32" and all(may_be_narrow(p, "never") for p in products):
+        narrow = "never"  # nothing needs it
     able = [p for p in products if may_be_narrow(p, narrow)]
     if not able or not target.has("mma"):
         return
@@ -60,7 +59,7 @@ def matrix_plans(
     if main not in able:
         return
     if target.has("wgmma"):
-        yield from warpgroup_plans(facts, target, products, narrow)
+        yield from warpgroup_plans(facts, target, products, narrow, 4 if is_tf32(main, narrow) else 2)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     for rows, columns, most in SHAPES:
         if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:
@@ -89,30 +88,6 @@ def _nested_plans(
             schedule = schedule.changed(warps=min(schedule.warps.data, rows // ATOM[0]), thread=[])
         if any(_fits(sizes, p) for p in able):
             yield schedule.changed(atom="mma", narrow=narrow)
-
-
-def may_be_narrow(product: Product, narrow: str) -> bool:
-    """Whether a product may be on tensor cores under the permission `narrow`."""
-    found = narrow_type(product, narrow != "never")
-    if narrow != "parts":
-        return found is not None
-    return found == bf16 or narrow_type(product) is not None or computed_factors(product) == 2
-
-
-def computed_factors(product: Product) -> int:
-    """How many factors of a product were computed in f32, or loaded as such."""
-    return sum(widened_from(f) is None for f in product.factors)
-
-
-def narrow_type(product: Product, may_narrow: bool = False) -> Attribute | None:
-    """The type that both factors of a product were widened from, or with `may_narrow` one of them, if it is one for
-    tensor cores."""
-    found = product.reduction.contraction
-    assert found is not None
-    types = {widened_from(found.lhs), widened_from(found.rhs)}
-    if may_narrow and len(types) == 2:
-        types.discard(None)
-    return types.pop() if len(types) == 1 else None
 
 
 def _fits(sizes: Sizes, product: Product) -> bool:

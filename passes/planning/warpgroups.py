@@ -16,6 +16,7 @@ from ...dialects.schedule import ScheduleAttr
 from ...dialects.warpgroup_layouts import warpgroup_accumulator
 from .copies import loaded
 from .facts import Facts
+from .narrowing import is_tf32, lies_along_k
 from .products import WIDEST_HEAD, Product, chunk_products, main_product, shrink_to_shared
 from .sizes import Sizes
 from .tiles import Tiles
@@ -30,8 +31,8 @@ KEYS = (128, 64, 32)
 """Chunks of the index that such a product gives and the next one sums over: the more, the rarer are the barriers and
 the maxima of rows."""
 
-DEPTH = 64
-"""Chunks of the summed index: 128 bytes, the widest row of a box."""
+DEPTH = 128
+"""Bytes of a chunk of the summed index: the widest row of a box."""
 
 GROUPS = (8, 4, 2)
 """Tiles down a patch of blocks that run at the same time."""
@@ -40,8 +41,10 @@ PITCH = 16
 """Bytes of which the rows of a buffer start at multiples, for boxes."""
 
 
-def warpgroup_plans(facts: Facts, target: Target, products: list[Product], narrow: str) -> Iterator[ScheduleAttr]:
-    """Schedules with `atom = wgmma` for products side by side."""
+def warpgroup_plans(
+    facts: Facts, target: Target, products: list[Product], narrow: str, bytes_each: int
+) -> Iterator[ScheduleAttr]:
+    """Schedules with `atom = wgmma` for products side by side, of factors of `bytes_each` bytes."""
     main = main_product(facts, products)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     for rows, columns, warps in SHAPES:
@@ -50,11 +53,11 @@ def warpgroup_plans(facts: Facts, target: Target, products: list[Product], narro
         sizes = Sizes(facts)
         sizes.set(main.row, rows)
         sizes.set(main.column, columns)
-        chunk_products(facts, sizes, products, DEPTH, warps)
+        chunk_products(facts, sizes, products, DEPTH // bytes_each, warps)
         shrink_to_shared(facts, sizes, products, target)
         depth = max(sizes.tile[i] for i in main.reduction.indices)
         shape = sizes.tile[main.row], sizes.tile[main.column]
-        if depth >= DEPTH // 4 and not isinstance(warpgroup_accumulator(shape, warps), str):
+        if depth * bytes_each >= DEPTH // 4 and not isinstance(warpgroup_accumulator(shape, warps), str):
             yield _ordered(facts, sizes.schedule(warps).changed(atom="wgmma", narrow=narrow))
 
 
@@ -69,7 +72,7 @@ def nested_warpgroup_plans(
             sizes = Sizes(facts)
             sizes.set(main.row, rows)
             sizes.set(main.column, WIDEST_HEAD)
-            chunk_products(facts, sizes, products, DEPTH, warps, keys)
+            chunk_products(facts, sizes, products, DEPTH // 2, warps, keys)
             tile = sizes.tile
             shapes = {(tile[p.row], tile[p.column]) for p in products}
             fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
@@ -85,9 +88,12 @@ def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
     return schedule.changed(group=found)
 
 
-def may_be_boxes(products: list[Product]) -> bool:
-    """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes."""
-    return any(_is_box(load) for p in products for f in p.factors if (load := loaded(f, narrow=True)) is not None)
+def may_be_boxes(products: list[Product], narrow: str) -> bool:
+    """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes; of
+    f32, if all lie along what is summed."""
+    found = [(p, load) for p in products for f in p.factors if (load := loaded(f, narrow=True)) is not None]
+    turned = any(is_tf32(p, narrow) and not lies_along_k(p, load) for p, load in found)
+    return not turned and any(_is_box(load) for _, load in found)
 
 
 def _is_box(load: loop.LoadOp) -> bool:
