@@ -23,6 +23,7 @@ from ..dialects.kernel_tma import is_written
 from ..dialects.sizes import Sizes, sample_sizes
 from ..errors import ExecutionError
 from .counting import count
+from .factor_rounding import factor_roundoff
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
 from .interpreter.running import main_function, storage
@@ -144,6 +145,7 @@ class Checker:
         self.text = ""
         self.answer: _Answer | None = None
         self.synchronised = False
+        self.factors = 0.0
         self.exact = ExactDomain()
         self._start(module)
 
@@ -167,6 +169,7 @@ class Checker:
             self._start(module)
             return
         self.text = text
+        self.factors = max(self.factors, factor_roundoff(module))
         chunks: list[int | None] = [None]
         if any(isinstance(op, loop.StagedReduceOp) for op in module.walk()):
             chunks.append(_CHUNK)
@@ -223,7 +226,7 @@ class Checker:
         if real.dtype != np.float64:
             self._compare(pass_name, i, first, got, got == first, f"in its own type{how}")
             return
-        same = within(got, first, real, answer.length)
+        same = within(got, first, real, answer.length, self.factors)
         self._compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
 
     def _compare(self, pass_name: str, i: int, want: Array, got: Array, same: Any, what: str) -> None:
@@ -239,11 +242,12 @@ class Checker:
         )
 
 
-def within(got: Array, first: Array, real: Array, length: int) -> Array:
+def within(got: Array, first: Array, real: Array, length: int, factors: float = 0.0) -> Array:
     """Where `got` is as close to the float64 values `real` as its rounding allows.
 
     Allowed are four times the error that the first version `first` has anywhere, plus what a sum of `length` float32
-    terms in another order and one rounding of the result may add, relative to the largest value. NaN and infinities
+    terms in another order, one rounding of the result and one of every factor by `factors` (tf32, where permitted) may
+    add, relative to the largest value. NaN and infinities
     have to be where the first version has them.
     """
     g, f = got.astype(np.float64), first.astype(np.float64)
@@ -253,6 +257,6 @@ def within(got: Array, first: Array, real: Array, length: int) -> Array:
     own = float(np.max(np.abs(np.where(finite, f, 0.0) - target), initial=0.0))
     unit = 2.0**-53 if got.dtype == np.float64 else 2.0**-24
     rounding = _UNIT_ROUNDOFF.get(got.dtype.name, 2.0**-3)
-    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit)
+    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
     close = np.abs(g - target) <= tolerance
     return np.where(finite, close, (g == f) | (np.isnan(g) & np.isnan(f)))

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ..dialects.extents import static
 from ..errors import CompileError, ExecutionError, UnsupportedError
 from .check_each import reduction_length
+from .factor_rounding import factor_roundoff
 from .launch_plan import Buffer, LaunchPlan, make_plan
 from .reference import run
 from .standalone_host import HOST
@@ -64,9 +65,9 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
         typed = run(tensor_module, inputs, "typed")
     if len(real) != len(plan.output_buffers):
         raise ExecutionError(f"{len(real)} results at the tensor level, {len(plan.output_buffers)} at the kernel level")
-    length = reduction_length(tensor_module)
+    length, factors = reduction_length(tensor_module), factor_roundoff(kernel_module)
     pairs = zip(plan.output_buffers, real, typed, strict=True)
-    expected = [_expect(b, r, t, length) for b, r, t in pairs]
+    expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
     return "\n".join([_INTRODUCTION, HOST, cuda, *_tables(expected), *_main(plan, expected), ""])
 
 
@@ -107,8 +108,9 @@ class _Expected:
     integer_hash: int | None = None
 
 
-def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int) -> _Expected:
-    """Allowed is what rounding may do: four times the error of the typed reference, and of sums in another order."""
+def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, factors: float) -> _Expected:
+    """Allowed is what rounding may do: four times the error of the typed reference, and of sums in another order; and
+    of factors that are rounded to tf32, by `factors`."""
     if buffer.dtype not in _BITS:
         return _Expected(integer_hash=_hash(typed.reshape(-1)))
     want, first = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
@@ -116,7 +118,7 @@ def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int) ->
     scale = float(np.max(np.abs(want[finite]), initial=0.0))
     own = float(np.max(np.abs(first - want)[finite], initial=0.0))
     unit, rounding = 2.0**-53 if buffer.dtype == "f64" else 2.0**-24, 2.0 ** -(_BITS[buffer.dtype] + 1)
-    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit)
+    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
     weights = _fractions(random_words(1 << 20, want.size), 24)
     kept = np.where(finite, want, 0.0)
     places = (np.arange(min(want.size, SAMPLES), dtype=np.int64) * sample_step(want.size)) % max(want.size, 1)

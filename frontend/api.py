@@ -32,6 +32,7 @@ class CompiledFunction:
     ) -> None:
         self.captured = captured
         plans = None if record is None else str(Path(record))
+        narrow = narrow or captured.narrow
         self.compilation = Compilation(captured.module, target, eager=captured.eager, record=plans, narrow=narrow)
         self._wanted = executor
         self._executor: Executor | None = None
@@ -89,8 +90,10 @@ def compile(
     `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
     kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock
     compile --write-record` writes it: what it has an entry for is fused and scheduled so. `narrow` permits products of
-    f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32 (see `#tile.schedule`). The result takes
-    and gives torch tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
+    f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32, `tf32` with 10 bits of their fraction
+    (see `#tile.schedule`); left out, it is what PyTorch itself is permitted (`never`, unless
+    `torch.set_float32_matmul_precision` said otherwise). The result takes and gives torch tensors. Raises CompileError,
+    or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__

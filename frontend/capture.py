@@ -70,8 +70,24 @@ def capture(
     signature = main_function(module).function_type
     float8 = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
     return CapturedProgram(
-        module, tuple(bindings), outputs, updates, examples, in_spec, out_spec, eager, float8, importer.dense, checks
+        module,
+        tuple(bindings),
+        outputs,
+        updates,
+        examples,
+        in_spec,
+        out_spec,
+        eager,
+        float8,
+        importer.dense,
+        checks,
+        "tf32" if allows_tf32() else None,
     )
+
+
+def allows_tf32() -> bool:
+    """Whether PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def callable_module(function: Callable[..., Any]) -> torch.nn.Module:

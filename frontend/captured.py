@@ -50,7 +50,7 @@ class CapturedProgram:
     program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `float8` has
     the arguments and the results of `@main` that are eight-bit floats, which executors know as bytes. `dense` says that
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
-    of truth values that the program asserts.
+    of truth values that the program asserts. `narrow` is `tf32` if PyTorch was permitted to multiply f32 so.
     """
 
     module: ModuleOp
@@ -64,6 +64,7 @@ class CapturedProgram:
     float8: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
+    narrow: str | None = None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.

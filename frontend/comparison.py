@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -28,9 +29,10 @@ _HEADROOM = 8.0
 _ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
 
 
-def tolerances(module: ModuleOp, sizes: Sizes | None = None) -> list[float]:
+def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
     """The relative tolerance of every result of `@main`, from the module at the tensor level, where symbols have
-    the values `sizes`; 0 for integers.
+    the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
+    permitted: `backend.factor_rounding`).
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
     its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.
@@ -39,11 +41,11 @@ def tolerances(module: ModuleOp, sizes: Sizes | None = None) -> list[float]:
     functions = {op.sym_name.data: op for op in flat.ops if isinstance(op, FuncOp)}
     end = functions["main"].body.block.last_op
     assert end is not None
-    errors = _errors(functions["main"], functions, sizes or Sizes())
+    errors = _errors(functions["main"], functions, sizes or Sizes(), factors)
     return [_HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
 
 
-def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes) -> list[float]:
+def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, factors: float) -> list[float]:
     """The relative error of every result of `function`, whose arguments have none."""
     errors: dict[SSAValue, float] = {}
     for op in function.body.block.ops:
@@ -51,9 +53,10 @@ def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes) -> 
             return [errors.get(v, 0.0) for v in op.operands]
         worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
         if isinstance(op, tensor_dialect.FoldOp):
-            own = [math.sqrt(op.steps) * e for e in _errors(functions[op.step.string_value()], functions, sizes)]
+            step = _errors(functions[op.step.string_value()], functions, sizes, factors)
+            own = [math.sqrt(op.steps) * e for e in step]
         else:
-            own = [_own_error(op, r, sizes) for r in op.results]
+            own = [_own_error(op, r, sizes, factors) for r in op.results]
         errors.update({r: worst + e for r, e in zip(op.results, own, strict=True)})
     return []
 
@@ -62,12 +65,13 @@ def _is_float(value: SSAValue) -> bool:
     return isinstance(element_type(value.type), AnyFloat)
 
 
-def _own_error(op: Operation, result: SSAValue, sizes: Sizes) -> float:
+def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
     """The relative error that one operation adds."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
     if isinstance(op, tensor_dialect.ReduceOp):
         terms = math.prod(n for i, n in enumerate(sizes.shape(op.source.type)) if i in op.dims.get_values())
-        return roundoff * math.sqrt(max(terms, 1))
+        product = isinstance(op.source.owner, arith.MulfOp)
+        return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if product else 0.0)
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
     moves = op.name in ("payload.constant", "payload.select") or op.name.startswith("tensor.")

@@ -61,7 +61,8 @@ def compile_model(
     compilations: dict[str, Compilation] = {}
     for phase in phases:
         captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
-        compilations[phase] = Compilation(captured[phase].module, target, observers, record=record, narrow=narrow)
+        permitted = narrow or captured[phase].narrow
+        compilations[phase] = Compilation(captured[phase].module, target, observers, record=record, narrow=permitted)
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,24 +11,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, ModuleOp, i64
 from xdsl.ir import Operation
 
+import deplodock
+from deplodock.backend.check_each import Checker, within
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.disassembly import disassemble
 from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.factor_rounding import factor_roundoff
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.backend.targets import TARGETS
-from deplodock.dialects import kernel, payload
+from deplodock.backend.targets import TARGETS, get_target
+from deplodock.dialects import kernel, loop, payload
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.planning.choice import rank
+from deplodock.passes.planning.facts import Facts
 from deplodock.passes.remarks import collect_remarks
 from deplodock.passes.running import run_passes
+from deplodock.tools import cli
 
 PROGRAM = """
 func.func @main(%x: tensor<{x}xf32>, %w: tensor<{w}xf32>) -> tensor<{m}x{n}xf32> {{
@@ -106,7 +115,7 @@ PRODUCTS = {
     "odd sizes": Product(33, 19, 37, (32, 16), 8, 2),
     "one column of atoms": Product(33, 9, 64, (32, 8), 64, 2, right="kn"),
     "warps without an atom": Product(17, 8, 16, (16, 8), 8, 4),
-    "eight warps": Product(128, 128, 64, (128, 128), 32, 8, right="kn"),
+    "eight warps": Product(128, 128, 32, (128, 128), 32, 8, right="kn"),
     "copies ahead": Product(64, 128, 96, (64, 64), 16, 4, rest="atom = mma, copy = cp_async, stages = 3"),
     "copies ahead, transposed": Product(
         64, 64, 64, (64, 64), 16, 4, "km", "kn", "atom = mma, copy = cp_async, stages = 2"
@@ -176,6 +185,17 @@ def test_machine_code(name: str, arch: str) -> None:
     assert (code.count("HMMA"), code.count("LDSM"), code.count("LDS")) == COUNTS[name]
 
 
+def test_machine_code_of_warpgroups() -> None:
+    """One HGMMA for eight of k, and no rounding of what boxes bring."""
+    for name, count in (("warpgroups", 4), ("warpgroups, boxes", 4)):
+        compiled = compile_cubin(print_cuda(PRODUCTS[name].lowered()), "sm_90a")
+        (use,) = compiled.kernels.values()
+        assert use.spills == use.stack == 0
+        assert not compiled.warnings
+        code = disassemble(compiled.cubin)["k0"]
+        assert sum(n for o, n in code.opcodes.items() if o.startswith("HGMMA") and "TF32" in o) == count
+
+
 def _unrounded(op: Operation) -> None:
     op.results[0].replace_all_uses_with(op.operands[0])
 
@@ -228,3 +248,66 @@ def test_only_with_permission() -> None:
         run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
     assert not any(isinstance(op, kernel.MmaOp | payload.RoundTf32Op) for op in module.walk())
     assert any("narrow = tf32" in str(r) for r in remarks)
+
+
+@pytest.mark.parametrize(("target", "right", "atom"), [("sm_90a", "nk", "wgmma"), ("sm_80", "kn", "mma")])
+def test_the_planner_takes_it_where_it_may(target: str, right: str, atom: str) -> None:
+    """It is several times faster; without the permission nothing of it is considered."""
+    text = re.sub(r" attributes \{schedule = .*>\}", "", Product(1024, 1024, 1024, (64, 64), 32, 4, right=right).text)
+    (nest,) = (op for op in parse_module(make_context(), text, "product.mlir").walk() if isinstance(op, loop.NestOp))
+    permitted, plain = (rank(Facts(nest), get_target(target), narrow) for narrow in ("tf32", "never"))
+    assert permitted[0].schedule.atom.data == atom
+    assert permitted[0].schedule.narrow.data == "tf32"
+    assert {c.schedule.atom.data for c in plain} == {"fma"}
+    fast, slow = permitted[0].prediction, plain[0].prediction
+    assert fast is not None
+    assert slow is not None
+    assert fast.seconds * 3 < slow.seconds
+
+
+def test_every_pass_is_checked_with_its_tolerance() -> None:
+    """What tf32 leaves out of factors is allowed for; what bf16 would leave out is not."""
+    module = parse_module(make_context(), Product(32, 32, 64, (32, 32), 32, 1).text, "product.mlir")
+    checker = Checker(module)
+    for one in parse_passes("loop-to-tile,tile-to-kernel"):
+        run_passes(make_context(), module, [one])
+        checker.after(one.name, module)
+    product = next(op for op in module.walk() if isinstance(op, kernel.MmaOp))
+    assert factor_roundoff(module) == 2.0**-11
+    exact = np.ones(4)
+    assert within(exact + 2.0**-10, exact, exact, 1, factor_roundoff(module)).all()
+    assert not within(exact + 2.0**-8, exact, exact, 1, factor_roundoff(module)).any()
+    rounding = product.lhs.owner
+    assert isinstance(rounding, payload.RoundTf32Op)
+    product.operands[0] = rounding.operand
+    assert factor_roundoff(module) == 2.0**-10
+
+
+def test_torch_has_a_switch() -> None:
+    """`deplodock.compile` does what PyTorch is permitted, unless it is told otherwise."""
+    layer, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
+
+    def narrow(permission: str | None = None) -> bool:
+        return "narrow = tf32" in deplodock.compile(layer, (x,), target="sm_80", narrow=permission).ir("tile")
+
+    assert (narrow(), narrow("tf32")) == (False, True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert (narrow(), narrow("never")) == (True, False)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--tf32` permits it, and the comparison with PyTorch allows for it."""
+
+    def printed(*args: str) -> str:
+        assert cli.main([args[0], "-c", "nn.Linear(96, 64)(torch.randn(70, 96))", *args[1:]]) == 0
+        return capsys.readouterr().out
+
+    (result,) = json.loads(printed("run", "--tf32", "--executor", "simulator", "--json"))["results"]
+    assert 2.0**-14 < result["error"] < result["tolerance"] < 2.0**-5
+    assert "narrow = tf32" not in printed("compile", "--explain")
+    assert "narrow = tf32" in printed("compile", "--explain", "--tf32")
+    assert "narrow=tf32" in printed("compile", "--print-pipeline", "--tf32")

@@ -38,7 +38,8 @@ def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
         ),
         click.option("--record", metavar="FILE", help="Fuse and schedule as this file says, where it has an entry."),
-        click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts."),
+        click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts, tf32."),
+        click.option("--tf32", "narrow", flag_value="tf32", help="The same as --narrow tf32."),
         click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
         click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),

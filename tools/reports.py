@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
+from ..backend.factor_rounding import factor_roundoff
 from ..backend.interpreter.running import main_function
 from ..dialects.loop import NestOp
 from ..dialects.sizes import bind_sizes
@@ -56,7 +57,7 @@ def load(
 
     `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
     (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`), `narrow` the
-    permission of `plan-schedules`.
+    permission of `plan-schedules`, by default what PyTorch is permitted.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -74,6 +75,7 @@ def load(
             dynamic_shapes=read_dynamic(dynamic, program),
         )
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
+    narrow = narrow or captured.narrow
     compilation = Compilation(captured.module, target, looking, eager=captured.eager, record=record, narrow=narrow)
     return Loaded(program, captured, compilation)
 
@@ -140,9 +142,9 @@ def explain(loaded: Loaded) -> str:
     from ..backend.targets import get_target
     from ..passes.planning.choice import explain_nest
 
-    target = get_target(loaded.compilation.target)
+    target, narrow = get_target(loaded.compilation.target), loaded.compilation.narrow or "never"
     nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
-    return "\n".join(explain_nest(f"k{i}", nest, target) for i, nest in enumerate(nests))
+    return "\n".join(explain_nest(f"k{i}", nest, target, narrow=narrow) for i, nest in enumerate(nests))
 
 
 def launched(loaded: Loaded) -> list[str]:
@@ -254,7 +256,8 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
 def _tolerances(compilation: Compilation, arguments: Sequence[torch.Tensor]) -> list[float]:
     """How far the results for these arguments may be off."""
     module = compilation.at("tensor")
-    return tolerances(module, bind_sizes(main_function(module), [t.shape for t in arguments]))
+    sizes = bind_sizes(main_function(module), [t.shape for t in arguments])
+    return tolerances(module, sizes, factor_roundoff(compilation.at("kernel")))
 
 
 def _random(example: torch.Tensor) -> torch.Tensor:

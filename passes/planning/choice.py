@@ -74,11 +74,11 @@ def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
         return Candidate(schedule, None, str(error))
 
 
-def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8) -> str:
+def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, narrow: str = "never") -> str:
     """What was considered for a nest, as text: a line for each of the `shown` fastest candidates and for those that are
     refused."""
     facts = Facts(nest)
-    ranked = rank(facts, target)
+    ranked = rank(facts, target, narrow)
     reduced = ", ".join(extents_text(group[0].sizes) for group in facts.groups)
     place = location_text(nest)
     head = f"{name}: a nest over {extents_text(nest.sizes)}" + (f", sums over [{reduced}]" if reduced else "")
