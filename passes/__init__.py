@@ -50,6 +50,7 @@ OWN_PASSES = {
     "tile-pipeline-loads": ".tile_pipeline_loads:TilePipelineLoadsPass",
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
+    "tile-split-masked-loops": ".tile_split_masked_loops:TileSplitMaskedLoopsPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
     "tile-stage-rows": ".tile_stage_rows:TileStageRowsPass",
     "update-in-place": ".update_in_place:UpdateInPlacePass",

@@ -28,7 +28,7 @@ PIPELINES = {
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
     "tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
-    "tile-pipeline-loads,tile-specialize-warps,check-border{level=tile}",
+    "tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,check-border{level=tile}",
     "tile-plan": "plan-schedules",
     "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
     "allocate-shared,place-barriers,"
