@@ -308,8 +308,9 @@ class _Kernel:
         for i, new in zip(kept, loop.results, strict=False):
             self.define(op.results[i], new)
         cursors.set(loop.results[cursor:])
+        pipelines.leave(loop.results[len(kept) : cursor])
         pipelines.follow(op.results, self.values)
-        if op in self.rings.pipelines:  # nothing is in flight any more, and whoever reuses the memory can see that
+        if self.rings.drains(op):  # nothing is in flight any more, and whoever reuses the memory can see that
             self.out.add_op(kernel.AsyncWaitOp(0))
 
     def lower_row(self, op: RowOp) -> None:

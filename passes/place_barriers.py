@@ -255,7 +255,7 @@ class _Placement:
         synchronises = any(isinstance(o, BarrierOp | ClusterBarrierOp | AsyncWaitOp) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
-        to_first, to_next, to_after = renamings(op)
+        to_first, to_next, to_after, if_skipped = renamings(op)
         before, fences, entry = dict(self.before), dict(self.fences), state.renamed(to_first)
         while True:  # what is decided holds for every iteration once the entry covers what an iteration leaves
             self.before, self.fences = dict(before), dict(fences)
@@ -265,7 +265,7 @@ class _Placement:
                 break
             entry = entry.joined(again)
         after = leaving.renamed(to_after)
-        return after if _runs(op) else state.joined(after)
+        return after if _runs(op) else state.renamed(if_skipped).joined(after)
 
     def _conditional(self, op: Operation, state: State) -> State:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""

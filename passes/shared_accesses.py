@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from ..dialects.kernel import FuncOp, LoadOp, PeerOp, SharedOp, SlotOp, StoreOp, is_shared
 from ..dialects.kernel_access import memory_bytes, shape_of_memory
@@ -100,7 +100,14 @@ def _distance(rotation: Sequence[BlockArgument]) -> int:
     """The least distance between the slots with which a rotation starts; 0 if they are not known."""
     loop = rotation[0].owner.parent_op()
     assert isinstance(loop, scf.ForOp)
-    starts = [constant_index(loop.iter_args[a.index - 1]) for a in rotation]
+    inits = [loop.iter_args[a.index - 1] for a in rotation]
+    results = [i for i in inits if isinstance(i, OpResult)]
+    earlier = inits[0].owner
+    if isinstance(earlier, scf.ForOp) and all(r.op is earlier for r in results) and len(results) == len(inits):
+        before = [earlier.body.block.args[1 + r.index] for r in results]  # slots that an earlier loop rotated
+        whole = rotation_of(before[0])
+        return _distance(whole) if whole is not None and set(before) == set(whole) else 0
+    starts = [constant_index(i) for i in inits]
     known = sorted(s for s in starts if s is not None)
     if len(known) < len(starts):
         return 0
@@ -116,9 +123,11 @@ Renaming = dict[tuple[SSAValue, Slot], SSAValue]
 """(ring, slot) -> what the slot is called elsewhere."""
 
 
-def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming]:
-    """How slots are called as a loop is entered, from the end of an iteration to the next, and behind the loop."""
+def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
+    """How slots are called as a loop is entered, from the end of an iteration to the next, behind the loop, and there
+    if it did not run."""
     entry: Renaming = {}
+    skipped: Renaming = {}
     again: Renaming = {}
     leaving: Renaming = {}
     rings: dict[SSAValue, dict[SSAValue, None]] = {}
@@ -134,7 +143,8 @@ def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming]:
             entry[ring, slot_key(init)] = argument
             again[ring, value] = argument
             leaving[ring, value] = result
-    return entry, again, leaving
+            skipped[ring, slot_key(init)] = result
+    return entry, again, leaving, skipped
 
 
 def slot_key(value: SSAValue) -> Slot:

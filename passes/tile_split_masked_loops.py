@@ -17,7 +17,7 @@ from ..dialects import payload, tile
 from ..dialects.extents import SymbolAttr
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.locations import copy_location
-from .index_simplify import Form, add, renumbered, write
+from .index_simplify import Form, add, number_of, renumbered, write
 from .loop_splitting.folding import answer, unbounded
 from .loop_splitting.regions import Access, Condition, Region, Regions, Scalar
 from .loop_splitting.shares import Shares
@@ -203,9 +203,10 @@ class _Splitting:
         assert end.form is not None
         if end.form.is_constant:
             return self._inserted(arith.ConstantOp.from_int_and_width(end.form.constant, IndexType()))
-        numbers = sorted({atom[1] for atom in end.form.atoms()})
+        numbers = sorted({number_of(atom) for atom in end.form.atoms()})
         form = renumbered(end.form, {}, {n: i for i, n in enumerate(numbers)})
-        symbols = [self._scalar(self.regions.scalars[n]) for n in numbers]
+        scalars = self.regions.scalars
+        symbols = [self._scalar(scalars[n]) for n in numbers]
         if write(form) == AffineExpr.symbol(0):
             return symbols[0]
         op = tile.AffineOp(AffineMap(0, len(symbols), (write(form),)), symbols, IndexType())

@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import MemRefType, i64
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, BlockArgument, Operation
 
 from ...dialects import kernel, payload
 from ...dialects.calls import eager_results, is_eager
@@ -142,7 +142,8 @@ def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
     )
     if function.cluster_size > 1:
         cuts = [0, blocks]
-    step = function.cluster_size if is_asynchronous(function) else batch_size(function)
+    alone = is_asynchronous(function) or slots_differ(function)
+    step = function.cluster_size if alone else batch_size(function)
     for start, end in pairwise(cuts):
         for first in range(start, end, step):
             yield first, min(first + step, end)
@@ -163,6 +164,17 @@ def is_asynchronous(function: kernel.FuncOp) -> bool:
     """Whether something goes on beside the threads of a block, or warps or blocks go different ways: see
     asynchronous.py."""
     return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
+
+
+def slots_differ(function: kernel.FuncOp) -> bool:
+    """Whether blocks may use different slots of a ring at the same time: where a loop goes on with the slots of an
+    earlier one, which need not have run as often in each of them."""
+    for op in function.walk():
+        slot = op.offset if isinstance(op, kernel.SlotOp) else None
+        if isinstance(slot, BlockArgument) and isinstance(around := slot.owner.parent_op(), scf.ForOp) and slot.index:
+            if isinstance(around.iter_args[slot.index - 1].owner, scf.ForOp):
+                return True
+    return False
 
 
 def batch_size(function: kernel.FuncOp) -> int:

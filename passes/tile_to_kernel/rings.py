@@ -65,10 +65,12 @@ class Ring:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Positions of carried values of a loop, from the oldest tile to the newest, that are one ring."""
+    """Positions of carried values of a loop, from the oldest tile to the newest, that are one ring. It may go on with
+    the ring of an earlier loop, whose tiles are in flight then."""
 
     ring: Ring
     positions: tuple[int, ...]
+    goes_on: bool = False
 
 
 @dataclass
@@ -80,6 +82,7 @@ class Rings:
     pipelines: dict[Operation, list[Pipeline]] = field(default_factory=dict[Operation, list[Pipeline]])
     _first_slots: dict[Operation, int] = field(default_factory=dict[Operation, int])
     _inside: set[Operation] = field(default_factory=set[Operation])
+    _continued: set[Operation] = field(default_factory=set[Operation])
 
     def __post_init__(self) -> None:
         for op in self.op.body.walk():
@@ -107,10 +110,14 @@ class Rings:
             self.pipelines[op] = found
 
     def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
-        ring = Ring(new.result, len(chain) + 1)
         if new in self._inside:
             raise _refused(op, "carries one copy in two pipelines")
         self._inside.add(new)
+        before = self._before(op, chain)
+        if before is not None:
+            self.of_tile.update(dict.fromkeys((new.result, *(op.body.block.args[1 + i] for i in chain)), before))
+            return Pipeline(before, tuple(chain), goes_on=True)
+        ring = Ring(new.result, len(chain) + 1)
         self.of_tile[new.result] = ring
         for slot, i in enumerate(chain):
             first, arg = op.iter_args[i].owner, op.body.block.args[1 + i]
@@ -119,6 +126,22 @@ class Rings:
             self._first_slots[first] = slot
             self.of_tile[first.result] = self.of_tile[arg] = ring
         return Pipeline(ring, tuple(chain))
+
+    def _before(self, op: scf.ForOp, chain: list[int]) -> Ring | None:
+        """The ring of an earlier loop whose tiles in flight are those that the positions `chain` start with."""
+        tiles = [op.iter_args[i] for i in chain]
+        earlier = tiles[0].owner
+        if not isinstance(earlier, scf.ForOp):
+            return None
+        for p in self.pipelines.get(earlier, []):
+            if [earlier.results[i] for i in p.positions] == tiles and all(len(list(t.uses)) == 1 for t in tiles):
+                self._continued.add(earlier)
+                return p.ring
+        return None
+
+    def drains(self, op: scf.ForOp) -> bool:
+        """Whether nothing is in flight behind a loop that pipelines copies: no later one goes on with them."""
+        return op in self.pipelines and op not in self._continued
 
     def destination(self, op: tile.StageAsyncOp) -> tuple[Ring, Index]:
         """The ring of a copy and the offset of the slot that it goes to."""
@@ -216,7 +239,12 @@ class Carried:
 
     def entry(self, out: Emitter) -> list[SSAValue]:
         """The free slots with which the loop starts: those behind the ones that are filling."""
-        return [out.value(len(p.positions) * p.ring.size) for p in self.leaders]
+        return [out.value(p.ring.free if p.goes_on else len(p.positions) * p.ring.size) for p in self.leaders]
+
+    def leave(self, free: Sequence[SSAValue]) -> None:
+        """Behind the loop: `free` are its last results, the slots that are free now."""
+        for p, slot in zip(self.leaders, free, strict=True):
+            p.ring.free = slot
 
     def enter(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index], free: Sequence[BlockArgument]) -> None:
         """Inside of the loop: `tiles` are its carried tiles, `free` the last arguments, its free slots."""
