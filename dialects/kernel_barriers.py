@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr, UnitAttr
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -25,6 +25,7 @@ from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
     opt_operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
     traits_def,
@@ -139,25 +140,35 @@ class MbarExpectOp(MbarrierOp):
 @irdl_op_definition
 class MbarArriveOp(MbarrierOp):
     """Arrive, once for every thread that gets here; with a rank, at the barrier of that block of the cluster (PTX
-    `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`).
+    `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`). With `async` it tells the other block only that the
+    asynchronous operations that the thread has waited for are over, not what threads have done: that needs no fence of
+    memory (`mbarrier.arrive.shared::cluster`), and is enough for a slot that products have read.
 
     ```
     kernel.mbar_arrive %empty[%slot] : memref<3x!kernel.mbarrier, "shared">
     kernel.mbar_arrive %empty[%slot] of %rank : memref<3x!kernel.mbarrier, "shared">
+    kernel.mbar_arrive %empty[%slot] of %rank async : memref<3x!kernel.mbarrier, "shared">
     ```
     """
 
     name = "kernel.mbar_arrive"
     rank = opt_operand_def(IndexType())
-    assembly_format = "$barriers `` `[` $index `]` (`of` $rank^)? attr-dict `:` type($barriers)"
+    asynchronous = opt_prop_def(UnitAttr)
+    assembly_format = (
+        "$barriers `` `[` $index `]` (`of` $rank^)? (`async` $asynchronous^)? attr-dict `:` type($barriers)"
+    )
 
-    def __init__(self, barriers: SSAValue, index: SSAValue, rank: SSAValue | None = None):
-        super().__init__(operands=[rank, barriers, index])
+    def __init__(self, barriers: SSAValue, index: SSAValue, rank: SSAValue | None = None, asynchronous: bool = False):
+        super().__init__(
+            operands=[rank, barriers, index], properties={"asynchronous": UnitAttr() if asynchronous else None}
+        )
 
     def verify_(self) -> None:
         super().verify_()
         if self.rank is not None:
             require_cluster(self, "an arrival at another block's barrier")
+        elif self.asynchronous is not None:
+            raise VerifyException("an arrival at the block's own barrier tells of all that the thread has done")
 
 
 @irdl_op_definition

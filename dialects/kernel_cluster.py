@@ -32,7 +32,7 @@ def cluster_of(op: Operation) -> int | None:
     while (parent := op.parent_op()) is not None:
         if parent.name == "kernel.func":
             found = parent.properties.get("cluster")
-            return int(found.data) if isinstance(found, IntAttr) else 1  # pyright: ignore[reportUnknownMemberType]
+            return found.data if isinstance(found, IntAttr) else 1  # pyright: ignore
         op = parent
     return None
 

@@ -16,9 +16,10 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntAttr,
     MemRefType,
+    UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
 from xdsl.irdl import (
     IRDLOperation,
@@ -26,6 +27,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     region_def,
     result_def,
@@ -41,6 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 from .access import verify_access
 from .payload import element_type, shape_of
 from .tile_async import is_in_shared
+from .tile_kernel import KernelOp
 
 _LINEAR = (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
 
@@ -113,22 +116,34 @@ class StageBoxOp(IRDLOperation):
     %x = tile.stage_box %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%k)
          : memref<128x512xbf16>, index -> tensor<128x64xbf16, #tile.shared<...>>
     ```
+    `together` behind the symbols says that all blocks of the cluster need this box and load it together: each a part
+    of it, for all of them.
     """
 
     name = "tile.stage_box"
     source = operand_def(base(MemRefType))
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
+    together = opt_prop_def(UnitAttr)
     result = result_def()
     traits = traits_def(Pure())
     assembly_format = (
-        "$source `` `[` $map `]` `` `(` $symbols `)` attr-dict"
+        "$source `` `[` $map `]` `` `(` $symbols `)` (`together` $together^)? attr-dict"
         " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
     )
 
-    def __init__(self, source: SSAValue, map: AffineMap, symbols: Sequence[SSAValue], result_type: Attribute):
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        result_type: Attribute,
+        together: bool = False,
+    ):
         super().__init__(
-            operands=[source, list(symbols)], properties={"map": AffineMapAttr(map)}, result_types=[result_type]
+            operands=[source, list(symbols)],
+            properties={"map": AffineMapAttr(map), "together": UnitAttr() if together else None},
+            result_types=[result_type],
         )
 
     def verify_(self) -> None:
@@ -140,6 +155,17 @@ class StageBoxOp(IRDLOperation):
             raise VerifyException("buffer and tile have one element type")
         if box_dimensions(self.map.data) is None:
             raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+        if self.together is not None and _clusters_around(self) == 1:
+            raise VerifyException("a box for all blocks of a cluster in a kernel without clusters")
+
+
+def _clusters_around(op: Operation) -> int | None:
+    """How many blocks a cluster has in the kernel around `op`; None outside of kernels."""
+    while (parent := op.parent_op()) is not None:
+        if isinstance(parent, KernelOp):
+            return parent.cluster_size
+        op = parent
+    return None
 
 
 def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:

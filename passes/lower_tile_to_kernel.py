@@ -325,7 +325,7 @@ class _Kernel:
         self.define(op.result, rows.kept(self.out, op, row, self.layout(op.result), place))
 
     def lower_ring(self, op: RingOp) -> None:
-        self.queues[op.result] = queues.make_queue(self.out, op.result)
+        self.queues[op.result] = queues.make_queue(self.out, op.result, self.op.cluster_size)
 
     def lower_put(self, op: PutOp) -> None:
         queues.put(self.out, op, self.queues[op.ring], self.maps, self.values)
@@ -360,6 +360,7 @@ class _Kernel:
         out.location = op.location
         programs, warps = [Region(consumer), Region(producer)], [self.warps, self.producers]
         out.add_op(kernel.RolesOp(["consumer", "producer"], warps, programs, op.budgets))
+        queues.tear_down(out, found)
 
 
 _LOWERINGS: dict[type[Operation], Lowering] = {

@@ -148,7 +148,7 @@ def _reads_boxes(op: kernel.WgmmaOp, boxes: set[SSAValue]) -> bool:
 def _release(op: scf.IfOp | kernel.MbarArriveOp, body: Block) -> tuple[scf.IfOp | None, kernel.MbarArriveOp] | str:
     """The arrival that `op` is, under its condition."""
     if isinstance(op, kernel.MbarArriveOp):
-        return None, op
+        return (None, op) if _reaches(op, body) else "who gives a slot back depends on the iteration"
     inside = [o for o in op.true_region.block.ops if not isinstance(o, scf.YieldOp)]
     test = op.cond.owner
     apart = isinstance(test, Operation) and (
@@ -157,7 +157,14 @@ def _release(op: scf.IfOp | kernel.MbarArriveOp, body: Block) -> tuple[scf.IfOp 
     if op.false_region.blocks or op.results or len(inside) != 1 or not apart:
         return "it does something else as well: scf.if"
     arrive = inside[0]
-    return (op, arrive) if isinstance(arrive, kernel.MbarArriveOp) else "it does something else as well: scf.if"
+    if not isinstance(arrive, kernel.MbarArriveOp) or not _reaches(arrive, body):
+        return "it does something else as well: scf.if"
+    return op, arrive
+
+
+def _reaches(arrive: kernel.MbarArriveOp, body: Block) -> bool:
+    """Whether the block that an arrival goes to is known outside of the loop."""
+    return arrive.rank is None or _is_outside(arrive.rank, body)
 
 
 def _is_outside(value: SSAValue, body: Block) -> bool:
@@ -197,17 +204,17 @@ def _overlap(loop: scf.ForOp, found: Found) -> None:
         wait.result.replace_all_uses_with(later.result)
         _erase(wait)
         inside.append(later)
-    slots = [(arrive.barriers, arrive.index) for _, arrive in found.releases]
+    slots = [(arrive.index, _Again(arrive)) for _, arrive in found.releases]
     conditions = [_take(pair, loop) for pair in found.releases]
     before: list[SSAValue] = []
-    for _, slot in slots:
+    for slot, _ in slots:
         starts.append(_at_entry(slot, loop))
         before.append(body.insert_arg(slot.type, len(body.args)))
         before[-1].name_hint = "last"
-    for (barriers, _), held, condition in zip(slots, before, conditions, strict=True):
-        inside += _arrive(barriers, held, [condition, more.result])
+    for (_, again), held, condition in zip(slots, before, conditions, strict=True):
+        inside += again.arrive(held, [condition, more.result])
     body.insert_ops_before(inside, last)
-    last.operands = [*last.operands, *(slot for _, slot in slots)]
+    last.operands = [*last.operands, *(slot for slot, _ in slots)]
     copy_location(last, inside)
     _replace(loop, starts, [w.result for w in inside if isinstance(w, kernel.WgmmaWaitOp)], slots, conditions, runs)
 
@@ -216,7 +223,7 @@ def _replace(
     loop: scf.ForOp,
     starts: Sequence[SSAValue],
     waited: Sequence[SSAValue],
-    slots: Sequence[tuple[SSAValue, SSAValue]],
+    slots: Sequence[tuple[SSAValue, _Again]],
     conditions: Sequence[SSAValue | None],
     runs: bool,
 ) -> None:
@@ -238,8 +245,8 @@ def _replace(
     if not runs and slots:
         behind.append(test := payload.CmpOp("lt", new.lb, new.ub))
         ran = test.result
-    for (barriers, _), held, condition in zip(slots, new.results[len(loop.results) :], conditions, strict=True):
-        behind += _arrive(barriers, held, [condition, ran])
+    for (_, again), held, condition in zip(slots, new.results[len(loop.results) :], conditions, strict=True):
+        behind += again.arrive(held, [condition, ran])
     block.insert_ops_before([new, *behind], loop)
     copy_location(loop, [new, *behind])
     for old, result, made in zip(loop.results, results, new.results, strict=False):
@@ -286,21 +293,28 @@ def _at_entry(slot: SSAValue, loop: scf.ForOp) -> SSAValue:
     return slot if _is_outside(slot, loop.body.block) else loop.lb
 
 
-def _arrive(barriers: SSAValue, slot: SSAValue, conditions: Sequence[SSAValue | None]) -> list[Operation]:
-    """The arrival at `barriers[slot]` where all conditions hold."""
-    tests = [c for c in conditions if c is not None]
-    arrive = kernel.MbarArriveOp(barriers, slot)
-    if not tests:
-        return [arrive]
-    made: list[Operation] = []
-    test = tests[0]
-    if len(tests) > 1:
-        both = arith.AndIOp(test, tests[1])
-        both.result.name_hint = "free"
-        made.append(both)
-        test = both.result
-    made.append(scf.IfOp(test, [], Region(Block([arrive, scf.YieldOp()]))))
-    return made
+class _Again:
+    """Makes arrivals like one that is there, at other slots."""
+
+    def __init__(self, arrive: kernel.MbarArriveOp) -> None:
+        self.barriers, self.rank = arrive.barriers, arrive.rank
+        self.asynchronous = arrive.asynchronous is not None
+
+    def arrive(self, slot: SSAValue, conditions: Sequence[SSAValue | None]) -> list[Operation]:
+        """The arrival for `slot` where all conditions hold."""
+        tests = [c for c in conditions if c is not None]
+        arrive = kernel.MbarArriveOp(self.barriers, slot, self.rank, self.asynchronous)
+        if not tests:
+            return [arrive]
+        made: list[Operation] = []
+        test = tests[0]
+        if len(tests) > 1:
+            both = arith.AndIOp(test, tests[1])
+            both.result.name_hint = "free"
+            made.append(both)
+            test = both.result
+        made.append(scf.IfOp(test, [], Region(Block([arrive, scf.YieldOp()]))))
+        return made
 
 
 def _erase(op: Operation) -> None:

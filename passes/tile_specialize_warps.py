@@ -19,6 +19,7 @@ from ..dialects.locations import copy_location
 from ..dialects.schedule import ScheduleAttr
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RingType, RolesOp, TakeOp
 from .pipelining.boxes import Box, find_box, is_index
+from .pipelining.together import share
 from .remarks import emit_remark
 
 PRODUCER_REGISTERS = 40
@@ -39,6 +40,8 @@ class TileSpecializeWarpsPass(ModulePass):
     share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more the producer
     gives registers to the consumer. What is computed on, gathered or masked in its own way is staged by the consumer
     as before.
+    With `cluster = N` in the schedule, boxes that N blocks next to each other all need are loaded together: each block
+    loads a part of the rows for all of them, so the box leaves the level-2 cache once.
     Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
     how far ahead it runs is decided by the free slots alone, not by a program written into the loop.
     Why here: instead of `tile-pipeline-loads`, at the same place and for the same reasons.
@@ -70,7 +73,7 @@ class TileSpecializeWarpsPass(ModulePass):
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
             if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
-                specialize(kernel, schedule.stages.data)
+                specialize(kernel, schedule.stages.data, schedule.cluster.data)
         dce(op)
 
 
@@ -84,8 +87,9 @@ class Queue:
     ring: SSAValue
 
 
-def specialize(kernel: tile.KernelOp, stages: int) -> None:
-    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load."""
+def specialize(kernel: tile.KernelOp, stages: int, cluster: int) -> None:
+    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that `cluster`
+    blocks have in common are loaded together."""
     found: list[Box] = []
     for op in kernel.body.walk():
         if isinstance(op, tile.StageOp):
@@ -97,6 +101,7 @@ def specialize(kernel: tile.KernelOp, stages: int) -> None:
                 found.append(box)
     if not found:
         return
+    found = share(kernel, found, cluster, TileSpecializeWarpsPass.name) if cluster > 1 else found
     program = Region(Block())
     entry = kernel.body.block
     for op in list(entry.ops):

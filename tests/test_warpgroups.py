@@ -21,7 +21,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel, tile
 from deplodock.dialects.linear_layout import Linear
 from deplodock.dialects.parsing import make_context, parse_module
-from deplodock.dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, TakeOp
+from deplodock.dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
 from deplodock.dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of, warpgroup_accumulator
 from deplodock.errors import ExecutionError
 from deplodock.passes.pipelines import parse_passes
@@ -77,6 +77,7 @@ class Product:
     atom: str = "wgmma"
     group: int = 1
     persistent: int = 0
+    cluster: int = 1
 
     def parse(self) -> ModuleOp:
         """The loop nest."""
@@ -88,7 +89,8 @@ class Product:
             wi="%j, %k" if self.right == "nk" else "%k, %j",
             **{"m": m, "n": n, "k": k, "type": self.type},
             schedule=f"block = {list(self.block)}, chunk = [{self.chunk}], warps = {self.warps}, atom = {self.atom}, "
-            f"copy = {self.copy}, stages = {self.stages}, group = {self.group}, persistent = {self.persistent}",
+            f"copy = {self.copy}, stages = {self.stages}, group = {self.group}, persistent = {self.persistent}, "
+            f"cluster = {self.cluster}",
         )
         return parse_module(make_context(), text, "product.mlir")
 
@@ -133,6 +135,10 @@ PRODUCTS = {
     "persistent": Product(136, 200, 72, (64, 64), 64, 4, persistent=5),
     "boxes, narrow panels": Product(72, 40, 136, (64, 32), 64, 8, "tma", 2, right="kn"),
     "boxes for mma": Product(72, 72, 136, (64, 64), 64, 4, "tma", 3, atom="mma"),
+    "clusters": Product(136, 120, 136, (64, 64), 64, 4, "tma", 2, cluster=2),
+    "clusters, patches": Product(248, 72, 200, (128, 64), 64, 8, "tma", 3, group=2, cluster=2),
+    "clusters, persistent": Product(120, 256, 72, (64, 64), 64, 4, "tma", 2, right="kn", persistent=4, cluster=4),
+    "clusters for mma": Product(72, 128, 136, (64, 64), 64, 4, "tma", 3, atom="mma", cluster=2),
 }
 DECLINED = ("rows that are not aligned",)
 """Nothing is a box."""
@@ -155,6 +161,7 @@ def test_tiles(name: str) -> None:
     p = PRODUCTS[name]
     module = p.tiles()
     assert any(isinstance(o, RolesOp) for o in module.walk()) == (p.copy == "tma" and name not in DECLINED)
+    assert sum(isinstance(o, StageBoxOp) and o.together is not None for o in module.walk()) == (p.cluster > 1)
     (wanted,), (found,) = run(p.parse(), p.inputs(), "exact"), run(module, p.inputs(), "exact")
     np.testing.assert_array_equal(found, wanted)
 
@@ -169,7 +176,20 @@ def test_emulated(name: str) -> None:
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["plain", "cp.async", "boxes, panels", "boxes, both across", "boxes for mma"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "cp.async",
+        "boxes, panels",
+        "boxes, both across",
+        "boxes for mma",
+        "clusters",
+        "clusters, patches",
+        "clusters, persistent",
+        "clusters for mma",
+    ],
+)
 def test_simulated(name: str) -> None:
     """The threads' program: right in the exact domain, and every wait, arrival and fence is there."""
     p = PRODUCTS[name]
@@ -179,7 +199,7 @@ def test_simulated(name: str) -> None:
     np.testing.assert_array_equal(found.outputs[0], wanted)
 
 
-@pytest.mark.parametrize("name", ["cp.async", "boxes", "boxes, panels"])
+@pytest.mark.parametrize("name", ["cp.async", "boxes", "boxes, panels", "clusters", "clusters, patches"])
 def test_machine_code(name: str) -> None:
     """Warpgroups multiply, boxes are loaded by one thread, nothing spills and no product is serialised."""
     p = PRODUCTS[name]

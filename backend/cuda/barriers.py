@@ -48,8 +48,10 @@ def print_expect(statements: Statements, op: MbarExpectOp) -> None:
 
 
 def print_wait(statements: Statements, op: MbarWaitOp) -> None:
-    """Waiting for a phase."""
-    helper = "mbar_wait" if statements.writer.func.cluster is None else "mbar_wait_cluster"
+    """Waiting for a phase; for what threads of other blocks have done, if they tell of it."""
+    others = [u.operation for u in op.barriers.uses if isinstance(u.operation, MbarArriveOp) and u.operation.rank]
+    told = any(isinstance(o, MbarArriveOp) and o.asynchronous is None for o in others)
+    helper = "mbar_wait_cluster" if told else "mbar_wait"
     _call(statements, helper, barrier_at(statements, op), statements.writer.read(op.parity).text)
 
 
@@ -58,7 +60,8 @@ def print_arrive(statements: Statements, op: MbarArriveOp) -> None:
     if op.rank is None:
         _call(statements, "mbar_arrive", barrier_at(statements, op))
     else:
-        _call(statements, "mbar_arrive_at", barrier_at(statements, op), statements.writer.read(op.rank).text)
+        helper = "mbar_arrive_at" if op.asynchronous is None else "mbar_signal_at"
+        _call(statements, helper, barrier_at(statements, op), statements.writer.read(op.rank).text)
 
 
 def print_advance(statements: Statements, op: AdvanceOp) -> None:

@@ -94,12 +94,15 @@ def cluster_helpers() -> dict[str, Helper]:
             "",
             "emu_cluster_barrier();",
         ),
-        _define(
-            "mbar_arrive_at",
-            f"{BARRIER} barrier, int rank",
-            f"{remote}mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];\\n}}",
-            f'{_shared("barrier")}, "r"(rank)',
-            "emu_mbar_arrive_at(barrier, rank);",
+        *(
+            _define(
+                name,
+                f"{BARRIER} barrier, int rank",
+                f"{remote}mbarrier.arrive{scope}.shared::cluster.b64 _, [at];\\n}}",
+                f'{_shared("barrier")}, "r"(rank)',
+                f"emu_mbar_arrive_at(barrier, rank, {only});",
+            )
+            for name, scope, only in (("mbar_arrive_at", ".release.cluster", "false"), ("mbar_signal_at", "", "true"))
         ),
         Helper(
             "cluster_peer",

@@ -26,7 +26,7 @@ unsigned char* emu_shared_start();
 // a box for the blocks whose bits are set.
 void emu_cluster_barrier();
 const void* emu_cluster_peer(const void* p, int rank);
-void emu_mbar_arrive_at(void* barrier, int rank);
+void emu_mbar_arrive_at(void* barrier, int rank, bool async);
 void emu_tma_multicast(void* target, const void* map, void* barrier, const int* at, int rank, int blocks);
 
 // Waiting. `line` is the line of the printed text.

@@ -13,20 +13,25 @@ void emu_mbar_init(void* barrier, int arrivals) {
   mbarriers[place] = b;
   agents.active = true;
 }
-static void mbar_arrive(void* barrier, int bytes, u64 pc) {
+// With `async` it tells only of what ran beside the threads.
+static void mbar_arrive(void* barrier, int bytes, bool async, u64 pc) {
   Mbarrier& b = barrier_at(barrier, pc);
   if (!b.missing) {
     report("protocol", "more arrivals at an mbarrier than it counts", pc);
     abort_launch();
   }
   const unsigned t = scheduler.current;
-  b.gathered.learn(agents.threads[t]);
-  detector.clocks.give(t, detector.epoch, b.clocks, b.epoch);
+  if (async) {
+    Knowledge::raise(b.gathered.agents, agents.threads[t].agents);
+  } else {
+    b.gathered.learn(agents.threads[t]);
+    detector.clocks.give(t, detector.epoch, b.clocks, b.epoch);
+  }
   b.bytes += bytes;
   --b.missing;
   complete_phase(b);
 }
-void emu_mbar_arrive(void* barrier, int bytes) { mbar_arrive(barrier, bytes, PLACE); }
+void emu_mbar_arrive(void* barrier, int bytes) { mbar_arrive(barrier, bytes, false, PLACE); }
 static void* peer(const void* p, int rank, u64 pc) {
   if (rank < 0 || unsigned(rank) >= launch.cluster) {
     report("out-of-bounds", "block " + std::to_string(rank) + " of a cluster of " + std::to_string(launch.cluster), pc);
@@ -35,7 +40,9 @@ static void* peer(const void* p, int rank, u64 pc) {
   return emu_shared_area + base_of(unsigned(rank)) + shared_place(p, 1, "a block", pc) % EMU_MOST_SHARED;
 }
 const void* emu_cluster_peer(const void* p, int rank) { return peer(p, rank, PLACE); }
-void emu_mbar_arrive_at(void* barrier, int rank) { mbar_arrive(peer(barrier, rank, PLACE), 0, PLACE); }
+void emu_mbar_arrive_at(void* barrier, int rank, bool async) {
+  mbar_arrive(peer(barrier, rank, PLACE), 0, async, PLACE);
+}
 void emu_cluster_barrier() { wait_as(State::cluster, 0, "cluster_barrier"); }
 void emu_mbar_wait(void* barrier, int parity) {
   Mbarrier& b = barrier_at(barrier, PLACE);
@@ -62,7 +69,8 @@ static void load_box(void* target, const void* map, void* barrier, const int* at
   BoxCopy copy = new_box(map, target, at, rank, "a box", pc);
   const u32 place = shared_place(barrier, 8, "an mbarrier", pc);
   copy.barrier = place % EMU_MOST_SHARED;
-  copy.agent = agents.agent(Agents::loads, place);
+  // Boxes for the same blocks are one agent: that all of them are there is known in each where its barrier says so.
+  copy.agent = agents.agent(Agents::loads, place | blocks << 21);
   copy.clock = agents.agents[copy.agent].start();
   touch_global(copy, false, pc);
   if (blocks) copy.bases.clear();

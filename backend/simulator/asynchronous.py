@@ -7,7 +7,7 @@ an access is ordered does not depend on it: see order.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,10 @@ class Asynchronous:
                 if not barrier.missing:
                     self.complain("protocol", op, f"more arrivals at mbarrier {i} than the {barrier.arrivals}", warp)
                     break
-                barrier.gathered.learn(self.order.give(warp))
+                told = self.order.give(warp)
+                if isinstance(op, kernel.MbarArriveOp) and op.asynchronous is not None:
+                    told = replace(told, warps=np.zeros_like(told.warps), fenced=np.zeros_like(told.fenced))
+                barrier.gathered.learn(told)
                 barrier.bytes += announced
                 barrier.missing -= 1
                 self.complete(barrier)

@@ -63,7 +63,8 @@ def start_box(
             barriers = values[op.barriers]
             index = int(np.broadcast_to(ranked(values[op.index], 2), machine.active.shape)[0, thread])
             kind, key = "loads", barriers.number  # pyright: ignore[reportAttributeAccessIssue]
-            index = index * state.cluster.size + state.cluster.rank_of(warp)
+            # Boxes for the same blocks are one agent: that all are there is known in each where its barrier says so.
+            index = (index * state.cluster.size + state.cluster.rank_of(warp)) << 8 | sum(1 << r for r in op.ranks)
         agent = state.order.agent(kind, key, index)
         boxes.append(Box(op, shared, memory, places, elements, inside, agent, agent.start(), int(thread)))
     return boxes

@@ -31,11 +31,13 @@ PITCH = 16
 
 @dataclass(frozen=True)
 class Box:
-    """A staged tile that is exactly a load of a box, and how it lies in shared memory."""
+    """A staged tile that is exactly a load of a box, how it lies in shared memory, and whether the blocks of a cluster
+    load it together."""
 
     stage: tile.StageOp
     load: tile.LoadOp
     boxes: Boxes
+    together: bool = False
 
     @property
     def type(self) -> Attribute:
@@ -46,7 +48,7 @@ class Box:
 
     def make(self, symbols: Sequence[SSAValue]) -> StageBoxOp:
         """The start of the box, at `symbols`."""
-        op = StageBoxOp(self.load.source, self.load.map.data, symbols, self.type)
+        op = StageBoxOp(self.load.source, self.load.map.data, symbols, self.type, self.together)
         op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
         return op
 

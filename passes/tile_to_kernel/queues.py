@@ -30,6 +30,7 @@ from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.tile_roles import PutOp, ReleaseOp, RingType, StageBoxOp, TakeOp, box_dimensions
 from ...dialects.warpgroup_layouts import Boxes, boxes_of
 from ...errors import ScheduleError
+from ..pipelining.together import divides
 from ..tile_layouts import shared_of_type
 from .accesses import memory_type
 from .emitter import Emitter, Index
@@ -40,7 +41,8 @@ class Queue:
     """One ring: a buffer of slots for each of its tiles, the barriers, and where the role that is being lowered is.
 
     `per_warpgroup`: everybody who reads the tiles is a product of warpgroups, so one thread of each gives a slot back;
-    otherwise every thread does.
+    otherwise every thread does. `cluster` blocks fill the slots together, if it is more than one: then each has to know
+    from the consumers of all of them that a slot is free.
     """
 
     type: RingType
@@ -48,6 +50,7 @@ class Queue:
     full: SSAValue
     empty: SSAValue
     per_warpgroup: bool
+    cluster: int = 1
     slot: Index = 0
     phase: Index = 0
     taken: Block | None = None
@@ -69,8 +72,8 @@ class Queue:
         self.slot, self.phase = op.results
 
 
-def make_queue(out: Emitter, ring: SSAValue) -> Queue:
-    """Room for the ring in shared memory."""
+def make_queue(out: Emitter, ring: SSAValue, cluster: int) -> Queue:
+    """Room for the ring in shared memory, in a kernel with clusters of so many blocks."""
     assert isinstance(ring.type, RingType)
     slots = ring.type.slots.data
     hint = ring.name_hint or "ring"
@@ -79,7 +82,14 @@ def make_queue(out: Emitter, ring: SSAValue) -> Queue:
     ]
     full = out.allocate(kernel.SharedOp(MbarrierType(), slots), "full")
     empty = out.allocate(kernel.SharedOp(MbarrierType(), slots), "empty")
-    return Queue(ring.type, buffers, full, empty, _only_wgmma(ring))
+    return Queue(ring.type, buffers, full, empty, _only_wgmma(ring), cluster if _is_common(ring) else 1)
+
+
+def _is_common(ring: SSAValue) -> bool:
+    """Whether boxes for all blocks of a cluster are put into a ring."""
+    puts = [u.operation for u in ring.uses if isinstance(u.operation, PutOp)]
+    boxes = [t.owner for p in puts for t in p.tiles]
+    return any(isinstance(b, StageBoxOp) and b.together is not None for b in boxes)
 
 
 def _only_wgmma(ring: SSAValue) -> bool:
@@ -97,14 +107,20 @@ def set_up(out: Emitter, queues: Sequence[Queue], warps: int) -> None:
     first = out.emit(payload.CmpOp("eq", out.id("thread"), out.value(0)), "first")
     with out.inside(body):
         for q in queues:
-            arrivals = warps // WARPGROUP if q.per_warpgroup else warps * LANES
+            arrivals = (warps // WARPGROUP if q.per_warpgroup else warps * LANES) * q.cluster
             for slot in range(q.slots):
                 out.add_op(kernel.MbarInitOp(q.full, out.value(slot), 1))
                 out.add_op(kernel.MbarInitOp(q.empty, out.value(slot), arrivals))
         out.add_op(kernel.FenceMbarInitOp())
         out.add_op(scf.YieldOp())
     out.add_op(scf.IfOp(first, [], Region(body)))
-    out.add_op(kernel.BarrierOp())
+    out.add_op(kernel.ClusterBarrierOp() if any(q.cluster > 1 for q in queues) else kernel.BarrierOp())
+
+
+def tear_down(out: Emitter, queues: Sequence[Queue]) -> None:
+    """Let no block end while others may still fill its slots or tell it of free ones."""
+    if any(q.cluster > 1 for q in queues):
+        out.add_op(kernel.ClusterBarrierOp())
 
 
 def take(out: Emitter, op: TakeOp, queue: Queue) -> list[SSAValue]:
@@ -125,16 +141,23 @@ def release(out: Emitter, op: ReleaseOp, queue: Queue) -> None:
     if queue.taken is not out.block:
         raise _refused(op, "gives back what is taken elsewhere")
     queue.taken = None
+    slot = out.value(queue.slot)
     if queue.per_warpgroup:
         thread = out.value(out.rem(out.id("thread"), LANES * WARPGROUP))
         body = Block()
-        elected = out.emit(payload.CmpOp("eq", thread, out.value(0)), "elected")
+        if queue.cluster > 1:  # the first threads of a warpgroup tell one block each
+            elected = out.emit(payload.CmpOp("lt", thread, out.value(queue.cluster)), "elected")
+            arrive = kernel.MbarArriveOp(queue.empty, slot, thread, asynchronous=True)
+        else:
+            elected = out.emit(payload.CmpOp("eq", thread, out.value(0)), "elected")
+            arrive = kernel.MbarArriveOp(queue.empty, slot)
         with out.inside(body):
-            out.add_op(kernel.MbarArriveOp(queue.empty, out.value(queue.slot)))
+            out.add_op(arrive)
             out.add_op(scf.YieldOp())
         out.add_op(scf.IfOp(elected, [], Region(body)))
     else:
-        out.add_op(kernel.MbarArriveOp(queue.empty, out.value(queue.slot)))
+        for rank in range(queue.cluster):
+            out.add_op(kernel.MbarArriveOp(queue.empty, slot, out.value(rank) if queue.cluster > 1 else None))
     queue.advance(out)
 
 
@@ -177,29 +200,39 @@ def _load(
     maps: Maps,
     values: dict[SSAValue, Index],
 ) -> None:
-    """A tile, as one box for each of its panels."""
+    """A tile, as one box for each of its panels; of a tile for all blocks of a cluster, this block's share of the rows,
+    for all of them."""
     memory, dimensions = values[op.source], box_dimensions(op.map.data)
     element = element_type(op.result.type)
     boxes = boxes_of(shared, element_bytes(element))
     if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
         raise _refused(op, "is no tile of two dimensions in boxes")
-    shape = shape_of(op.result.type)
+    shape = list(shape_of(op.result.type))
+    row_bytes = boxes.row * element_bytes(element)
+    first: Index = 0
+    ranks = range(queue.cluster if op.together is not None else 0)
+    if ranks:
+        if not divides(shape[1 - boxes.fast], row_bytes, len(ranks)):
+            raise _refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
+        shape[1 - boxes.fast] //= len(ranks)
+        first = out.mul(out.id("rank"), shape[1 - boxes.fast])
     extents = [1] * len(memory_type(memory).get_shape())
     extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, shape[1 - boxes.fast]
     tensor_map = maps.of(memory, TensorMapType.get(extents, element, boxes.swizzle))
     symbols = [values[s] for s in op.symbols]
     for start in range(0, shape[boxes.fast], boxes.row):
-        at = [start if d == boxes.fast else 0 for d in range(2)]
+        at = [start if d == boxes.fast else first for d in range(2)]
         coordinates = [out.value(_evaluate(out, e, at, symbols)) for e in op.map.data.results]
-        where = out.value(out.add(place, _panel(shared, boxes, start)))
-        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, out.value(queue.slot)))
+        where = out.value(out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row)))
+        slot = out.value(queue.slot)
+        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks))
 
 
 def _panel(shared: Shared, boxes: Boxes, start: int) -> int:
     return shared.place((start, 0) if boxes.fast == 0 else (0, start))
 
 
-def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[int], symbols: Sequence[Index]) -> Index:
+def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[Index], symbols: Sequence[Index]) -> Index:
     """An affine expression at known dimensions."""
     if isinstance(expr, AffineConstantExpr):
         return expr.value

@@ -18,6 +18,7 @@ kernel.func @peers(%x: memref<64xf32>) grid [#s0 / 64, 4] warps 2 cluster 4 shar
 
 // CHECK-LABEL: @boxes
 // CHECK:         kernel.mbar_arrive %full[%r] of %r : memref<2x!kernel.mbarrier, "shared">
+// CHECK-NEXT:    kernel.mbar_arrive %full[%r] of %r async : memref<2x!kernel.mbarrier, "shared">
 // CHECK-NEXT:    kernel.tma_load %a[%r, %r] to %s[%r] signal %full[%r] multicast [0, 1] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
 kernel.func @boxes(%x: memref<512x320xbf16>) grid 2 warps 1 cluster 2 {
   %r = kernel.id rank
@@ -25,6 +26,7 @@ kernel.func @boxes(%x: memref<512x320xbf16>) grid 2 warps 1 cluster 2 {
   %full = kernel.shared : memref<2x!kernel.mbarrier, "shared">
   %s = kernel.shared : memref<4096xbf16, "shared">
   kernel.mbar_arrive %full[%r] of %r : memref<2x!kernel.mbarrier, "shared">
+  kernel.mbar_arrive %full[%r] of %r async : memref<2x!kernel.mbarrier, "shared">
   kernel.tma_load %a[%r, %r] to %s[%r] signal %full[%r] multicast [0, 1] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
 }
 

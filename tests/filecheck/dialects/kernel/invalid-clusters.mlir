@@ -110,3 +110,12 @@ kernel.func @k(%x: memref<512x320xbf16>) grid 2 warps 1 cluster 2 {
   %s = kernel.shared : memref<4096xbf16, "shared">
   kernel.tma_load %a[%r, %r] to %s[%r] signal %f[%r] multicast [0, 2] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
 }
+
+// -----
+
+// CHECK: error: kernel.mbar_arrive: an arrival at the block's own barrier tells of all that the thread has done
+kernel.func @k() grid 2 warps 1 cluster 2 {
+  %i = kernel.id rank
+  %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
+  kernel.mbar_arrive %f[%i] async : memref<1x!kernel.mbarrier, "shared">
+}

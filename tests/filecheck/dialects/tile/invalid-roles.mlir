@@ -84,3 +84,12 @@ tile.roles {
 tile.roles {
 } producer warps 4 registers [40] {
 }
+
+// -----
+
+#s = #tile.shared<offset = [[0, 1], [0, 2], [0, 4]]>
+
+// CHECK: error: tile.stage_box: a box for all blocks of a cluster in a kernel without clusters
+tile.kernel @k(%x: memref<8x8xbf16>) blocks (%i) in [8] warps 1 {
+  %a = tile.stage_box %x[affine_map<(d0, d1) -> (d0, d1)>]() together : memref<8x8xbf16> -> tensor<1x8xbf16, #s>
+}

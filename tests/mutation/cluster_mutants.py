@@ -1,0 +1,106 @@
+"""Mistakes in what the blocks of a cluster do for each other, planted in text: a product whose blocks load one operand
+together, as passes make it, and blocks that read their neighbours' shared memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deplodock.backend.cuda.printer import KERNELS_MARK
+
+
+@dataclass(frozen=True)
+class ClusterMutant:
+    """Replaces match number `number` (-1: all) of `pattern` in the IR or the CUDA of a subject."""
+
+    name: str
+    pattern: str
+    replacement: str = ""
+    number: int = -1
+    subject: str = "product"
+    cuda: bool = False
+
+    def apply(self, text: str) -> str:
+        """The text with the mistake; helpers of the CUDA stay as they are."""
+        helpers, mark, text = text.partition(KERNELS_MARK) if self.cuda else ("", "", text)
+        found = list(re.finditer(self.pattern, text))
+        assert found, f"{self.name}: stale"
+        chosen = found if self.number < 0 else [found[self.number]]
+        for match in reversed(chosen):
+            text = text[: match.start()] + match.expand(self.replacement) + text[match.end() :]
+        return helpers + mark + text
+
+
+def _cuda(name: str, pattern: str, replacement: str = "", number: int = -1, subject: str = "product") -> ClusterMutant:
+    return ClusterMutant(name, pattern, replacement, number, subject, True)
+
+
+_M = ClusterMutant
+_FIRST, _LAST = 0, 1
+
+IR_MUTANTS = [
+    _M("only the block waits after setting up", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST),
+    _M("nobody waits after setting up", r"kernel\.cluster_barrier", "", _FIRST),
+    _M("a block ends while others tell it of slots", r"kernel\.cluster_barrier", "", _LAST),
+    _M("free slots are told to the own block alone", r" of %\w+ async"),
+    _M("free slots are told to the first block alone", r"(%elected = payload\.cmp lt %\w+,) %\w+", r"\1 %0"),
+    _M("one block's consumers free a slot", r"%empty\[(%\w+)\] arrivals 2", r"%empty[\1] arrivals 1"),
+    _M("a slot needs one arrival too many", r"%empty\[(%\w+)\] arrivals 2", r"%empty[\1] arrivals 3"),
+    _M("a shared box goes to the own block alone", r" multicast \[0, 1\]"),
+    _M("a shared box goes to the first block alone", r"multicast \[0, 1\]", "multicast [0]"),
+    _M("a box of its own goes to both", r"(%w_map.*signal %full\[%\w+\])( :)", r"\1 multicast [0, 1]\2"),
+    _M("only the own parts are announced", r"bytes 16384", "bytes 12288"),
+    _M("both load the first part", r"%rank = kernel\.id rank", "%rank = payload.constant 0 : index"),
+    _M(
+        "both load the other's part to their own place",
+        r"%\w+ = arith\.addi %51, %46 : index",
+        "%52 = arith.addi %50, %46 : index",
+    ),
+    _M("no wait for free slots", r"kernel\.mbar_wait %empty[^\n]*\n", "\n"),
+    _M("no fence of barriers", r"kernel\.fence_mbar_init"),
+    _M("the parity of free slots", r"(%\w+ = arith\.)xori (%phase\w*, )%0", r"\1addi \g<2>%1"),
+    _M("a slot is given back before the product", r"kernel\.wgmma_wait 1", "kernel.wgmma_wait 2"),
+    _M("no wait for the neighbour's stores", r"kernel\.cluster_barrier", "", _FIRST, "exchange"),
+    _M("the block waits, not the cluster", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST, "exchange"),
+    _M("a block ends while its neighbour reads", r"kernel\.cluster_barrier", "", _LAST, "exchange"),
+    _M(
+        "the neighbour of the last block",
+        r"%next = arith\.remui %next0, %size",
+        "%next = arith.addi %next0, %c0",
+        -1,
+        "exchange",
+    ),
+    _M("arrivals that tell of no stores", r"of %before :", "of %before async :", -1, "signalled"),
+    _M("arrivals at the wrong neighbour", r"of %before :", "of %next :", -1, "signalled"),
+    _M("barriers set up without the cluster", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST, "signalled"),
+    _M("no wait for arrivals", r"kernel\.mbar_wait[^\n]*\n", "\n", -1, "signalled"),
+]
+
+CUDA_MUTANTS = [
+    _cuda("only the block waits after setting up", r"cluster_barrier\(\);", "__syncthreads();", _FIRST),
+    _cuda("nobody waits after setting up", r"cluster_barrier\(\);", "", _FIRST),
+    _cuda("a block ends while others tell it of slots", r"cluster_barrier\(\);", "", _LAST),
+    _cuda(
+        "free slots are told to the own block alone",
+        r"mbar_signal_at\((&empty\[\w+\]), \w+\)",
+        r"mbar_signal_at(\1, blockIdx.x % 2)",
+    ),
+    _cuda("free slots are told to the first block alone", r"< 2;", "< 1;"),
+    _cuda("one block's consumers free a slot", r"(mbar_init\(&empty\[\d\]), 2", r"\1, 1"),
+    _cuda("a shared box goes to the first block alone", r"(tma_multicast2\([^;]*), 3,", r"\1, 1,"),
+    _cuda("only the own parts are announced", r", 16384\);", ", 12288);"),
+    _cuda("both load the first part", r"rank = blockIdx\.x % 2", "rank = 0"),
+    _cuda("no wait for free slots", r"mbar_wait\(&empty[^\n]*\n", "\n"),
+    _cuda("no fence of barriers", r"fence_mbar_init\(\);"),
+    _cuda("clusters of another size", r"__cluster_dims__\(2, 1, 1\)", "__cluster_dims__(4, 1, 1)"),
+    _cuda("no wait for the neighbour's stores", r"cluster_barrier\(\);", "", _FIRST, "exchange"),
+    _cuda("a block ends while its neighbour reads", r"cluster_barrier\(\);", "", _LAST, "exchange"),
+    _cuda(
+        "the neighbour of the last block",
+        r"cluster_peer\(s, \w+\)",
+        "cluster_peer(s, (int)(blockIdx.x % 2) + 1)",
+        -1,
+        "exchange",
+    ),
+    _cuda("arrivals at the own barrier", r"(mbar_arrive_at\([^,]*), \w+\)", r"\1, rank)", -1, "signalled"),
+]
