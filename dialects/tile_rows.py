@@ -1,10 +1,13 @@
-"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them.
+"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and what the blocks of
+a cluster that share a row tell each other.
 
 A ring is a queue between two roles; a row has a place for each tile, and the block that put a tile there reads it back,
 as often as it likes. A place says which tile it is, so the loops that read need not go through them in any order.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IndexType, IntAttr, TensorType
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
@@ -16,10 +19,12 @@ from xdsl.irdl import (
     operand_def,
     result_def,
     traits_def,
+    var_operand_def,
+    var_result_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .payload import element_type, shape_of
@@ -135,5 +140,41 @@ def _verify_tile(row: Attribute, tile: Attribute) -> None:
         raise VerifyException(f"{tile} is no tile of {row}")
 
 
-ROW_OPS = [RowOp, KeepOp, KeptOp]
+@irdl_op_definition
+class PeersOp(IRDLOperation):
+    """What every block of the cluster has for some tiles, along a new first dimension: by rank.
+
+    All blocks of the cluster get there equally often.
+
+    ```
+    %all = tile.peers %m : f32 -> tensor<4xf32>
+    %ms, %ls = tile.peers %m, %l : f32, f32 -> tensor<4xf32>, tensor<4xf32>
+    ```
+    """
+
+    name = "tile.peers"
+    tiles = var_operand_def()
+    res = var_result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$tiles attr-dict `:` type($tiles) `->` type($res)"
+
+    def __init__(self, tiles: Sequence[SSAValue], ranks: int):
+        types = [TensorType(element_type(t.type), (ranks, *shape_of(t.type))) for t in tiles]
+        super().__init__(operands=[list(tiles)], result_types=[types])
+
+    @property
+    def ranks(self) -> int:
+        """How many blocks a cluster has."""
+        return shape_of(self.res[0].type)[0]
+
+    def verify_(self) -> None:
+        if not self.tiles or len(self.tiles) != len(self.res):
+            raise VerifyException("gives one tile for each that it takes, and takes some")
+        for tile, result in zip(self.tiles, self.res, strict=True):
+            shape, element = shape_of(result.type), element_type(result.type)
+            if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
+                raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
+
+
+ROW_OPS = [RowOp, KeepOp, KeptOp, PeersOp]
 """The operations of this file, for the dialect."""

@@ -17,7 +17,7 @@ from ..dialects import kernel, payload, tile
 from ..dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ..dialects.locations import location_text
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
-from ..dialects.tile_rows import KeepOp, KeptOp, RowOp
+from ..dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
 from .tile_to_kernel import accesses, queues, rings, rows, shared
@@ -25,6 +25,7 @@ from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
 from .tile_to_kernel.matrices import lower_mma
+from .tile_to_kernel.peers import peers
 from .tile_to_kernel.places import Places
 from .tile_to_kernel.warpgroups import lower_wgmma
 
@@ -324,6 +325,10 @@ class _Kernel:
         row, place = self.rows[op.row], self.values[op.place]
         self.define(op.result, rows.kept(self.out, op, row, self.layout(op.result), place))
 
+    def lower_peers(self, op: PeersOp) -> None:
+        for old, new in zip(op.res, peers(self.out, op, [self.vector(v) for v in op.tiles], self.layout), strict=True):
+            self.define(old, new)
+
     def lower_ring(self, op: RingOp) -> None:
         self.queues[op.result] = queues.make_queue(self.out, op.result, self.op.cluster_size)
 
@@ -379,6 +384,7 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     RowOp: _Kernel.lower_row,
     KeepOp: _Kernel.lower_keep,
     KeptOp: _Kernel.lower_kept,
+    PeersOp: _Kernel.lower_peers,
     RingOp: _Kernel.lower_ring,
     StageBoxOp: _Kernel.lower_box,
     PutOp: _Kernel.lower_put,

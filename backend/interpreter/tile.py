@@ -39,7 +39,7 @@ from ...dialects.tile_roles import (
     TakeOp,
     tiles_of,
 )
-from ...dialects.tile_rows import KeepOp, KeptOp, RowOp, RowType
+from ...dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp, RowType
 from ...errors import ExecutionError
 from .access import coordinates, evaluate, inside
 from .domains import Array, TypedDomain, reduce_value
@@ -116,7 +116,7 @@ class TileFunctions(InterpreterFunctions):
     def _run_grid(self, interpreter: Interpreter, kernel: tile.KernelOp, buffers: PythonValues) -> None:
         grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)
         blocks = math.prod(grid)
-        step = max(1, MAX_ELEMENTS // largest_tile(kernel))
+        step = max(1, MAX_ELEMENTS // largest_tile(kernel) // kernel.cluster_size) * kernel.cluster_size
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
             ids = np.unravel_index(numbers, grid) if grid else ()
@@ -214,6 +214,18 @@ class TileFunctions(InterpreterFunctions):
     @impl(KeptOp)
     def kept(self, interpreter: Interpreter, op: KeptOp, args: PythonValues) -> PythonValues:
         return (args[0].kept(args[1], self.active),)
+
+    @impl(PeersOp)
+    def peers(self, interpreter: Interpreter, op: PeersOp, args: PythonValues) -> PythonValues:
+        clusters = self.active.reshape(-1, op.ranks)
+        if np.any(clusters != clusters[:, :1]):
+            raise ExecutionError("blocks of one cluster wait for others that do not come")
+        found: list[Array] = []
+        for value, old in zip(args, op.tiles, strict=True):
+            shape = shape_of(old.type)
+            value = np.broadcast_to(_ranked(value, 1 + len(shape)), (len(self.active), *shape))
+            found.append(np.repeat(value.reshape(-1, op.ranks, *shape), op.ranks, axis=0))
+        return tuple(found)
 
     @impl(RolesOp)
     def roles(self, interpreter: Interpreter, op: RolesOp, args: PythonValues) -> PythonValues:

@@ -71,7 +71,7 @@ class ChunkBounds:
         dims: Mapping[SSAValue, Dim] = self.emitter.dims
         for atom, factor in form.terms:
             dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
-            if dim is None or dim.depth > self.emitter.depth:
+            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
                 bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
                 assert bounds is not None
                 total = total + bounds[1]

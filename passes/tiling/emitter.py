@@ -223,13 +223,19 @@ class Emitter:
             raise UnsupportedError("the fill value of a load varies within a tile", operator=op.name)
         return fill
 
-    def store(self, value: Tile, buffer: SSAValue, dims: Sequence[Dim], access: AffineMap) -> None:
-        """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer."""
+    def store(
+        self, value: Tile, buffer: SSAValue, dims: Sequence[Dim], access: AffineMap, only_first: Dim | None = None
+    ) -> None:
+        """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer. Of the blocks
+        that `only_first` numbers, the first one does."""
         kept = [d for d in dims if d.tile > 1]
         at = Coordinates(kept)
         index = [at.index(d) for d in dims]
         results = [e.replace_dims_and_symbols(index, []) for e in access.results]
-        domain = at.domain([(at.index(d), 0, d.extent) for d in kept if d.has_tail])
+        limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
+        if only_first is not None:
+            limits.append((at.index(only_first), 0, 1))
+        domain = at.domain(limits)
         source = self.spread(value, kept, self.depth)
         access, domain, symbols = at.used(at.map(results), domain)
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -19,6 +19,7 @@ from ...errors import ScheduleError
 from .dependence import yielded
 from .emitter import Emitter
 from .reductions import Reducer
+from .sharing import shared_of_nest
 from .tiles import Dim
 
 
@@ -89,22 +90,31 @@ class KernelBuilder:
     def build(self) -> tile.KernelOp:
         """The kernel; its inputs are `self.inputs`, its results those of the nest."""
         nest, schedule = self.nest, self.schedule
+        self._shared = shared_of_nest(nest, schedule)
         blocks = [b.data for b in schedule.block]
         serial = {s.data for s in schedule.serial}
+        indices = nest.body.block.args
         counts = [count_of(n, b) for n, b in zip(nest.sizes, blocks, strict=True)]
+        for i, (index, n) in enumerate(zip(indices, counts, strict=True)):
+            if index in self._shared.indices and isinstance(n, int):
+                counts[i] = self._shared.steps(index, n)
+                serial.add(i)
         grid = [i for i, n in enumerate(counts) if n != 1 and i not in serial]
         walked = [i for i, n in enumerate(counts) if n != 1 and i in serial]
         values = [*self.inputs, *nest.res]
         types = [memref_of(element_type(v.type), extents_of(v.type)) for v in values]
-        block = Block(arg_types=[*types, *(IndexType() for _ in grid)])
+        ranks = [self._shared.ranks] if self._shared.indices else []
+        block = Block(arg_types=[*types, *(IndexType() for _ in (*grid, *ranks))])
         for arg, value in zip(block.args, values, strict=False):
             arg.name_hint = value.name_hint or ("out" if value.owner is nest else None)
-        indices = nest.body.block.args
-        for arg, i in zip(block.args[len(values) :], grid, strict=True):
+        for arg, i in zip(block.args[len(values) :], grid, strict=False):
             arg.name_hint = indices[i].name_hint
+        self._rank = block.args[-1] if ranks else None
+        if self._rank is not None:
+            self._rank.name_hint = "rank"
         emitter = Emitter(block, dict(zip(self.inputs, block.args, strict=False)), preferred_fills(nest))
         emitter.location = location_of(nest)
-        counters: dict[int, SSAValue] = dict(zip(grid, block.args[len(values) :], strict=True))
+        counters: dict[int, SSAValue] = dict(zip(grid, block.args[len(values) :], strict=False))
         self._blocks = blocks
         self._outputs = block.args[len(self.inputs) : len(values)]
 
@@ -114,7 +124,8 @@ class KernelBuilder:
             return []
 
         emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
-        kernel = tile.KernelOp(self.name, [counts[i] for i in grid], schedule.warps.data, Region(block))
+        shape = [*(counts[i] for i in grid), *ranks]
+        kernel = tile.KernelOp(self.name, shape, schedule.warps.data, Region(block), schedule.cluster.data)
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel
@@ -123,14 +134,24 @@ class KernelBuilder:
         """The body of the nest and its stores, with the free indices bound to their counters."""
         nest = self.nest
         dims = [
-            Dim(n, self._blocks[i], counters.get(i), i, depths.get(i, 0), arg.name_hint)
+            Dim(n, self._blocks[i], counters.get(i), i, depths.get(i, 0), arg.name_hint, *self._among(arg))
             for i, (n, arg) in enumerate(zip(nest.sizes, nest.body.block.args, strict=True))
         ]
         emitter.dims.update(zip(nest.body.block.args, dims, strict=True))
         pairs = zip(reduction_indices(nest), self.schedule.chunk, strict=True)
-        reducer = Reducer(emitter, {arg: c.data for (arg, _), c in pairs}, len(dims))
+        reducer = Reducer(emitter, {arg: c.data for (arg, _), c in pairs}, len(dims), self._shared, self._rank)
         body: list[Operation] = list(nest.body.block.ops)
         reducer.body(body[:-1])
         emitter.location = location_of(nest)
         for value, buffer in zip(yielded(nest.body.block), self._outputs, strict=True):
-            emitter.store(emitter.tile_of(value), buffer, dims, result_map(nest))
+            emitter.store(emitter.tile_of(value), buffer, dims, result_map(nest), self._only_first(dims))
+
+    def _among(self, index: SSAValue) -> tuple[SSAValue | None, int]:
+        """The number of the block among those that share `index`, and how many they are."""
+        return (self._rank, self._shared.ranks) if index in self._shared.indices else (None, 1)
+
+    def _only_first(self, dims: Sequence[Dim]) -> Dim | None:
+        """The ranks, if all blocks of a cluster have the same results, of which the first writes them."""
+        if self._rank is None or any(d.rank is not None for d in dims):
+            return None
+        return Dim(self._shared.ranks, 1, self._rank, 0, 0)

@@ -12,22 +12,29 @@ from ...dialects.counts import Count, count_of
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
+from ...dialects.tile_rows import PeersOp
 from ..running_means import counted
 from .bounds import Bounds, ChunkBounds
 from .contraction import find_contraction
 from .dependence import Dependence, Indices, transport_slice, yielded
 from .emitter import Emitter
+from .sharing import Shared
 from .tiles import Dim, Tile, union
 
 
 class Reducer:
-    """Lowers the reductions of one nest; `chunks` gives the tile extent of every reduction index."""
+    """Lowers the reductions of one nest; `chunks` gives the tile extent of every reduction index, `shared` which of
+    them the blocks of a cluster share, and `rank` is the number of the block among them."""
 
-    def __init__(self, emitter: Emitter, chunks: dict[SSAValue, int], free: int) -> None:
+    def __init__(
+        self, emitter: Emitter, chunks: dict[SSAValue, int], free: int, shared: Shared, rank: SSAValue | None
+    ) -> None:
         self.emitter = emitter
         self.chunks = chunks
         self.dependence = Dependence()
         self.bounds = ChunkBounds(emitter, self.dependence)
+        self.shared = shared
+        self.rank = rank
         self._order = free
         """The place of the next reduction index in tiles."""
 
@@ -70,18 +77,28 @@ class Reducer:
             if count != 1:
                 counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
                 looped += 1
-            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint)
+            among = (self.rank, self.shared.ranks) if arg in self.shared.indices else (None, 1)
+            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint, *among)
             dims.append(dim)
             for stage in stages:
                 e.dims[stage.body.block.args[i]] = dim
         return tuple(dims)
 
     def _counts(self, op: loop.ReduceOp) -> list[Count]:
-        """How many chunks each index of `op` has."""
-        return [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
+        """How many chunks of each index of `op` a block computes."""
+        counts = [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
+        pairs = zip(op.body.block.args, counts, strict=True)
+        return [self.shared.steps(a, n) if isinstance(n, int) else n for a, n in pairs]
+
+    def _is_shared(self, op: loop.ReduceOp) -> bool:
+        """Whether a block computes only a part of `op`, others of its cluster the rest."""
+        return any(a in self.shared.indices for a in op.body.block.args)
 
     def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
         """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
+        if self._is_shared(stages[0]):
+            counts = self._counts(stages[0])
+            return [(self.emitter.number(0), self.emitter.count(counts[i])) for i in looped]
         chunks = [self.chunks[a] for a in stages[0].body.block.args]
         return self.bounds.of(stages, looped, self._counts(stages[0]), chunks)
 
@@ -113,7 +130,7 @@ class Reducer:
                 return self._body_value(op, own)
 
             if not looped:
-                e.tiles[op.result] = self._finish(op, once(()), own)
+                e.tiles[op.result] = self._together(op, self._finish(op, once(()), own))
                 return
             dims = self._dims(self.dependence.of_reduce(op))
             partial = () if every_chunk else self._chunk_dims(op)
@@ -132,7 +149,7 @@ class Reducer:
             hints = [op.body.block.args[i].name_hint for i in looped]
             (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
             total = Tile(result, (*dims, *partial), e.depth)
-            e.tiles[op.result] = self._finish(op, total, partial)
+            e.tiles[op.result] = self._together(op, self._finish(op, total, partial))
 
     def _makes_product(self, op: loop.ReduceOp) -> bool:
         """Whether a chunk of `op` is a matrix product of two tiles."""
@@ -205,12 +222,16 @@ class Reducer:
         e, stages = self.emitter, op.stage_ops
         counts = self._counts(stages[0]) if stages else []
         looped = [i for i, n in enumerate(counts) if n != 1]
-        if not looped or 0 in stages[0].sizes:
+        shared = bool(stages) and self._is_shared(stages[0])
+        if (not looped and not shared) or 0 in stages[0].sizes:
             self.body(list(op.stages.block.ops)[:-1])
             for result, stage in zip(op.res, stages, strict=True):
                 e.tiles[result] = e.tiles[stage.result]
             return
         with e.at(self._depth(op)):
+            if not looped:
+                self._share(op, self._stages(op, self._bind(stages, ()), ()))
+                return
             dims = [self._dims(found) for found in self.dependence.of_staged(op)]
             starts: list[SSAValue] = []
             for stage, own, result in zip(stages, dims, op.res, strict=True):
@@ -221,30 +242,34 @@ class Reducer:
             def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
                 own = self._bind(stages, counters)
                 old = [Tile(c, d, e.depth) for c, d in zip(carried, dims, strict=True)]
-                return self._stages(op, own, old)
+                return [t.value for t in self._stages(op, own, old)]
 
             hints = [stages[0].body.block.args[i].name_hint for i in looped]
             results = e.loops(self._visited(stages, looped), starts, chunk, hints)
             for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
                 value.name_hint = result.name_hint or stage.result.name_hint
                 e.tiles[result] = Tile(value, own, e.depth)
+            if shared:
+                self._share(op, [e.tiles[result] for result in op.res])
 
-    def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[SSAValue]:
-        """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was."""
+    def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[Tile]:
+        """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was, if that is
+        not the first."""
         e, new = self.emitter, list[Tile]()
         for inner in list(op.stages.block.ops)[:-1]:
             if not isinstance(inner, loop.ReduceOp):
                 self.body([inner])
                 continue
             here = self._finish(inner, self._body_value(inner, own), own)
-            moved = self._transport(op, len(new), old, new)
-            both = e.combine(inner.kind.data, moved, here)
-            dims = old[len(new)].dims
-            value = e.spread(both, dims, e.depth)
-            value.name_hint = inner.result.name_hint
-            e.tiles[inner.result] = Tile(value, dims, e.depth)
-            new.append(e.tiles[inner.result])
-        return [t.value for t in new]
+            if old:
+                moved = self._transport(op, len(new), old, new)
+                both = e.combine(inner.kind.data, moved, here)
+                dims = old[len(new)].dims
+                here = Tile(e.spread(both, dims, e.depth), dims, e.depth)
+            here.value.name_hint = inner.result.name_hint
+            e.tiles[inner.result] = here
+            new.append(here)
+        return new
 
     def _transport(self, op: loop.StagedReduceOp, result: int, old: Sequence[Tile], new: Sequence[Tile]) -> Tile:
         """Result number `result` so far, moved from its old frame to the one that the stages before it are in now."""
@@ -254,3 +279,37 @@ class Reducer:
         e.tiles.update(zip(args[len(old) :], new, strict=False))
         self.body(transport_slice(op, result))
         return e.tiles[yielded(op.transport.block)[result]]
+
+    # Blocks of a cluster
+
+    def _peers(self, values: Sequence[Tile]) -> tuple[Dim, list[Tile]]:
+        """What every block of the cluster has for `values`, along a new dimension."""
+        e = self.emitter
+        peer = Dim(self.shared.ranks, self.shared.ranks, None, -1, 0, "peer")
+        depth = max(v.depth for v in values)
+        op = PeersOp([v.value for v in values], self.shared.ranks)
+        e.insert(op, depth)
+        for result, value in zip(op.res, values, strict=True):
+            result.name_hint = value.value.name_hint
+        return peer, [Tile(r, (peer, *v.dims), depth) for r, v in zip(op.res, values, strict=True)]
+
+    def _together(self, op: loop.ReduceOp, value: Tile) -> Tile:
+        """The result of a plain reduction, from what each block of the cluster has of it, if they share it."""
+        if not self._is_shared(op):
+            return value
+        self.emitter.location = location_of(op)
+        peer, (values,) = self._peers([value])
+        return self._finish(op, values, (peer,))
+
+    def _share(self, op: loop.StagedReduceOp, parts: Sequence[Tile]) -> None:
+        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage all
+        of them move into the frame of the earlier results of the whole, and are combined there."""
+        e, new = self.emitter, list[Tile]()
+        e.location = location_of(op)
+        peer, old = self._peers(parts)
+        for result, stage in zip(op.res, op.stage_ops, strict=True):
+            moved = self._transport(op, len(new), old, new)
+            whole = self._finish(stage, moved, (peer,))
+            whole.value.name_hint = result.name_hint or stage.result.name_hint
+            e.tiles[result] = whole
+            new.append(whole)

@@ -24,6 +24,8 @@ SAMPLES = 64
 class Dim:
     """One loop index at the tile level: `index = position in the tile + tile * counter`.
 
+    Where `ranks` blocks of a cluster take its tiles in turn, `counter * ranks + rank` is the number of the tile.
+
     extent   how many values the index takes
     tile     extent of a tile along it; 1 makes the index a scalar, and no tile has such a dimension
     counter  the number of the tile: a block index or a loop counter; None where there is only one tile
@@ -37,16 +39,19 @@ class Dim:
     order: int
     depth: int
     hint: str | None = None
+    rank: SSAValue | None = None
+    ranks: int = 1
 
     @property
     def count(self) -> Count:
-        """How many tiles cover the range."""
-        return count_of(self.extent, self.tile)
+        """How many tiles cover the range, of which a block counts its own."""
+        found = count_of(self.extent, self.tile)
+        return -(-found // self.ranks) if isinstance(found, int) else found
 
     @property
     def has_tail(self) -> bool:
         """Whether the last tile reaches past the range, or may do so."""
-        return self.tile > 1 and (not isinstance(self.extent, int) or self.extent % self.tile != 0)
+        return self.tile > 1 and (not isinstance(self.extent, int) or self.extent % (self.tile * self.ranks) != 0)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,10 @@ class Coordinates:
         expr: AffineExpr | None = AffineExpr.dimension(self.dims.index(dim)) if dim.tile > 1 else None
         if dim.counter is not None:
             bound = dim.extent if dim.tile == 1 else most_tiles(dim.count)
-            first = self.symbol(dim.counter, bound, dim.depth) * dim.tile
+            first = self.symbol(dim.counter, bound, dim.depth) * (dim.tile * dim.ranks)
+            expr = first if expr is None else expr + first
+        if dim.rank is not None:
+            first = self.symbol(dim.rank, dim.ranks, 0) * dim.tile
             expr = first if expr is None else expr + first
         return expr if expr is not None else AffineExpr.constant(0)
 
