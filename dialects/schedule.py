@@ -47,7 +47,7 @@ class ScheduleAttr(ParametrizedAttribute):
              first, then the next of the last index; a divisor of how many there are.
     persistent  so many blocks share all tiles, one after the other; 0: every tile has a block of its own.
     cluster  so many blocks with consecutive numbers form a cluster (1, 2, 4 or 8; sm_90 and newer) and load together
-             what all of them need.
+             what all of them need (copy = tma), or share rows: each has a part of the reductions and of what follows.
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity

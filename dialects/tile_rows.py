@@ -1,5 +1,5 @@
-"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and what the blocks of
-a cluster that share a row tell each other.
+"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and what the blocks
+of a cluster that share a row tell each other.
 
 A ring is a queue between two roles; a row has a place for each tile, and the block that put a tile there reads it back,
 as often as it likes. A place says which tile it is, so the loops that read need not go through them in any order.
@@ -28,6 +28,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .payload import element_type, shape_of
+from .tile_kernel import KernelOp
 
 
 @irdl_attr_definition
@@ -174,6 +175,12 @@ class PeersOp(IRDLOperation):
             shape, element = shape_of(result.type), element_type(result.type)
             if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
                 raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
+        kernel = self.parent_op()
+        while kernel is not None and not isinstance(kernel, KernelOp):
+            kernel = kernel.parent_op()
+        if kernel is not None and kernel.cluster_size != self.ranks:
+            has = f"clusters of {kernel.cluster_size}"
+            raise VerifyException(f"tiles of every block of a cluster of {self.ranks} blocks in a kernel with {has}")
 
 
 ROW_OPS = [RowOp, KeepOp, KeptOp, PeersOp]

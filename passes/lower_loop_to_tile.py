@@ -26,7 +26,8 @@ class LowerLoopToTilePass(ModulePass):
     `scf.for` where it has several chunks; the payload stays what it is. Chunks of which every term is masked (the keys
     after the queries of a causal block, or before a window) are not visited: the loop's bounds are expressions of the
     block's indices, derived from the comparisons and domains in the body. A value is computed in the outermost loop
-    that has its operands, so nothing is computed twice that does not change.
+    that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows
+    take their tiles in turn, and tell each other what they have of every result (`tile.peers`).
     Why: from here on the parallelism of a block is in the types, and layouts can be chosen for it.
     Why here: after `plan-schedules`, which decides; this pass only carries out.
 

@@ -29,6 +29,7 @@ from .records import read_record
 from .remarks import emit_remark
 from .split_reductions import find_split
 from .tiling.kernels import schedule_of
+from .tiling.sharing import shares_rows
 
 LARGEST_TILE = 1 << 18
 """Elements of a tile; more than the registers of a multiprocessor could hold several times over."""
@@ -217,6 +218,8 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError("a register tile has rows and columns", argument="thread")
     if facts.reductions:
         resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
+    if shares_rows(schedule):
+        _check_sharing(facts, schedule)
     if schedule.split_k.data > 1 and schedule.row.data != "registers":
         raise ScheduleError("blocks that share a reduction have no row of their own to keep", argument="row")
     if schedule.split_k.data > 1:
@@ -229,6 +232,15 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     if atom not in CARRIED_OUT:
         raise ScheduleError(f"no pass carries out {atom}", argument="atom")
     _check_copies(schedule, target)
+
+
+def _check_sharing(facts: Facts, schedule: ScheduleAttr) -> None:
+    """Raise ScheduleError if blocks of a cluster cannot share what the nest reduces."""
+    if find_products(facts):
+        raise ScheduleError("blocks of a cluster share factors of products as boxes: copy = tma", argument="cluster")
+    if schedule.split_k.data > 1 or schedule.group.data > 1 or schedule.persistent.data:
+        raise ScheduleError("blocks that share rows are not divided, ordered or kept any further", argument="cluster")
+    Tiles(facts, schedule)
 
 
 def _check_copies(schedule: ScheduleAttr, target: Target) -> None:

@@ -173,7 +173,7 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
     tiles, shared = Tiles(k.model.facts, k.schedule), k.schedule.persistent.data
     rounds = -(-tiles.blocks // shared) if shared else 1  # tiles of one block, one after the other
-    planned = k.model.loads.traffic(tiles, k.target, 1).block * rounds
+    planned = k.model.loads.traffic(tiles, k.target, 1).block * rounds * k.function.cluster_size
     fewest = 0 if k.products and len(k.model.facts.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
-from xdsl.dialects.builtin import ModuleOp
+from row_programs import FUNCTIONS, is_close, lowered, rows
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -16,27 +12,11 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.backend.targets import get_target
-from deplodock.dialects import loop
-from deplodock.dialects.parsing import make_context
 from deplodock.errors import ScheduleError
 from deplodock.frontend.arrays import to_numpy
 from deplodock.frontend.capture import capture
 from deplodock.frontend.compilation import Compilation
-from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.plan_schedules import plan
-from deplodock.passes.running import run_passes
 
-Function = Callable[[torch.Tensor], torch.Tensor]
-
-FUNCTIONS: dict[str, Function] = {
-    "softmax": lambda x: torch.softmax(x, -1),
-    "log_softmax": lambda x: torch.log_softmax(x, -1),
-    "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:]),
-    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
-    "argmax": lambda x: x.argmax(-1),
-    "variance": lambda x: x.var(-1),
-}
 KEPT = ("softmax", "log_softmax", "rms_norm", "layer_norm")
 
 
@@ -83,49 +63,28 @@ def test_registers_hold_the_longest_row(name: str, length: int, target: str) -> 
     assert kernel.spills == 0
 
 
-def lowered(
-    name: str, x: torch.Tensor, length: int = 64, target: str = "sm_90a", **decisions: object
-) -> list[ModuleOp]:
-    """A function of rows at the tile and the kernel level, in chunks of `length` elements."""
-    ctx, module = make_context(), Compilation(capture(FUNCTIONS[name], (x,)).module, target).at("loop").clone()
-    for nest in [op for op in module.walk() if isinstance(op, loop.NestOp)]:
-        chosen = plan(nest, get_target(target))
-        shape = {"block": [1, length][: len(chosen.block)], "chunk": [length] * len(chosen.chunk), "serial": [1]}
-        nest.attributes["schedule"] = chosen.changed(**{**shape, "warps": 2, **decisions})
-    run_passes(ctx, module, parse_passes(f"loop-to-tile{{target={target}}}"))
-    kernel = module.clone()
-    run_passes(ctx, kernel, parse_passes(f"tile-to-kernel{{target={target}}}"))
-    return [module, kernel]
-
-
-def assert_close(got: np.ndarray, x: torch.Tensor, name: str) -> None:
-    wanted = FUNCTIONS[name](x).float().numpy()
-    tolerance = 2.0**-7 if x.dtype == torch.bfloat16 else 1e-5
-    np.testing.assert_allclose(np.asarray(got, np.float32), wanted, rtol=tolerance, atol=tolerance / 8)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", KEPT)
 def test_kept_rows(name: str, dtype: torch.dtype) -> None:
-    x = torch.randn(3, 300, generator=torch.Generator().manual_seed(1)).to(dtype)
-    tiles, kernel = lowered(name, x, row="shared")
-    assert_close(run(tiles, [to_numpy(x)])[0], x, name)
-    found = simulate(kernel, [to_numpy(x)])
+    x = rows(3, 300, dtype)
+    program = lowered(name, x, 64, row="shared")
+    assert is_close(run(program.tiles, [to_numpy(x)])[0], x, name)
+    found = simulate(program.kernel, [to_numpy(x)])
     assert not found.report.findings, str(found.report)
-    assert_close(found.outputs[0], x, name)
+    assert is_close(found.outputs[0], x, name)
     (counts,) = found.report.launches
     assert counts.loaded == {0: x.nbytes}
     assert counts.wavefronts == counts.ideal_wavefronts
 
 
 def test_the_printed_program_keeps_rows() -> None:
-    x = torch.randn(3, 300, generator=torch.Generator().manual_seed(1))
-    kernels = [lowered(name, x, row="shared")[1] for name in KEPT]
+    x = rows(3, 300)
+    kernels = [lowered(name, x, 64, row="shared").kernel for name in KEPT]
     texts = [print_cuda(k) for k in kernels]
     for name, kernel, text, built in zip(KEPT, kernels, texts, compile_many(texts), strict=True):
         outputs, reports = EmulatedProgram(text, make_plan(kernel), built).run([to_numpy(x)], (0, 1))
         assert not reports, str(reports[0])
-        assert_close(outputs[0], x, name)
+        assert is_close(outputs[0], x, name)
 
 
 @pytest.mark.parametrize(
@@ -140,4 +99,4 @@ def test_what_cannot_be_kept_is_refused(
     name: str, length: int, target: str, decisions: dict[str, object], why: str
 ) -> None:
     with pytest.raises(ScheduleError, match=why):
-        lowered(name, torch.randn(64, length), 8192 if length > 1000 else 64, target, **decisions)
+        lowered(name, rows(64, length), 8192 if length > 1000 else 64, target, **decisions)

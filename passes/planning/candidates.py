@@ -92,8 +92,10 @@ def _divisible(facts: Facts) -> int:
 def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int) -> list[int]:
     """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for one block
     or two on every multiprocessor."""
+    if divisible == 1 or schedule.row.data != "registers" or schedule.cluster.data > 1:
+        return []
     tiles = Tiles(facts, schedule)
-    if divisible == 1 or tiles.kept or not 0 < 2 * tiles.blocks <= target.sms:
+    if not 0 < 2 * tiles.blocks <= target.sms:
         return []
     read = sum(
         element_bytes(op.source.type)

@@ -78,4 +78,4 @@ def _fit(a: Candidate, b: Candidate) -> bool:
     if s.warps != t.warps or s.atom != t.atom or (s.copy.data == "tma") != (t.copy.data == "tma"):
         return False
     less, more = sorted((a.prediction.shared, b.prediction.shared))
-    return more <= 2 * less and s.split_k.data == t.split_k.data == 1
+    return more <= 2 * less and s.split_k.data == t.split_k.data == s.cluster.data == t.cluster.data == 1

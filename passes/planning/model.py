@@ -18,6 +18,10 @@ SYNC = 0.04e-6
 """Seconds of a barrier between the warps of a block."""
 
 
+MEETING = 0.5e-6
+"""Seconds that blocks of a cluster take to meet, to read what the others have, and to meet again before they end."""
+
+
 GAP = 1.0e-6
 """Seconds from the last block of a kernel to the next kernel, which needs its results."""
 
@@ -82,7 +86,8 @@ class Model:
         together = min(takes.resident, each)
         cost = self.arithmetic.cost(tiles, schedule, target, together * schedule.warps.data)
         traffic = self.loads.traffic(tiles, target, takes.resident * target.sms)
-        waves = -(-blocks // (takes.resident * target.sms))
+        at_once = takes.resident * target.sms // tiles.shared.ranks * tiles.shared.ranks
+        waves = -(-blocks // at_once)
         if self.products:
             waiting, latency = self._waiting(tiles, schedule, cost.compute) ** together, 0.0
         else:
@@ -137,6 +142,7 @@ class Model:
         steps = sum(tiles.walked({*r.indices}) for r in facts.reductions if r.op in first)
         again = steps - len(first) + (0 if tiles.kept else tiles.walked(facts.free) - 1)
         life = compute + again * rates.latency + len(facts.reductions) * 3 * barrier
+        life += MEETING if tiles.shared.indices else 0.0
         return max(life, read / rates.block - rates.latency)
 
     @property

@@ -8,6 +8,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...backend.targets import Target
+from ...dialects.kernel_cluster import CLUSTERS
 from ...dialects.schedule import ScheduleAttr
 from ..running_means import counted
 from .facts import Facts, pow2_at_least, pow2_at_most
@@ -28,6 +29,9 @@ WALKED, CHUNK = 4096, PER_THREAD * MAX_WARPS * 32
 
 CHUNKS = (8192, 4096, 2048)
 """Of rows that are kept in shared memory."""
+
+SHARED_LENGTH = 16384
+"""Rows that are shorter are not worth a cluster."""
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
@@ -99,6 +103,9 @@ def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
         plan = plan_rows(facts, target, width)
         yield plan
         yield from _kept(facts, plan)
+        if target.has("cluster"):
+            for ranks in CLUSTERS[1:]:
+                yield from _clustered(facts, plan, ranks)
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
             if 1 <= warps <= MAX_WARPS:
                 yield plan.changed(warps=warps)
@@ -118,6 +125,28 @@ def _kept(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
         block = [length if n in walked else b.data for n, b in enumerate(plan.block)]
         chunk = [length if tiles.steps[i] > 1 else tiles.tile[i] for i in facts.reduction_indices]
         yield plan.changed(block=block, chunk=chunk, row="shared", warps=max(1, length // (32 * PER_THREAD)))
+
+
+def _clustered(facts: Facts, plan: ScheduleAttr, ranks: int) -> Iterator[ScheduleAttr]:
+    """`plan` with rows that `ranks` blocks share: each its part as one tile in registers, or as chunks in shared
+    memory."""
+    rest = [i for i in facts.free if i not in facts.reduced]
+    long = [max(r.indices, key=lambda i: facts.extents[i]) for r in facts.reductions if r.outermost]
+    length = max((facts.extents[i] for i in long), default=0)
+    alone = all(len(r.indices) == 1 for r in facts.reductions) and len(facts.reductions) == len(long)
+    if length < SHARED_LENGTH or not alone or len(rest) > 1 or any(facts.may_be_longer([i]) for i in (*rest, *long)):
+        return
+    limit = ROW_LIMIT if len({op.source for op in facts.loads}) <= FEW else ROW_LIMIT // 2
+    whole = pow2_at_least(-(-length // ranks))
+    fits = whole <= limit and -(-length // whole) >= ranks
+    tiles = [whole] if fits else [n for n in CHUNKS if n < whole]
+    for tile in tiles:
+        block = [tile if i in rest else b.data for i, b in zip(facts.free, plan.block, strict=True)]
+        chunk = [min(tile, pow2_at_least(facts.extents[i])) for i in facts.reduction_indices]
+        row = "registers" if tile == whole or not rest else "shared"
+        serial = [] if tile == whole else [n for n, i in enumerate(facts.free) if i in rest]
+        warps = max(1, min(MAX_WARPS, tile // (32 * PER_THREAD)))
+        yield plan.changed(block=block, chunk=chunk, serial=serial, warps=warps, row=row, cluster=ranks)
 
 
 def _shared(facts: Facts) -> list[SSAValue]:

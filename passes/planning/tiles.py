@@ -8,6 +8,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.schedule import ScheduleAttr
+from ..tiling.sharing import Shared, shared_indices, shares_rows
 from .facts import Facts
 
 
@@ -19,6 +20,9 @@ class Tiles:
     counts  of the free indices: how many blocks stand along it
     parts   into how many parts blocks divide the reduction
     kept    whether chunks that several loops read stay in shared memory
+    shared  the indices that the blocks of a cluster share
+
+    Raises ScheduleError if the blocks of a cluster have nothing to share.
     """
 
     def __init__(self, facts: Facts, schedule: ScheduleAttr) -> None:
@@ -34,6 +38,14 @@ class Tiles:
             self.counts[index] = 1 if position in serial else self.steps[index]
             if position not in serial:
                 self.steps[index] = 1
+        self.shared = Shared()
+        if shares_rows(schedule):
+            groups = [r.indices for r in facts.reductions if r.outermost]
+            rest = [i for i in facts.free if i not in facts.reduced]
+            self.shared = shared_indices(groups, rest, facts.sizes, self.tile, schedule.cluster.data)
+            for i in self.shared.indices:
+                self.steps[i] = self.shared.steps(i, -(-facts.extents[i] // self.tile[i]))
+                self.counts[i] = 1
         self.divided: SSAValue | None = None
         if self.parts > 1:
             self._divide()
@@ -50,7 +62,7 @@ class Tiles:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return prod(self.counts.values()) * self.parts
+        return prod(self.counts.values()) * self.parts * self.shared.ranks
 
     def span(self, indices: Iterable[SSAValue]) -> int:
         """Elements over `indices` that one block goes through, padding included."""
@@ -64,6 +76,7 @@ class Tiles:
         """How often all blocks together go through an element over `indices`, without padding: each once, and again in
         every block along what it does not depend on."""
         again = prod(n for i, n in self.counts.items() if i not in indices)
+        again *= 1 if self.shared.indices & {*indices} else self.shared.ranks
         divided = self.divided is None or self.divided in indices
         return prod(self.facts.extents[i] for i in indices) * again * (1 if divided else self.parts)
 

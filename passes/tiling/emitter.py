@@ -226,8 +226,8 @@ class Emitter:
     def store(
         self, value: Tile, buffer: SSAValue, dims: Sequence[Dim], access: AffineMap, only_first: Dim | None = None
     ) -> None:
-        """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer. Of the blocks
-        that `only_first` numbers, the first one does."""
+        """Write a result of the nest: `access` takes the free indices `dims` to coordinates of the buffer. Of the
+        blocks that `only_first` numbers, the first one does."""
         kept = [d for d in dims if d.tile > 1]
         at = Coordinates(kept)
         index = [at.index(d) for d in dims]

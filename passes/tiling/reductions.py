@@ -302,8 +302,8 @@ class Reducer:
         return self._finish(op, values, (peer,))
 
     def _share(self, op: loop.StagedReduceOp, parts: Sequence[Tile]) -> None:
-        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage all
-        of them move into the frame of the earlier results of the whole, and are combined there."""
+        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage
+        all of them move into the frame of the earlier results of the whole, and are combined there."""
         e, new = self.emitter, list[Tile]()
         e.location = location_of(op)
         peer, old = self._peers(parts)

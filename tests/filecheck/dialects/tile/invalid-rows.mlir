@@ -25,3 +25,29 @@ tile.keep %x, %r[%k] : tensor<4xf32>, !tile.row<2 of tensor<8xf32>>
 %k, %r = "test.op"() : () -> (index, !tile.row<2 of tensor<8xf32>>)
 // CHECK: tile.kept: tensor<8xbf16> is no tile of !tile.row<2 of tensor<8xf32>>
 %x = tile.kept %r[%k] : !tile.row<2 of tensor<8xf32>> -> tensor<8xbf16>
+
+// -----
+
+%m = "test.op"() : () -> f32
+// CHECK: tile.peers: gives one tile for each that it takes, and takes some
+%a, %b = tile.peers %m : f32 -> tensor<4xf32>, tensor<4xf32>
+
+// -----
+
+%m, %t = "test.op"() : () -> (f32, tensor<8xf32>)
+// CHECK: tile.peers: tensor<2x8xf32> is not tensor<8xf32> of every block of a cluster
+%a, %b = tile.peers %m, %t : f32, tensor<8xf32> -> tensor<4xf32>, tensor<2x8xf32>
+
+// -----
+
+%m = "test.op"() : () -> f32
+// CHECK: tile.peers: tensor<4xbf16> is not f32 of every block of a cluster
+%a = tile.peers %m : f32 -> tensor<4xbf16>
+
+// -----
+
+// CHECK: tile.peers: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
+tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
+  %m = payload.constant 1.0 : f32
+  %a = tile.peers %m : f32 -> tensor<4xf32>
+}
