@@ -15,6 +15,7 @@ from deplodock.passes.plan_schedules import check_schedule
 from deplodock.passes.planning.choice import rank
 from deplodock.passes.planning.facts import Facts
 from deplodock.passes.planning.model import Model, Prediction
+from deplodock.passes.planning.tiles import Tiles
 
 H200 = TARGETS["sm_90a"]
 
@@ -202,3 +203,43 @@ def test_choosing_is_fast_and_always_the_same() -> None:
     assert time.process_time() - start < 0.2  # 25 ms here; at most 50 are meant
     assert [str(c) for c in rank(Facts(nest), H200)] == first
     assert len(first) > 50
+
+
+@pytest.mark.parametrize("window", [None, 96])
+@pytest.mark.parametrize(("rows", "chunk"), [(16, 16), (64, 16), (16, 64), (1, 32)])
+def test_chunks_outside_of_a_mask_are_not_counted(rows: int, chunk: int, window: int | None) -> None:
+    """Of a triangle, or a band of one, the share of the chunks that hold a part of it, counted one by one."""
+    n = 512
+    band = (
+        ""
+        if window is None
+        else f"""
+          %w = payload.constant {window} : index
+          %near = arith.addi %k, %w : index
+          %in = payload.cmp lt %i, %near : index
+          %t0 = payload.select %in, %t, %zero : f32"""
+    )
+    nest = first_nest(f"""
+    func.func @main(%x: tensor<{n}x{n}xf32>) -> tensor<{n}xf32> {{
+      %y = loop.nest (%i) in [{n}] -> tensor<{n}xf32> {{
+        %s = loop.reduce add (%k) in [{n}] -> f32 {{
+          %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<{n}x{n}xf32>
+          %zero = payload.constant 0.0 : f32
+          %below = payload.cmp le %k, %i : index
+          %t = payload.select %below, %a, %zero : f32{band}
+          loop.yield {"%t" if window is None else "%t0"} : f32
+        }}
+        loop.yield %s : f32
+      }}
+      func.return %y : tensor<{n}xf32>
+    }}""")
+    facts = Facts(nest)
+    (index,) = facts.reduction_indices
+    share = Tiles(facts, ScheduleAttr.get([rows], [chunk])).shares[index]
+    inside = [[k <= i and (window is None or i < k + window) for k in range(n)] for i in range(n)]
+    visited = [
+        any(inside[i][k] for i in range(a, a + rows) for k in range(b, b + chunk))
+        for a in range(0, n, rows)
+        for b in range(0, n, chunk)
+    ]
+    assert share == pytest.approx(sum(visited) / len(visited), rel=0.05)

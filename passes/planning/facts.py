@@ -13,6 +13,7 @@ from ...dialects.extents import Extent, extents_of, most, typical
 from ...dialects.payload import element_bytes, tensor_bytes
 from ..tiling.contraction import Contraction, find_contraction
 from ..tiling.dependence import Dependence, Indices, yielded
+from .visited import Visited
 
 
 def pow2_at_least(n: int) -> int:
@@ -66,6 +67,8 @@ class Facts:
         self.extents = {i: typical(n) for i, n in self.sizes.items()}
         """The same in numbers: for a size known only at run time what is typical of it."""
         self.groups += [[r.op] for r in self.reductions if r.op not in grouped]
+        self.visited = Visited(self.groups, self.dependence, self.extents)
+        """Which share of its chunks a reduction visits."""
         self.reduced: Indices = frozenset(i for r in self.reductions if r.outermost for i in r.around)
         """Free indices that some reduction depends on."""
 

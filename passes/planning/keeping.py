@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.ir import SSAValue
 
@@ -56,5 +57,6 @@ def kept_bytes(facts: Facts, tiles: Tiles) -> int:
             continue
         key = same_tiles(place, tiles)
         groups.setdefault(key, set()).add(place.group)
-        size[key] = tiles.span(place.indices) * element_bytes(place.op.source.type)
+        elements = prod(tiles.tile[i] * tiles.steps[i] for i in place.indices)
+        size[key] = elements * element_bytes(place.op.source.type)
     return sum(n for key, n in size.items() if len(groups[key]) > 1)

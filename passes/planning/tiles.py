@@ -19,6 +19,7 @@ class Tiles:
     steps   how many tiles one block walks through along it: 1 for what is on the grid
     counts  of the free indices: how many blocks stand along it
     parts   into how many parts blocks divide the reduction
+    shares  of the reduction indices of which a mask excludes chunks: which share of them is visited, on average
     kept    whether chunks that several loops read stay in shared memory
     shared  the indices that the blocks of a cluster share
 
@@ -33,6 +34,7 @@ class Tiles:
         self.tile: dict[SSAValue, int] = dict(zip(facts.free, (b.data for b in schedule.block), strict=True))
         self.tile.update(zip(facts.reduction_indices, (c.data for c in schedule.chunk), strict=True))
         self.steps = {i: -(-n // self.tile[i]) for i, n in facts.extents.items()}
+        self.shares = facts.visited.shares(self.tile)
         self.counts: dict[SSAValue, int] = {}
         for position, index in enumerate(facts.free):
             self.counts[index] = 1 if position in serial else self.steps[index]
@@ -64,21 +66,26 @@ class Tiles:
         """Blocks of the grid."""
         return prod(self.counts.values()) * self.parts * self.shared.ranks
 
-    def span(self, indices: Iterable[SSAValue]) -> int:
+    def span(self, indices: Collection[SSAValue]) -> float:
         """Elements over `indices` that one block goes through, padding included."""
-        return prod(self.tile[i] * self.steps[i] for i in indices)
+        return prod(self.tile[i] * self.steps[i] for i in indices) * self.share(indices)
 
-    def within(self, indices: Iterable[SSAValue]) -> int:
+    def within(self, indices: Collection[SSAValue]) -> float:
         """Elements over `indices` that one block goes through, without padding."""
-        return prod(min(self.tile[i] * self.steps[i], self.facts.extents[i]) for i in indices)
+        return prod(min(self.tile[i] * self.steps[i], self.facts.extents[i]) for i in indices) * self.share(indices)
 
-    def visits(self, indices: Collection[SSAValue]) -> int:
+    def share(self, indices: Iterable[SSAValue]) -> float:
+        """The share of the elements over `indices` that are in chunks that are visited."""
+        return prod(self.shares.get(i, 1.0) for i in indices)
+
+    def visits(self, indices: Collection[SSAValue]) -> float:
         """How often all blocks together go through an element over `indices`, without padding: each once, and again in
         every block along what it does not depend on."""
         again = prod(n for i, n in self.counts.items() if i not in indices)
         again *= 1 if self.shared.indices & {*indices} else self.shared.ranks
         divided = self.divided is None or self.divided in indices
-        return prod(self.facts.extents[i] for i in indices) * again * (1 if divided else self.parts)
+        once = prod(self.facts.extents[i] for i in indices) * self.share(indices)
+        return once * again * (1 if divided else self.parts)
 
     def elements(self, indices: Iterable[SSAValue]) -> int:
         """Elements of one tile over `indices`."""
