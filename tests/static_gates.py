@@ -34,6 +34,9 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 CLOSE = 1.05
 """Bytes may be so many times what they should be."""
 
+MOST_NARROW = 0.1
+"""Of what is loaded or stored so much may be in accesses of less than 16 bytes: what a row or a column has one of."""
+
 NEARLY = 0.85
 """Of so many times the planned blocks at least a multiprocessor has room for: registers are estimated."""
 
@@ -68,12 +71,11 @@ class Kernel:
         return len(self.model.products)
 
 
-# Access -> when a narrower one than 16 bytes is as good, and why.
+# Access -> when a narrower one is as good, and why.
 NARROW = {
     "STG": (
-        lambda k: k.products > 0 or k.narrowing * max(k.code.widths("STG"), default=0) >= 128,
-        "sums of products lie in pairs or fours, as tensor cores and register tiles have them; what is read in f32 in"
-        " 16 bytes is written in bf16 in 8",
+        lambda k: k.products > 0,
+        "sums of products lie in pairs or fours, as tensor cores and register tiles have them",
     ),
     "LDGSTS": (
         lambda k: k.atom == "fma" and k.products > 0,
@@ -81,6 +83,11 @@ NARROW = {
     ),
     "LDG": (lambda k: False, ""),
 }
+
+
+def least_width(k: Kernel, opcode: str) -> float:
+    """Bytes of an access: 16, but what is read in f32 in 16 bytes is written in bf16 in 8."""
+    return 16 / max(1, k.narrowing) if opcode == "STG" else 16
 
 
 def conflicts(k: Kernel) -> float:
@@ -139,20 +146,39 @@ def check(k: Kernel) -> Iterator[str]:
     """What is not as it should be."""
     if k.use.spills or k.use.stack or k.code.local_accesses:
         yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
-    chosen = {k.atom, k.schedule.copy.data}
-    for choice, opcode in (("mma", "HMMA"), ("wgmma", "HGMMA"), ("tma", "UTMALDG")):
-        if (choice in chosen) != (k.code.count(opcode) > 0):
-            yield f"{k.code.count(opcode)} {opcode} with atom {k.atom} and copy {k.schedule.copy.data}"
+    yield from _opcodes(k)
     yield from _widths(k)
     yield from _occupancy(k)
     yield from _traffic(k)
 
 
+def _opcodes(k: Kernel) -> Iterator[str]:
+    """Tensor cores and boxes where planned, each as often as the kernel has it at least: loops may be unrolled."""
+    ops = [*k.function.walk()]
+    boxes = sum(isinstance(op, kernel.TmaLoadOp) for op in ops)
+    parts = sum(op.slices.data for op in ops if isinstance(op, kernel.WgmmaOp))
+    products = sum(isinstance(op, kernel.MmaOp) for op in ops)
+    chosen = {k.atom, k.schedule.copy.data}
+    for choice, opcode, least in (("mma", "HMMA", products), ("wgmma", "HGMMA", parts), ("tma", "UTMALDG", boxes)):
+        found = k.code.count(opcode)
+        if (choice in chosen) != (found > 0) or found < least:
+            yield f"{found} {opcode} of {least}, with atom {k.atom} and copy {k.schedule.copy.data}"
+
+
 def _widths(k: Kernel) -> Iterator[str]:
+    """Accesses of 16 bytes: in the machine code, and of what is moved nearly all."""
     for opcode, (allowed, _) in NARROW.items():
         widths = k.code.widths(opcode)
-        if widths and max(widths) < 128 and not allowed(k):
+        if widths and max(widths) < 8 * least_width(k, opcode) and not allowed(k):
             yield f"{opcode} of {max(widths)} bits at most"
+    for what, opcodes, widths in (
+        ("loaded", ("LDG", "LDGSTS"), k.counts.load_widths),
+        ("stored", ("STG",), k.counts.store_widths),
+    ):
+        narrow = sum(n for width, n in widths.items() if width < least_width(k, opcodes[0]))
+        share = narrow / max(1, sum(widths.values()))
+        if share > MOST_NARROW and not any(NARROW[o][0](k) for o in opcodes if k.code.count(o)):
+            yield f"{share:.0%} of what is {what} in narrower accesses than could be: {widths}"
 
 
 def _occupancy(k: Kernel) -> Iterator[str]:
@@ -178,7 +204,7 @@ def _traffic(k: Kernel) -> Iterator[str]:
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"
     moved = k.planned.read + k.planned.written
-    if moved > CLOSE * k.work.bytes and not k.products:
+    if moved > CLOSE * k.work.bytes:
         yield f"{moved:.0f} bytes to and from memory, of {k.work.bytes}"
 
 

@@ -160,10 +160,12 @@ class Machine:
 
     def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
         """Count bytes for all blocks, sectors for the first."""
-        table = self.counts.stored if isinstance(op, kernel.StoreOp) else self.counts.loaded
-        position = self.buffers.get(id(buffer), -1)
+        c, stores = self.counts, isinstance(op, kernel.StoreOp)
+        table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
+        position, width = self.buffers.get(id(buffer), -1), min(op.vec.data * buffer.itemsize, MAX_WIDTH)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
         table[position] = table.get(position, 0) + size
+        widths[width] = widths.get(width, 0) + size
         if self.first_runs():
             touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)
             self.counts.sectors += touched

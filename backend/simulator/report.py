@@ -48,16 +48,19 @@ class KernelCounts:
     """What one launch did. Bytes and operations are of all blocks that ran; wavefronts and sectors were measured in the
     first block.
 
-    `loaded`, `stored`: bytes by position of the buffer among the kernel's arguments. `wavefronts`: passes that shared
-    memory needed, `ideal_wavefronts` without bank conflicts. `sectors`: 32-byte pieces of global memory that requests
-    touched, `ideal_sectors` with every piece fully used. `flops`: float operations (a fused multiply-add is two).
-    `barriers`: barriers a block went through. `duplicates`: stores of what another thread stored there as well.
+    `loaded`, `stored`: bytes by position of the buffer among the kernel's arguments. `load_widths`, `store_widths`: the
+    same by the bytes of an access of a thread (boxes, which no thread moves, left out). `wavefronts`: passes that
+    shared memory needed, `ideal_wavefronts` without bank conflicts. `sectors`: 32-byte pieces of global memory that
+    requests touched, `ideal_sectors` with every piece fully used. `flops`: float operations (a fused multiply-add is
+    two). `barriers`: barriers a block went through. `duplicates`: stores of what another thread stored there as well.
     """
 
     kernel: str
     blocks: int = 0
     loaded: dict[int, int] = field(default_factory=dict)
     stored: dict[int, int] = field(default_factory=dict)
+    load_widths: dict[int, int] = field(default_factory=dict)
+    store_widths: dict[int, int] = field(default_factory=dict)
     wavefronts: int = 0
     ideal_wavefronts: int = 0
     sectors: int = 0
