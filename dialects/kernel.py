@@ -293,38 +293,50 @@ class _Allocates(MemoryEffect):
 class SharedOp(IRDLOperation):
     """A buffer in the block's shared memory; `at` is its byte offset, once allocated.
 
-    Inside a loop it is a new buffer, with undefined contents, in every iteration.
+    Inside a loop it is a new buffer, with undefined contents, in every iteration. `apart` says that groups of so many
+    consecutive warps keep to a part of their own each, so none of them waits for another one because of it.
 
     ```
     %s = kernel.shared at 1024 : memref<8xf32, "shared">
+    %t = kernel.shared at 2048 apart 4 : memref<8xf32, "shared">
     ```
     """
 
     name = "kernel.shared"
     offset = opt_prop_def(IntAttr)
+    apart = opt_prop_def(IntAttr)
     result = result_def(base(MemRefType))
     traits = traits_def(_Allocates())
 
-    def __init__(self, element: Attribute, size: int, offset: int | None = None):
+    def __init__(self, element: Attribute, size: int, offset: int | None = None, apart: int | None = None):
         super().__init__(
-            properties={"offset": None if offset is None else IntAttr(offset)},
+            properties={
+                "offset": None if offset is None else IntAttr(offset),
+                "apart": None if apart is None else IntAttr(apart),
+            },
             result_types=[MemRefType(element, [size], memory_space=StringAttr("shared"))],
         )
 
     def verify_(self) -> None:
         if not is_shared(self.result.type):
             raise VerifyException(f'a shared buffer is a memref in space "shared", not {self.result.type}')
+        if self.apart is not None and self.apart.data < 1:
+            raise VerifyException(f"groups of {self.apart.data} warps")
 
     @classmethod
     def parse(cls, parser: Parser) -> SharedOp:
-        offset = parser.parse_integer() if parser.parse_optional_keyword("at") else None
+        found: dict[str, Attribute] = {}
+        for keyword, name in (("at", "offset"), ("apart", "apart")):
+            if parser.parse_optional_keyword(keyword):
+                found[name] = IntAttr(parser.parse_integer())
         parser.parse_punctuation(":")
-        t = parser.parse_type()
-        return cls.create(properties={} if offset is None else {"offset": IntAttr(offset)}, result_types=[t])
+        return cls.create(properties=found, result_types=[parser.parse_type()])
 
     def print(self, printer: Printer) -> None:
         if self.offset is not None:
             printer.print_string(f" at {self.offset.data}")
+        if self.apart is not None:
+            printer.print_string(f" apart {self.apart.data}")
         printer.print_string(" : ")
         printer.print_attribute(self.result.type)
 

@@ -48,11 +48,8 @@ SWIZZLES = (0, 32, 64, 128)
 BOX_EXTENT = 256
 """The most elements of a box along a dimension."""
 
-SWIZZLED_ROWS = 8
-"""Rows after which a swizzle repeats itself: a swizzled box is aligned to the bytes of so many."""
-
-SWIZZLED_ALIGNMENT = SWIZZLED_ROWS * max(SWIZZLES)
-"""To how many bytes any swizzled box is aligned in shared memory."""
+SWIZZLED_ALIGNMENT = 1024
+"""To how many bytes a swizzled box is aligned in shared memory: eight rows of 128 bytes."""
 
 PLAIN_ALIGNMENT = 128
 """To how many bytes any other box is aligned in shared memory."""
@@ -94,7 +91,7 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
     @property
     def alignment(self) -> int:
         """To how many bytes a box is aligned in shared memory."""
-        return SWIZZLED_ROWS * self.swizzle.data or PLAIN_ALIGNMENT
+        return SWIZZLED_ALIGNMENT if self.swizzle.data else PLAIN_ALIGNMENT
 
     def verify(self) -> None:
         shape, swizzle = self.shape, self.swizzle.data

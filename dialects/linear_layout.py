@@ -201,6 +201,30 @@ class Linear:
         reg, lane, warp = (tuple(map(kept, bases)) for bases in (self.reg, self.lane, self.warp))
         return Linear(kept(self.shape), reg, lane, warp)
 
+    def part(self, dim: int, size: int) -> Linear | None:
+        """The layout of an aligned part with `size` elements along `dim`, if every thread holds its share of each part
+        in registers of its own; else None."""
+        kept: list[Coordinate] = []
+        for b in self.reg:
+            if b[dim] < size:
+                kept.append(b)
+            elif b[dim] % size or any(c for d, c in enumerate(b) if d != dim):
+                return None
+        if any(b[dim] >= size for b in (*self.lane, *self.warp)):
+            return None
+        shape = tuple(size if d == dim else n for d, n in enumerate(self.shape))
+        return Linear(shape, tuple(kept), self.lane, self.warp)
+
+    def registers_of(self, part: Linear, start: Sequence[int]) -> tuple[int, ...]:
+        """For each register of `part`, a layout that `part` has made, the register that holds its element when the part
+        starts at `start`."""
+        span = Span(self.packed[: len(self.reg)])
+        images = [span.solve(pack(self.shape, b)) for b in (*part.reg, tuple(start))]
+        if None in images:
+            raise ValueError(f"{part} at {tuple(start)} is not held by the same threads as {self}")
+        *bits, first = [i for i in images if i is not None]
+        return tuple(first ^ combine(bits, r) for r in range(part.registers))
+
     def reduction(self, dims: Iterable[int]) -> Reduction | None:
         """How to reduce over `dims`; None if some base mixes reduced and kept dimensions or repeats another."""
         gone = set(dims)

@@ -51,6 +51,7 @@ from .schedule import ATOMS, ScheduleAttr
 from .tensor import Kind, KindAttr, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 from .tile_kernel import KernelOp, LaunchOp
+from .tile_outputs import OUTPUT_OPS
 from .tile_roles import ROLE_OPS, RingType
 from .tile_rows import ROW_OPS, RowType
 
@@ -371,6 +372,7 @@ Tile = Dialect(
         AwaitOp,
         *ROLE_OPS,
         *ROW_OPS,
+        *OUTPUT_OPS,
     ],
     [ScheduleAttr, LayoutAttr, SharedAttr, RingType, RowType],
 )

@@ -45,6 +45,18 @@ def warpgroup_accumulator(shape: Sequence[int], warps: int) -> Linear | str:
     return Linear((m, n), tuple(reg), tuple(lane), tuple(warp))
 
 
+def part_of_group(shape: Sequence[int], groups: Sequence[Coordinate]) -> tuple[int, ...] | None:
+    """The extents of the part of a tile that one warpgroup holds, where the bits of the warpgroup's number, whose bases
+    are `groups`, are the highest of the tile's indices; None if they are anything else, or there are none."""
+    left = list(shape)
+    for basis in reversed(groups):
+        d = next((d for d, c in enumerate(basis) if c), None)
+        if d is None or any(c for e, c in enumerate(basis) if e != d) or 2 * basis[d] != left[d]:
+            return None
+        left[d] //= 2
+    return tuple(left) if groups else None
+
+
 class Boxes(NamedTuple):
     """A tile as boxes lie in shared memory: rows of `row` elements along dimension `fast`, swizzled by all their bytes;
     one panel of rows behind the other."""

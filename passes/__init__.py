@@ -51,7 +51,9 @@ OWN_PASSES = {
     "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
     "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
     "tile-split-masked-loops": ".tile_split_masked_loops:TileSplitMaskedLoopsPass",
+    "tile-split-stores": ".tile_split_stores:TileSplitStoresPass",
     "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
+    "tile-stage-outputs": ".tile_stage_outputs:TileStageOutputsPass",
     "tile-stage-rows": ".tile_stage_rows:TileStageRowsPass",
     "update-in-place": ".update_in_place:UpdateInPlacePass",
 }

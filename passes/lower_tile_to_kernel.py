@@ -14,13 +14,16 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import kernel, payload, tile
+from ..dialects.kernel_roles import WARPGROUP
 from ..dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ..dialects.locations import location_text
+from ..dialects.payload import element_type
+from ..dialects.tile_outputs import SliceOp, StoreBoxOp
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
 from ..dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
-from .tile_to_kernel import accesses, queues, rings, rows, shared
+from .tile_to_kernel import accesses, outputs, queues, rings, rows, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
@@ -91,6 +94,7 @@ class _Kernel:
         self.queues: dict[SSAValue, queues.Queue] = {}
         self.rows: dict[SSAValue, rows.Row] = {}
         self.maps = queues.Maps(self.out)
+        self.scratch = outputs.Scratch(self.out)
         self.producers = 0
         self._layouts: dict[Attribute, Linear] = {}
 
@@ -253,12 +257,29 @@ class _Kernel:
         if (at := shared_of(op.source.type)) is not None:
             new = shared.load_shared(self.out, value, at, self.layout(op.result))
         else:
-            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint)
+            scratch = self.scratch if self.queues else None
+            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint, scratch)
         self.define(op.result, new)
+
+    def lower_slice(self, op: SliceOp) -> None:
+        registers = self.layout(op.source).registers_of(self.layout(op.result), op.start)
+        self.define(op.result, self.out.emit(kernel.PickOp(self.vector(op.source), registers)))
+
+    def lower_store_box(self, op: StoreBoxOp) -> None:
+        buffer, held = self.of(op.value), self.layout(outputs.staged_as(op).source)
+        symbols = [self.values[s] for s in op.symbols]
+        outputs.store_box(self.out, op, buffer, self.maps, self.values[op.target], symbols, held)
+        self.scratch.give(buffer)
 
     def lower_stage(self, op: tile.StageOp) -> None:
         hint = op.source.name_hint
         at = layout_in_shared(op.result)
+        if all(isinstance(u.operation, StoreBoxOp) for u in op.result.uses):
+            apart = WARPGROUP if outputs.groups_apart(at, self.layout(op.source)) else None
+            buffer = self.scratch.take(element_type(op.result.type), at, apart, f"{hint or 'tile'}_shared")
+            self.values[op.result] = buffer
+            shared.store_shared(self.out, self.of(op.source), self.layout(op.source), buffer, at, matrices=True)
+            return
         self.values[op.result] = shared.stage(self.out, self.of(op.source), self.layout(op.source), at, hint)
 
     def lower_stage_async(self, op: tile.StageAsyncOp) -> None:
@@ -377,6 +398,8 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.DotOp: _Kernel.lower_dot,
     tile.ConvertLayoutOp: _Kernel.lower_convert,
     tile.StageOp: _Kernel.lower_stage,
+    SliceOp: _Kernel.lower_slice,
+    StoreBoxOp: _Kernel.lower_store_box,
     tile.StageAsyncOp: _Kernel.lower_stage_async,
     tile.CommitOp: _Kernel.lower_commit,
     tile.AwaitOp: _Kernel.lower_await,

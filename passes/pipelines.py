@@ -27,12 +27,12 @@ PIPELINES = {
     "cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
     "tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
-    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,cse,"
-    "tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,check-border{level=tile}",
+    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,tile-split-stores,"
+    "tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,"
+    "check-border{level=tile}",
     "tile-plan": "plan-schedules",
     "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
-    "allocate-shared,place-barriers,"
-    "share-launches,dce,inline-calls,update-in-place,dce,check-border{level=kernel}",
+    "allocate-shared,place-barriers,share-launches,dce,inline-calls,update-in-place,dce,check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

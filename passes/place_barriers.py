@@ -15,6 +15,8 @@ from ..dialects.kernel import (
     AsyncCommitOp,
     AsyncWaitOp,
     BarrierOp,
+    BulkCommitOp,
+    BulkWaitOp,
     ClusterBarrierOp,
     CopyAsyncOp,
     FenceAsyncOp,
@@ -23,6 +25,7 @@ from ..dialects.kernel import (
     PeerOp,
     RolesOp,
     TmaLoadOp,
+    TmaStoreOp,
     WgmmaFenceOp,
     WgmmaOp,
 )
@@ -42,20 +45,20 @@ class State:
     """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
     copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one;
     `unfenced` the writes of threads that the asynchronous proxy does not see yet; `across` the accesses since the last
-    barrier of the cluster, in kernels that read other blocks' memory."""
+    barrier of the cluster, in kernels that read other blocks' memory; `sending` what boxes that are being stored may
+    still read, each with the number of bulk groups closed since its own."""
 
     pending: dict[Access, None] = field(default_factory=dict[Access, None])
     flying: dict[Access, int] = field(default_factory=dict[Access, int])
     unfenced: dict[Access, None] = field(default_factory=dict[Access, None])
     across: dict[Access, None] = field(default_factory=dict[Access, None])
+    sending: dict[Access, int] = field(default_factory=dict[Access, int])
 
     def joined(self, other: State) -> State:
         """What may have happened if either has."""
-        flying = dict(self.flying)
-        for access, age in other.flying.items():
-            flying[access] = min(age, flying.get(access, age))
+        flying, sending = _youngest(self.flying, other.flying), _youngest(self.sending, other.sending)
         unfenced, across = {**self.unfenced, **other.unfenced}, {**self.across, **other.across}
-        return State({**self.pending, **other.pending}, flying, unfenced, across)
+        return State({**self.pending, **other.pending}, flying, unfenced, across, sending)
 
     def covers(self, other: State) -> bool:
         """Whether everything in `other` is in here."""
@@ -64,20 +67,41 @@ class State:
             and other.unfenced.keys() <= self.unfenced.keys()
             and other.across.keys() <= self.across.keys()
             and all(a in self.flying and self.flying[a] <= age for a, age in other.flying.items())
+            and all(a in self.sending and self.sending[a] <= age for a, age in other.sending.items())
         )
 
     def renamed(self, slots: Renaming) -> State:
         """The state, with slots called what they are called elsewhere."""
         flying: dict[Access, int] = {}
         for access, age in self.flying.items():
-            new = access.renamed(slots)
-            flying[new] = min(age, flying.get(new, age))
+            flying = _youngest(flying, {access.renamed(slots): age})
         return State(
             {a.renamed(slots): None for a in self.pending},
             flying,
             {a.renamed(slots): None for a in self.unfenced},
             {a.renamed(slots): None for a in self.across},
+            self.sending,
         )
+
+
+def _youngest(one: dict[Access, int], other: dict[Access, int]) -> dict[Access, int]:
+    """The accesses of both, each as young as it is in either."""
+    found = dict(one)
+    for access, age in other.items():
+        found[access] = min(age, found.get(access, age))
+    return found
+
+
+@dataclass(frozen=True)
+class Need:
+    """What threads do in front of an operation: wait until all but `groups` of their bulk groups have been read, order
+    their stores before the asynchronous proxy, and wait for each other: in groups of `apart` warps, all of them, or
+    with those of the whole cluster."""
+
+    apart: int | None = None
+    fence: bool = False
+    groups: int | None = None
+    cluster: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,10 +114,12 @@ class PlaceBarriersPass(ModulePass):
     that only reads shared memory waits once, in front of it. An asynchronous copy is a write in the place where its
     thread has waited for it; to meet it earlier is an error, which no barrier could mend. Slots of a ring are apart
     where a loop only lets them change places. In front of a product of warpgroups that reads what threads stored, each
-    thread also orders its stores before asynchronous readers (`kernel.fence_async`). Inside of a role it is the role's
-    warps that wait; what boxes are loaded into is left to mbarriers. Where a block of a cluster reads what others
-    store, or stores what others read, it waits for the whole cluster; and once more before it ends, as its memory goes
-    with it.
+    thread also orders its stores before asynchronous readers (`kernel.fence_async`). So it does in front of a box that
+    is stored from shared memory; what that may still read is overwritten behind a wait for its bulk group, and the
+    kernel ends behind one. Inside of a role it is the role's warps that wait, or a warpgroup's, where a buffer is used
+    by each of them `apart`; what boxes are loaded into is left to mbarriers. Where a block of a cluster reads what
+    others store, or stores what others read, it waits for the whole cluster; and once more before it ends, as its
+    memory goes with it.
     Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
     Why here: it needs the final offsets of shared buffers (`allocate-shared`) and no later pass may move an access.
 
@@ -115,7 +141,7 @@ class PlaceBarriersPass(ModulePass):
         for func in op.body.ops:
             if isinstance(func, FuncOp):
                 placement = _Placement(func)
-                placement.end(func, placement.block(func.body.block, State()))
+                placement.end(func, placement.whole(func.body.block, State()))
                 placement.insert()
                 if placement.accesses and not placement.before and not placement.clustered:
                     emit_remark(func, self.name, "no two accesses to shared memory need a barrier between them")
@@ -126,25 +152,36 @@ class _Placement:
 
     def __init__(self, func: FuncOp) -> None:
         self.accesses = 0
-        self.before: dict[Operation, bool] = {}
-        """In front of what threads wait, and whether for the whole cluster."""
+        self.before: dict[Operation, Need] = {}
+        self.ends: list[Block] = []
         self.clustered = any(isinstance(o, PeerOp) for o in func.body.walk())
-        self.fences: dict[Operation, None] = {}
         self.boxes = {o.shared for o in func.body.walk() if isinstance(o, TmaLoadOp)}
-        self.multiplied = [a for o in func.body.walk() if isinstance(o, WgmmaOp) for a in accesses_of(o)]
+        readers = [o for o in func.body.walk() if isinstance(o, WgmmaOp | TmaStoreOp)]
+        self.read = [a for o in readers for a in accesses_of(o)]
 
     def insert(self) -> None:
         """Insert the barriers."""
-        for op, cluster in self.before.items():
-            found = role_of(op)
-            barrier = BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].role_warps[found[1]])
-            barrier = ClusterBarrierOp() if cluster else barrier
-            made = [*([FenceAsyncOp()] if op in self.fences else []), barrier]
+        for op, need in self.before.items():
+            made: list[Operation] = []
+            if need.groups is not None:
+                made.append(BulkWaitOp(need.groups, read=True))
+            if need.fence:
+                made.append(FenceAsyncOp())
+            made.append(ClusterBarrierOp() if need.cluster else _barrier(op, need.apart))
             copy_location(op, made)
             while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
                 op = op.prev_op
             assert op.parent is not None
             op.parent.insert_ops_before(made, op)
+        for block in self.ends:
+            block.add_op(BulkWaitOp(0, read=True))
+
+    def whole(self, block: Block, state: State) -> State:
+        """Decide for a program, which ends once everything that it stores has been read; the state at its end."""
+        state = self.block(block, state)
+        if state.sending:
+            self.ends.append(block)
+        return state
 
     def end(self, func: FuncOp, state: State) -> None:
         """A block that others may still read waits for them."""
@@ -168,6 +205,8 @@ class _Placement:
                 state = replace(state, flying={a: min(age + 1, OLDEST) for a, age in state.flying.items()})
             elif isinstance(op, AsyncWaitOp):
                 state = self._arrived(op, state)
+            elif isinstance(op, BulkCommitOp | BulkWaitOp):
+                state = replace(state, sending=_sent(op, state.sending))
             elif isinstance(op, scf.ForOp):
                 state = self._loop(op, state)
             elif op.regions:
@@ -183,7 +222,7 @@ class _Placement:
     def _roles(self, op: RolesOp, state: State) -> State:
         """Warps of one role wait for each other; different roles share nothing but what mbarriers order."""
         if state.pending:
-            self.before[op] = False
+            self.before[op] = Need()
         inside: list[Access] = []
         used: dict[SSAValue, int] = {}
         for number, program in enumerate(op.programs):
@@ -202,7 +241,7 @@ class _Placement:
                             operator=inner.name,
                             location=location_text(inner),
                         )
-            self.block(program.block, State(unfenced=state.unfenced))
+            self.whole(program.block, State(unfenced=state.unfenced))
         return State(across={**state.across, **self._tracked(inside)})
 
     def _tracked(self, accesses: Iterable[Access]) -> dict[Access, None]:
@@ -218,26 +257,56 @@ class _Placement:
                     operator=op.name,
                     location=location_text(op),
                 )
-        pending, unfenced, across = state.pending, state.unfenced, state.across
-        clusterwide = any(a.conflicts_across(p) for a in accesses for p in across)
-        unseen = any(a.conflicts(p) for a in accesses for p in unfenced) and self._multiplies(op)
-        if clusterwide or unseen or any(a.conflicts(p) for a in accesses for p in pending):
-            self.before[op] = clusterwide
-            if unfenced:
-                self.fences[op] = None
-            pending, unfenced, across = {}, {}, {} if clusterwide else across
-        across = {**across, **self._tracked(accesses)}
+        boxes = [a for o in op.walk() if isinstance(o, TmaStoreOp) for a in accesses_of(o)]
+        asynchronous = bool(boxes) or any(isinstance(o, WgmmaOp) for o in op.walk())
+        groups = [age for a in accesses for s, age in state.sending.items() if a.writes and a.touches(s)]
+        met = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
+        met += [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
+        if asynchronous:
+            met += [(a, p) for a in accesses for p in state.unfenced if a.conflicts(p)]
+        if min(groups, default=0) < 0:
+            raise CompileError(
+                "overwrites what a box may still be stored from: its bulk group is open",
+                operator=op.name,
+                location=location_text(op),
+            )
+        clusterwide = any(a.conflicts_across(p) for a in accesses for p in state.across)
+        if met or clusterwide:
+            state = self._wait(op, met, min(groups, default=None), clusterwide, state)
+        state = replace(state, across={**state.across, **self._tracked(accesses)})
         if isinstance(op, CopyAsyncOp):
-            return State(pending, {**state.flying, **dict.fromkeys(accesses, -1)}, unfenced, across)
-        writes = self._multiplied(a for a in accesses if a.writes)
-        return State({**pending, **dict.fromkeys(accesses)}, state.flying, {**unfenced, **writes}, across)
+            return replace(state, flying={**state.flying, **dict.fromkeys(accesses, -1)})
+        by_threads = [a for a in accesses if a not in boxes]
+        writes = self._read(a for a in by_threads if a.writes)
+        return replace(
+            state,
+            pending={**state.pending, **dict.fromkeys(by_threads)},
+            unfenced={**state.unfenced, **writes},
+            sending={**state.sending, **dict.fromkeys(boxes, -1)},
+        )
 
-    def _multiplies(self, op: Operation) -> bool:
-        return any(isinstance(o, WgmmaOp) for o in op.walk())
+    def _wait(
+        self,
+        op: Operation,
+        met: list[tuple[Access, Access]],
+        groups: int | None,
+        cluster: bool,
+        state: State,
+    ) -> State:
+        """Let threads wait in front of `op`; the state behind that."""
+        sizes = {a.apart if a.buffer is b.buffer else None for a, b in met}
+        apart = sizes.pop() if len(sizes) == 1 and not cluster else None
+        pending, unfenced = (
+            {a: None for a in d if apart is not None and a.apart != apart} for d in (state.pending, state.unfenced)
+        )
+        self.before[op] = Need(apart, len(unfenced) < len(state.unfenced), groups, cluster)
+        sending = {a: age for a, age in state.sending.items() if groups is None or age < groups}
+        across = {} if cluster else state.across
+        return replace(state, pending=pending, unfenced=unfenced, sending=sending, across=across)
 
-    def _multiplied(self, writes: Iterable[Access]) -> dict[Access, None]:
-        """Which of `writes` may be to operands of products of warpgroups, in whatever slot."""
-        return {a: None for a in writes if any(a.shares_memory(m) for m in self.multiplied)}
+    def _read(self, writes: Iterable[Access]) -> dict[Access, None]:
+        """Which of `writes` the asynchronous proxy may read, in whatever slot: operands of products, boxes."""
+        return {a: None for a in writes if any(a.shares_memory(m) for m in self.read)}
 
     def _accesses_inside(self, op: Operation) -> Iterator[Access]:
         for inner in op.walk():
@@ -247,18 +316,19 @@ class _Placement:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
         here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
         flying = {a: age for a, age in state.flying.items() if a not in here}
-        unfenced, across = {**state.unfenced, **self._multiplied(here)}, {**state.across, **self._tracked(here)}
-        return State({**state.pending, **here}, flying, unfenced, across)
+        unfenced, across = {**state.unfenced, **self._read(here)}, {**state.across, **self._tracked(here)}
+        return replace(state, pending={**state.pending, **here}, flying=flying, unfenced=unfenced, across=across)
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
         inside = list(self._accesses_inside(op))
-        synchronises = any(isinstance(o, BarrierOp | ClusterBarrierOp | AsyncWaitOp) for o in op.walk())
+        kinds = BarrierOp | ClusterBarrierOp | AsyncWaitOp | BulkCommitOp
+        synchronises = any(isinstance(o, kinds) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
         to_first, to_next, to_after, if_skipped = renamings(op)
-        before, fences, entry = dict(self.before), dict(self.fences), state.renamed(to_first)
+        before, entry = dict(self.before), state.renamed(to_first)
         while True:  # what is decided holds for every iteration once the entry covers what an iteration leaves
-            self.before, self.fences = dict(before), dict(fences)
+            self.before = dict(before)
             leaving = self.block(op.body.block, entry)
             again = leaving.renamed(to_next)
             if entry.covers(again):
@@ -279,7 +349,27 @@ class _Placement:
                     operator=op.name,
                     location=location_text(op),
                 )
-        return self._meet(op, inside, state)
+        state = self._meet(op, inside, state)
+        for inner in op.walk():
+            if isinstance(inner, BulkCommitOp | BulkWaitOp):
+                state = replace(state, sending=_sent(inner, state.sending))
+        return state
+
+
+def _sent(op: BulkCommitOp | BulkWaitOp, sending: dict[Access, int]) -> dict[Access, int]:
+    """What may still be read behind the end of a bulk group, or a wait for some."""
+    if isinstance(op, BulkCommitOp):
+        return {a: min(age + 1, OLDEST) for a, age in sending.items()}
+    return {a: age for a, age in sending.items() if age < op.pending.data}
+
+
+def _barrier(op: Operation, apart: int | None) -> Operation:
+    """A barrier in front of `op`: of the block, of its role, or of groups of warps. Roles come first in the numbers of
+    hardware barriers."""
+    found = role_of(op)
+    if apart is not None:
+        return GroupBarrierOp(1 if found is None else 1 + len(found[0].programs), apart)
+    return BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].role_warps[found[1]])
 
 
 def _of_whole_role(op: Operation) -> bool:

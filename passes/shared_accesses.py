@@ -15,6 +15,7 @@ from ..dialects.kernel_async import CopyAsyncOp
 from ..dialects.kernel_cluster import is_peer
 from ..dialects.kernel_matrix import MatrixRows, StMatrixOp
 from ..dialects.kernel_ranges import constant_index
+from ..dialects.kernel_tma import TmaStoreOp
 from ..dialects.kernel_wgmma import WgmmaOp
 from ..dialects.locations import location_text
 from ..errors import CompileError
@@ -29,7 +30,8 @@ class Access:
 
     In a ring it is only the `slot` of `size` elements that is. `cells` says which elements of a slot each thread has,
     the same for all slots, where that is known: threads that store all they have into their cells have different ones.
-    With `peer` it is another block's instance that is read.
+    With `peer` it is another block's instance that is read. `apart`: each group of so many warps makes it in a part of
+    the buffer of its own.
     """
 
     buffer: SSAValue
@@ -40,6 +42,7 @@ class Access:
     size: int = 0
     cells: Hashable = None
     peer: bool = False
+    apart: int | None = None
 
     def conflicts(self, other: Access) -> bool:
         """Whether the order of the two accesses matters, if different threads of a block make them."""
@@ -157,6 +160,8 @@ def accesses_of(op: Operation) -> list[Access]:
     """The accesses to shared memory that `op` makes. Raises CompileError for memory of unknown origin."""
     if isinstance(op, WgmmaOp):
         return [_access(op, m) for m in (op.lhs, op.rhs) if isinstance(m.type, MemRefType)]
+    if isinstance(op, TmaStoreOp):
+        return [_access(op, op.shared)]
     memory = op.target if isinstance(op, CopyAsyncOp) else None
     if isinstance(op, LoadOp | StoreOp | MatrixRows):
         memory = op.memory
@@ -177,7 +182,9 @@ def _access(op: Operation, memory: SSAValue) -> Access:
         raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
     start = None if buffer.offset is None else buffer.offset.data
     end = (start or 0) + memory_bytes(memory.type)
-    return Access(memory, start, end, isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp), slot, size, _cells(op), peer)
+    writes = isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp)
+    apart = None if buffer.apart is None else buffer.apart.data
+    return Access(memory, start, end, writes, slot, size, _cells(op), peer, apart)
 
 
 def _cells(op: Operation) -> Hashable:

@@ -17,6 +17,7 @@ from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_roles import REGISTERS, WARPGROUP
 from ..dialects.locations import copy_location
 from ..dialects.schedule import ScheduleAttr
+from ..dialects.tile_outputs import StoreBoxOp
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RingType, RolesOp, TakeOp
 from .pipelining.boxes import Box, find_box, is_index
 from .pipelining.together import share
@@ -92,7 +93,7 @@ def specialize(kernel: tile.KernelOp, stages: int, cluster: int) -> None:
     blocks have in common are loaded together."""
     found: list[Box] = []
     for op in kernel.body.walk():
-        if isinstance(op, tile.StageOp):
+        if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, StoreBoxOp) for u in op.result.uses):
             box = find_box(op)
             why = box if isinstance(box, str) else _unreachable(op, kernel)
             if why is not None:

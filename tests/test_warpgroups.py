@@ -29,7 +29,7 @@ from deplodock.passes.running import run_passes
 
 TO_TILE = (
     "lower-loop-to-tile,tile-order-blocks,tile-persist-blocks,cse,tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,"
-    "tile-stage-operands,cse,tile-pipeline-loads,tile-specialize-warps"
+    "tile-stage-operands,tile-split-stores,tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps"
 )
 TO_KERNEL = (
     "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
@@ -265,11 +265,13 @@ def test_a_ring_in_front_of_the_roles() -> None:
 
 
 def test_products_are_ordered_behind_what_threads_store() -> None:
-    """Without roles each barrier in front of a product comes with a fence; boxes need neither."""
+    """Without roles each barrier in front of a product comes with a fence; boxes need neither, but when they leave."""
     plain, boxes = (PRODUCTS[n].lowered() for n in ("cp.async", "boxes"))
     fences = [sum(isinstance(o, kernel.FenceAsyncOp) for o in m.walk()) for m in (plain, boxes)]
+    stores = [sum(isinstance(o, kernel.TmaStoreOp) for o in m.walk()) for m in (plain, boxes)]
     assert fences[0] > 0
-    assert fences[1] == 0
+    assert fences[1] == stores[1] == 1
+    assert stores[0] == 0
 
 
 @pytest.mark.parametrize(("shape", "warps"), [((64, 8), 4), ((128, 64), 8), ((64, 256), 8), ((256, 128), 16)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xdsl.ir import Region
+
 from ...dialects.kernel import (
     AdvanceOp,
     FenceAsyncOp,
@@ -106,11 +108,16 @@ def print_roles(statements: Statements, op: RolesOp) -> None:
             if registers:
                 _set_registers(statements, registers[number])
             own = program.block.args[0]
-            if own.first_use is not None:
+            if own.first_use is not None or _has_groups(program, op.role_warps[number]):
                 warp = writer.names.mint(own.name_hint, "warp")
                 writer.line(f"const {writer.index} {warp} = threadIdx.x / 32{f' - {first}' if first else ''};")
                 writer.places[own] = Place(warp, 1)
             print_block(writer, program.block)
+
+
+def _has_groups(program: Region, warps: int) -> bool:
+    """Whether some of a role's warps wait for each other, which takes the number of the warp in the role."""
+    return any(isinstance(o, GroupBarrierOp) and o.warps.data < warps for o in program.walk())
 
 
 def _set_registers(statements: Statements, wanted: int) -> None:

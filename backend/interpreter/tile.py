@@ -29,6 +29,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.sizes import Sizes
+from ...dialects.tile_outputs import SliceOp, StoreBoxOp
 from ...dialects.tile_roles import (
     PutOp,
     ReleaseOp,
@@ -248,7 +249,25 @@ class TileFunctions(InterpreterFunctions):
             raise ExecutionError("writes an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
         mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
-        places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
+        self._write(op, value, buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
+        return ()
+
+    @impl(StoreBoxOp)
+    def store_box(self, interpreter: Interpreter, op: StoreBoxOp, args: PythonValues) -> PythonValues:
+        buffer = args[1]
+        if not isinstance(buffer, Buffer):
+            raise ExecutionError("writes an input")
+        dims, symbols, mask = self._space(op, op.value, op.symbols, args[2:])
+        for expression, extent in zip(op.map.data.results, buffer.data.shape, strict=True):
+            coordinate = evaluate(expression, dims, symbols)
+            mask = mask & (coordinate >= 0) & (coordinate < extent)
+        self._write(op, args[0], buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
+        return ()
+
+    def _write(
+        self, op: tile.StoreOp | StoreBoxOp, value: Array, buffer: Buffer, mask: Array, places: Sequence[Array]
+    ) -> None:
+        """Write the elements of a tile where `mask` holds; none twice."""
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)
         value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
@@ -263,7 +282,15 @@ class TileFunctions(InterpreterFunctions):
         if wrong.any():
             at = tuple(int(np.atleast_1d(w)[int(np.argmax(wrong))]) for w in where)
             raise ExecutionError(f"element {at} is written twice, with different values")
-        return ()
+
+    @impl(SliceOp)
+    def slice(self, interpreter: Interpreter, op: SliceOp, args: PythonValues) -> PythonValues:
+        whole, part = shape_of(op.source.type), shape_of(op.result.type)
+        value = _ranked(args[0], 1 + len(whole))
+        for d, (first, count) in enumerate(zip(op.start, part, strict=True)):
+            if value.shape[1 + d] != 1 or whole[d] == 1:
+                value = value.take(range(first, first + count), axis=1 + d)
+        return (value,)
 
     @impl(tile.AffineOp)
     def affine(self, interpreter: Interpreter, op: tile.AffineOp, args: PythonValues) -> PythonValues:

@@ -69,14 +69,23 @@ def find_box(stage: tile.StageOp) -> Box | str:
 
 
 def _not_a_box(load: tile.LoadOp) -> str | None:
-    dimensions = box_dimensions(load.map.data)
+    why = why_no_box(load)
+    if why is None and load.fill is not None and not is_zero(load.fill):
+        return "its padding is not zero"
+    return why
+
+
+def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
+    """Why the tile that is loaded or stored is no box of its buffer; None if it is one."""
+    dimensions = box_dimensions(access.map.data)
+    memory = memory_type(access.source if isinstance(access, tile.LoadOp) else access.target)
     if dimensions is None or len(dimensions) != 2:
         return "the tile is no box of its buffer"
-    if any(s.type != IndexType() for s in load.symbols):
+    if any(s.type != IndexType() for s in access.symbols):
         return "its elements are gathered"
-    if not all(is_index(s) for s in load.symbols):
+    if not all(is_index(s) for s in access.symbols):
         return "where it is loaded from depends on what was loaded"
-    extents, size = extents_of(memory_type(load.source)), element_bytes(load.result.type)
+    extents, size = extents_of(memory), element_bytes(memory.element_type)
     if len(extents) > MOST_RANKS or min(map(least, extents)) < 1:
         return f"a buffer of {len(extents)} dimensions, or one that may be empty"
     known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
@@ -84,26 +93,24 @@ def _not_a_box(load: tile.LoadOp) -> str | None:
         return f"the rows of its buffer do not start at multiples of {PITCH} bytes"
     if len(extents) - 1 not in dimensions:
         return "its rows are not contiguous in memory"
-    if load.fill is not None and not is_zero(load.fill):
-        return "its padding is not zero"
-    if not _ends_with_buffer(load, extents):
+    if not _ends_with_buffer(access, extents):
         return "it is masked otherwise than by the end of its buffer"
     return None
 
 
-def _ends_with_buffer(load: tile.LoadOp, extents: Sequence[Extent]) -> bool:
-    """Whether the domain of a load says no more than that its coordinates are inside of the buffer."""
-    if load.domain is None:
+def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Extent]) -> bool:
+    """Whether the domain of an access says no more than that its coordinates are inside of the buffer."""
+    if access.domain is None:
         return True
-    shape = shape_of(load.result.type)
-    simplifier = Simplifier(shape, [range_of_value(s) for s in load.symbols])
-    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(load.symbols))]
+    shape = shape_of((access.result if isinstance(access, tile.LoadOp) else access.value).type)
+    simplifier = Simplifier(shape, [range_of_value(s) for s in access.symbols])
+    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(access.symbols))]
 
     def read(expr: object) -> Form:
         return simplifier.read(expr, dims, symbols)  # pyright: ignore[reportArgumentType]
 
-    coordinates = {read(e): n for e, n in zip(load.map.data.results, extents, strict=True)}
-    for expr, (lower, upper) in zip(load.domain.affine.results, load.domain.limits, strict=True):
+    coordinates = {read(e): n for e, n in zip(access.map.data.results, extents, strict=True)}
+    for expr, (lower, upper) in zip(access.domain.affine.results, access.domain.limits, strict=True):
         form = read(expr)
         if coordinates.get(form) != upper or lower != 0:
             return False

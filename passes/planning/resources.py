@@ -9,6 +9,8 @@ from ...dialects.kernel_roles import WARPGROUP
 from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
+from ..tile_split_stores import ROW
+from ..tile_to_kernel.outputs import TURNS
 from .compute import atom_of, warp_tile
 from .copies import staged
 from .facts import Facts
@@ -23,8 +25,8 @@ ROWS, SUMS, ATOMS = 30, 38, 52
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
 
 
-BARRIERS = 4096
-"""Bytes of the mbarriers of rings, of what warps exchange, and what alignment leaves free."""
+BARRIERS, EXCHANGES = 1024, 4096
+"""Bytes of the mbarriers of rings and what alignment leaves free; with what warps exchange for other reductions."""
 
 
 EXCHANGED = 1024
@@ -44,10 +46,11 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
     """What a block takes; raises ScheduleError, saying of what, if it needs more than there is."""
     shared = staged(facts, schedule, products).bytes(schedule)
     threads = 32 * schedule.warps.data
-    if schedule.copy.data == "tma":  # a producer's warps, and results on their way to wide stores beside the rings
+    if schedule.copy.data == "tma":  # a producer's warps, and parts of results on their way out beside the rings
         threads += 32 * WARPGROUP
-        narrow = sum(size for r in facts.nest.res if (size := element_bytes(r.type)) < 4)
-        shared += tiles.elements(facts.free) * narrow + BARRIERS
+        shared += _outgoing(facts, tiles, products) + (
+            BARRIERS if len(facts.reductions) == len(products) else EXCHANGES
+        )
     kept = kept_bytes(facts, tiles) if tiles.kept else 0
     if tiles.kept and not kept:
         raise ScheduleError("no two loops read the same chunks, so there is nothing to keep", argument="row")
@@ -75,6 +78,16 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
         registers = target.registers_per_sm // threads
         resident = occupancy(target, threads, registers // 8 * 8, shared)
     return Resources(registers, shared, max(1, resident))
+
+
+def _outgoing(facts: Facts, tiles: Tiles, products: list[Product]) -> int:
+    """Bytes of the parts of results that are on their way out through shared memory at a time: two, each of a row of a
+    box for every row of the tile. Sums in f32 leave registers directly."""
+    found = next(((p.row, p.column) for p in products if p.row in facts.free and p.column in facts.free), ())
+    columns = tiles.tile[max(found, key=facts.free.index)] if found else 1
+    total = tiles.elements(facts.free)
+    sizes = {size for r in facts.nest.res if (size := element_bytes(r.type)) < 4}
+    return sum(min(total * size, TURNS * total // columns * ROW) for size in sorted(sizes))
 
 
 def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: list[Product], threads: int) -> int:

@@ -17,6 +17,7 @@ from xdsl.ir.affine import (
     AffineConstantExpr,
     AffineDimExpr,
     AffineExpr,
+    AffineMap,
     AffineSymExpr,
 )
 
@@ -222,7 +223,7 @@ def _load(
     symbols = [values[s] for s in op.symbols]
     for start in range(0, shape[boxes.fast], boxes.row):
         at = [start if d == boxes.fast else first for d in range(2)]
-        coordinates = [out.value(_evaluate(out, e, at, symbols)) for e in op.map.data.results]
+        coordinates = [out.value(c) for c in evaluate_map(out, op.map.data, at, symbols)]
         where = out.value(out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row)))
         slot = out.value(queue.slot)
         out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks))
@@ -230,6 +231,11 @@ def _load(
 
 def _panel(shared: Shared, boxes: Boxes, start: int) -> int:
     return shared.place((start, 0) if boxes.fast == 0 else (0, start))
+
+
+def evaluate_map(out: Emitter, map: AffineMap, dims: Sequence[Index], symbols: Sequence[Index]) -> list[Index]:
+    """The results of an affine map at one place."""
+    return [_evaluate(out, e, dims, symbols) for e in map.results]
 
 
 def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[Index], symbols: Sequence[Index]) -> Index:

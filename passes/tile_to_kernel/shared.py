@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import IndexType, i64
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel, payload, tile
-from ...dialects.linear_layout import Linear, Shared, conversion, register_width
+from ...dialects.kernel_matrix import ROW_BYTES
+from ...dialects.kernel_roles import WARPGROUP
+from ...dialects.linear_layout import Linear, Shared, conversion, log2, register_width
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type
 from ...errors import ScheduleError
@@ -20,6 +22,7 @@ from ..combining import combine
 from ..shared_layouts import Reader, choose_shared
 from .accesses import WIDEST, element_bytes, holder_predicate, memory_type
 from .emitter import Emitter, Index, is_disjoint
+from .outputs import Scratch, groups_apart
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,16 @@ def shared_place(
     return SharedPlace(origin, tuple(regs), vec, xor)
 
 
-def store_shared(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared) -> None:
-    """Put a tile in registers into `buffer`; every element is written by one thread."""
+def store_shared(
+    out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared, matrices: bool = False
+) -> None:
+    """Put a tile in registers into `buffer`; every element is written by one thread. With `matrices`, by matrices of
+    whole warps where the layouts are such."""
     compact, left = layout.compact()
     if len(left) != layout.registers:
         value = out.emit(kernel.PickOp(value, left))
+    if matrices and _store_matrices(out, value, compact, buffer, shared):
+        return
     place = shared_place(out, shared, compact, element_bytes(value.type))
     predicate = holder_predicate(out, compact)
     out.add_op(
@@ -69,6 +77,32 @@ def store_shared(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue
             xor=place.xor,
         )
     )
+
+
+def _store_matrices(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared) -> bool:
+    """Store by `kernel.stmatrix`, if each of its rows is contiguous in shared memory: along what four neighbouring
+    lanes hold in pairs, or, transposed, along what eight do."""
+    if element_bytes(value.type) != 2 or not isinstance(element_type(value.type), BFloat16Type | Float16Type):
+        return False
+    if not layout.reg or not layout.is_injective:
+        return False
+    pairs, rows = (layout.reg[0], *layout.lane[:2]), layout.lane[2:]
+    chosen, row = layout.reg[1:3], ROW_BYTES // 2
+    nothing = (0,) * len(layout.shape)
+    for trans in (False, True):
+        along, names = (rows, pairs) if trans else (pairs, rows)
+        lane = (*names, *chosen, *([nothing] * (2 - len(chosen))))
+        addressed = Linear(layout.shape, (*along, *layout.reg[3:]), lane, layout.warp)
+        place = shared_place(out, shared, addressed, 2)
+        if place.vec == row:
+            steps = place.regs[log2(row) :]
+            count = 1 << len(chosen)
+            op = kernel.StMatrixOp(
+                value, buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor
+            )
+            out.add_op(op)
+            return True
+    return False
 
 
 def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear) -> SSAValue:
@@ -86,8 +120,10 @@ def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: s
     return buffer
 
 
-def convert(out: Emitter, value: SSAValue, source: Linear, target: Linear, hint: str | None) -> SSAValue:
-    """A tile held as `source`, held as `target` instead."""
+def convert(
+    out: Emitter, value: SSAValue, source: Linear, target: Linear, hint: str | None, scratch: Scratch | None = None
+) -> SSAValue:
+    """A tile held as `source`, held as `target` instead; if through shared memory, through `scratch`, if there is."""
     kind = conversion(source, target)
     if kind == "identity":
         return value
@@ -97,10 +133,17 @@ def convert(out: Emitter, value: SSAValue, source: Linear, target: Linear, hint:
         return out.emit(kernel.PickOp(value, picks), hint)
     if isinstance(element_type(value.type), IndexType):  # an index has no size in memory
         number = out.emit(payload.CastOp(value, i64))
-        return out.emit(payload.CastOp(convert(out, number, source, target, hint), IndexType()), hint)
+        return out.emit(payload.CastOp(convert(out, number, source, target, hint, scratch), IndexType()), hint)
     size = element_bytes(value.type)
     shared = choose_shared(source.shape, [Reader(source, size), Reader(target, size)])
-    return load_shared(out, stage(out, value, source, shared, hint), shared, target)
+    if scratch is None:
+        return load_shared(out, stage(out, value, source, shared, hint), shared, target)
+    apart = WARPGROUP if groups_apart(shared, source, target) else None
+    buffer = scratch.take(element_type(value.type), shared, apart, f"{hint or 'tile'}_shared")
+    store_shared(out, value, source, buffer, shared, matrices=True)
+    found = load_shared(out, buffer, shared, target)
+    scratch.give(buffer)
+    return found
 
 
 def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> SSAValue:

@@ -22,6 +22,13 @@ kernel.func @k() grid 1 warps 1 {
 
 // -----
 
+// CHECK: error: kernel.shared: groups of 0 warps
+kernel.func @k() grid 1 warps 1 {
+  %s = kernel.shared apart 0 : memref<8xf32, "shared">
+}
+
+// -----
+
 // CHECK: error: kernel.shuffle_xor: a shuffle reaches lanes 1 to 31 away, not 32
 kernel.func @k() grid 1 warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>

@@ -4,6 +4,8 @@
 kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64xf32>) grid 7 warps 4 shared 512 attributes {note = "kept"} {
   // CHECK-NEXT: %s = kernel.shared at 128 : memref<64xf32, "shared">
   %s = kernel.shared at 128 : memref<64xf32, "shared">
+  // CHECK-NEXT: %apart = kernel.shared at 512 apart 4 : memref<64xf32, "shared">
+  %apart = kernel.shared at 512 apart 4 : memref<64xf32, "shared">
   // CHECK-NEXT: %u = kernel.shared : memref<8xi32, "shared">
   %u = kernel.shared : memref<8xi32, "shared">
   // CHECK-NEXT: %block = kernel.id block

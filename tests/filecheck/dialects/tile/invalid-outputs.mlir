@@ -1,0 +1,63 @@
+// RUN: %diagnostics
+
+%x = "test.op"() : () -> (tensor<8x32xbf16>)
+// CHECK: tile.slice: tensor<8x16xf16> is no part of tensor<8x32xbf16>
+%p = tile.slice %x at [0, 0] : tensor<8x32xbf16> -> tensor<8x16xf16>
+
+// -----
+
+%x = "test.op"() : () -> (tensor<8x32xbf16>)
+// CHECK: tile.slice: tensor<16xbf16> is no part of tensor<8x32xbf16>
+%p = tile.slice %x at [0] : tensor<8x32xbf16> -> tensor<16xbf16>
+
+// -----
+
+%x = "test.op"() : () -> (tensor<8x32xbf16>)
+// CHECK: tile.slice: tensor<8x16xbf16> is no part of tensor<8x32xbf16>
+%p = tile.slice %x at [0] : tensor<8x32xbf16> -> tensor<8x16xbf16>
+
+// -----
+
+%x = "test.op"() : () -> (tensor<8x32xbf16>)
+// CHECK: tile.slice: [8, 16] at [0, 8] is no part of [8, 32]
+%p = tile.slice %x at [0, 8] : tensor<8x32xbf16> -> tensor<8x16xbf16>
+
+// -----
+
+%x = "test.op"() : () -> (tensor<8x32xbf16>)
+// CHECK: tile.slice: [8, 16] at [0, 32] is no part of [8, 32]
+%p = tile.slice %x at [0, 32] : tensor<8x32xbf16> -> tensor<8x16xbf16>
+
+// -----
+
+#s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%x = "test.op"() : () -> (tensor<4x4xbf16>)
+// CHECK: tile.slice: parts are taken of tiles in registers
+%p = tile.slice %x at [0, 0] : tensor<4x4xbf16> -> tensor<2x4xbf16, #s>
+
+// -----
+
+%s, %y = "test.op"() : () -> (tensor<2x4xbf16>, memref<4x4xbf16>)
+// CHECK: tile.store_box: a box leaves from shared memory, not as tensor<2x4xbf16>
+tile.store_box %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16>, memref<4x4xbf16>
+
+// -----
+
+#s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xf16>)
+// CHECK: tile.store_box: buffer and tile have one element type
+tile.store_box %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16, #s>, memref<4x4xf16>
+
+// -----
+
+#s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4xbf16>)
+// CHECK: tile.store_box: a dimension of a box runs along one dimension of the buffer, in steps of one
+tile.store_box %s, %y[affine_map<(d0, d1) -> (d0, d1 * 2)>]() : tensor<2x4xbf16, #s>, memref<4x4xbf16>
+
+// -----
+
+#s = #tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>
+%s, %y = "test.op"() : () -> (tensor<2x4xbf16, #s>, memref<4x4x4xbf16>)
+// CHECK: tile.store_box: the map has 2 results for a buffer of rank 3
+tile.store_box %s, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<2x4xbf16, #s>, memref<4x4x4xbf16>

@@ -1,0 +1,228 @@
+"""Results that leave part by part through shared memory: right, clean, the expected code; planted bugs are noticed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_warpgroups import TO_KERNEL, TO_TILE, Product
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.disassembly import disassemble
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.reference import run
+from deplodock.backend.simulator import simulate
+from deplodock.dialects import kernel, tile
+from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.printing import print_module
+from deplodock.dialects.tile_outputs import SliceOp, StoreBoxOp
+from deplodock.errors import DeplodockError
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.running import run_passes
+
+PROGRAM = """
+func.func @main(%x: tensor<{m}x{k}xbf16>, %w: tensor<{n}x{k}xbf16>, %r: tensor<{rm}x{rn}x{type}>, %b: tensor<{n}xf32>)
+    -> tensor<{rm}x{rn}x{type}> {{
+  %y = loop.nest ({order}) in [{rm}, {rn}] -> tensor<{rm}x{rn}x{type}> attributes {{schedule = #tile.schedule<
+      block = {block}, chunk = [64], warps = {warps}, atom = wgmma, copy = tma, stages = {stages},
+      persistent = {persistent}>}} {{
+    %s = loop.reduce add (%k) in [{k}] -> f32 {{
+      %0 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<{m}x{k}xbf16>
+      %1 = payload.cast %0 : bf16 -> f32
+      %2 = loop.load %w[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<{n}x{k}xbf16>
+      %3 = payload.cast %2 : bf16 -> f32
+      %4 = arith.mulf %1, %3 : f32
+      loop.yield %4 : f32
+    }}
+    %5 = loop.load %r[affine_map<(d0, d1) -> (d0, d1)>]({order}) : tensor<{rm}x{rn}x{type}>
+    {widen}
+    %7 = arith.addf %s, %6 : f32
+    %8 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
+    %9 = arith.addf %7, %8 : f32
+    {narrow}
+    loop.yield %10 : {type}
+  }}
+  func.return %y : tensor<{rm}x{rn}x{type}>
+}}
+"""
+
+
+class Residual(Product):
+    """a b + residual + bias, in a type, row by row or column by column."""
+
+    across = False
+
+    def parse(self) -> ModuleOp:
+        """The loop nest."""
+        wide, rows = self.type == "f32", (self.n, self.m) if self.across else (self.m, self.n)
+        text = PROGRAM.format(
+            **{"m": self.m, "n": self.n, "k": self.k, "rm": rows[0], "rn": rows[1], "type": self.type},
+            order="%j, %i" if self.across else "%i, %j",
+            widen="%zero = payload.constant 0.0 : f32\n    %6 = arith.addf %5, %zero : f32"
+            if wide
+            else f"%6 = payload.cast %5 : {self.type} -> f32",
+            narrow="%zero2 = payload.constant 0.0 : f32\n    %10 = arith.addf %9, %zero2 : f32"
+            if wide
+            else f"%10 = payload.cast %9 : f32 -> {self.type}",
+            block=list(self.block[::-1] if self.across else self.block),
+            **{"warps": self.warps, "stages": self.stages, "persistent": self.persistent},
+        )
+        return parse_module(make_context(), text, "residual.mlir")
+
+    def inputs(self) -> list[np.ndarray]:
+        """Small whole numbers, so that every sum is exact."""
+        rng = np.random.default_rng(self.m + self.n)
+        shape = (self.n, self.m) if self.across else (self.m, self.n)
+        kind = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[self.type]
+        narrow = [rng.integers(-3, 4, s).astype(ml_dtypes.bfloat16) for s in ((self.m, self.k), (self.n, self.k))]
+        return [*narrow, rng.integers(-3, 4, shape).astype(kind), rng.integers(-3, 4, self.n).astype(np.float32)]
+
+
+class Across(Residual):
+    """The result is stored column by column, so it is what is computed the other way round."""
+
+    across = True
+
+
+PRODUCTS: dict[str, Product] = {
+    "two parts": Residual(136, 200, 72, (128, 128), 64, 8, "tma", 2),
+    "four parts, persistent": Residual(136, 264, 72, (128, 256), 64, 8, "tma", 2, persistent=3),
+    "one warpgroup": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f16"),
+    "no box": Residual(72, 132, 72, (64, 128), 64, 4, "tma", 2),
+    "f32": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f32"),
+    "columns": Across(136, 136, 72, (128, 128), 64, 8, "tma", 2),
+}
+BOXES = {"two parts": 2, "four parts, persistent": 4, "one warpgroup": 2, "columns": 2}
+"""How many boxes leave for a tile."""
+
+
+@cache
+def emulated() -> dict[str, EmulatedProgram]:
+    """All products for the host, built at once."""
+    modules = {name: p.lowered() for name, p in PRODUCTS.items()}
+    texts = {name: print_cuda(m) for name, m in modules.items()}
+    built = compile_many(list(texts.values()))
+    return {n: EmulatedProgram(texts[n], make_plan(modules[n]), b) for n, b in zip(PRODUCTS, built, strict=True)}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_tiles(name: str) -> None:
+    """Parts are computed and stored for themselves: over tiles, that is exact; nothing large is converted."""
+    p = PRODUCTS[name]
+    module = p.tiles()
+    ops = list(module.walk())
+    assert sum(isinstance(o, StoreBoxOp) for o in ops) == BOXES.get(name, 0)
+    parts = [o for o in ops if isinstance(o, SliceOp)]
+    assert bool(parts) == ("f32" not in name)
+    for op in ops:
+        if isinstance(op, tile.ConvertLayoutOp | tile.StageOp):
+            shape, size = op.result.type.get_shape(), 4 if p.type == "f32" else 2  # pyright: ignore
+            assert shape[1] * size <= 128
+    (wanted,), (found,) = run(p.parse(), p.inputs(), "exact"), run(module, p.inputs(), "exact")
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_emulated(name: str) -> None:
+    """The printed text, whatever arrives first."""
+    p = PRODUCTS[name]
+    (wanted,) = run(p.parse(), p.inputs(), "typed")
+    (found,), reports = emulated()[name].run(p.inputs(), (0, 1, 7))
+    assert [str(r) for r in reports] == []
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["columns", "no box"])
+def test_simulated(name: str) -> None:
+    """The threads' program, in the exact domain; shared memory is accessed without bank conflicts."""
+    p = PRODUCTS[name]
+    (wanted,) = run(p.parse(), p.inputs(), "exact")
+    found = simulate(p.lowered(), p.inputs(), domain="exact")
+    found.report.raise_errors()
+    np.testing.assert_array_equal(found.outputs[0], wanted)
+
+
+@pytest.mark.parametrize("name", ["four parts, persistent", "columns"])
+def test_machine_code(name: str) -> None:
+    """Parts go into shared memory by matrices and leave as boxes; nothing spills."""
+    p = PRODUCTS[name]
+    compiled = compile_cubin(print_cuda(p.lowered()), "sm_90a")
+    (use,) = compiled.kernels.values()
+    assert use.spills == use.stack == 0
+    assert not compiled.warnings
+    code = disassemble(compiled.cubin)["k0"]
+    assert code.count("UTMASTG") == BOXES[name]
+    assert code.count("STSM") == p.block[0] // 64 * p.block[1] // 16 if p.block[0] == 64 else p.block[1] // 16
+    assert code.count("STG") == code.local_accesses == 0
+
+
+def test_four_stages() -> None:
+    """Of the largest tile four stages fit beside the parts that are on their way."""
+    module = Product(256, 256, 512, (128, 256), 64, 8, "tma", 4).lowered()
+    (function,) = (o for o in module.ops if isinstance(o, kernel.FuncOp))
+    assert function.shared is not None
+    assert function.shared.data <= 227 * 1024
+
+
+BUGS = {
+    "no fence before the box": ("kernel.fence_async", "", "fence_async();", ""),
+    "no wait before a buffer is filled again": ("kernel.bulk_wait 1 read", "", "bulk_wait_read<1>();", ""),
+    "a wait that leaves one group too many": (
+        "kernel.bulk_wait 1 read",
+        "kernel.bulk_wait 2 read",
+        "bulk_wait_read<1>",
+        "bulk_wait_read<2>",
+    ),
+    "no wait at the end": ("kernel.bulk_wait 0 read", "", "bulk_wait_read<0>();", ""),
+    "no barriers": ("kernel.group_barrier 1 warps 4", "", "group_barrier<128>(1);", ""),
+    "another swizzle": ("xor steps [16, 32]", "xor steps [32, 16]", "^ (i * 2)", "^ (i * 2 ^ 8)"),
+    "the group is never closed": ("kernel.bulk_commit", "", "bulk_commit();", ""),
+}
+"""Name -> a mistake in the IR and in the CUDA: what becomes what."""
+
+
+BROKEN = Product(72, 264, 72, (64, 256), 64, 4, "tma", 1)
+
+
+@cache
+def broken() -> dict[str, EmulatedProgram]:
+    """The text with each mistake for the host, built at once."""
+    sound = BROKEN.lowered()
+    source = print_cuda(sound)
+    texts = [source.replace(old, new) for _, _, old, new in BUGS.values()]
+    assert source not in texts
+    found = zip(texts, compile_many(texts), strict=True)
+    return {bug: EmulatedProgram(t, make_plan(sound), b) for bug, (t, b) in zip(BUGS, found, strict=True)}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_bugs_are_noticed(bug: str) -> None:
+    """By the simulator in the IR, by the emulator in the text: a report, or other numbers."""
+    old, new, _, _ = BUGS[bug]
+    (wanted,) = run(BROKEN.parse(), BROKEN.inputs(), "typed")
+    text = print_module(BROKEN.lowered())
+    assert old in text
+    try:
+        found = simulate(parse_module(make_context(), text.replace(old, new), "broken.mlir"), BROKEN.inputs())
+        assert found.report.findings or _differ(found.outputs[0], wanted)
+    except DeplodockError as error:
+        assert str(error)  # noqa: PT017
+    outputs, reports = broken()[bug].run(BROKEN.inputs(), (0, 1))
+    assert reports or _differ(outputs[0], wanted)
+
+
+def _differ(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool((found.astype(np.float32) != wanted.astype(np.float32)).any())
+
+
+def test_parts_of_programs_without_schedules() -> None:
+    """The passes leave alone what is not told to use boxes."""
+    p = Product(72, 136, 72, (64, 128), 64, 4, "cp_async", 2)
+    module = p.parse()
+    run_passes(make_context(), module, parse_passes(f"{TO_TILE},{TO_KERNEL}"))
+    assert not any(isinstance(o, kernel.TmaStoreOp) for o in module.walk())
