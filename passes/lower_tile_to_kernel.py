@@ -23,7 +23,7 @@ from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp,
 from ..dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp
 from ..errors import BorderError, ScheduleError
 from .tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
-from .tile_to_kernel import accesses, outputs, queues, rings, rows, shared
+from .tile_to_kernel import accesses, outputs, queues, rings, rows, scratch, shared
 from .tile_to_kernel.dots import lower_dot
 from .tile_to_kernel.emitter import Emitter, Index
 from .tile_to_kernel.host import lower_declaration, lower_host
@@ -94,7 +94,7 @@ class _Kernel:
         self.queues: dict[SSAValue, queues.Queue] = {}
         self.rows: dict[SSAValue, rows.Row] = {}
         self.maps = queues.Maps(self.out)
-        self.scratch = outputs.Scratch(self.out)
+        self.scratch = scratch.Scratch(self.out)
         self.producers = 0
         self._layouts: dict[Attribute, Linear] = {}
 
@@ -257,8 +257,8 @@ class _Kernel:
         if (at := shared_of(op.source.type)) is not None:
             new = shared.load_shared(self.out, value, at, self.layout(op.result))
         else:
-            scratch = self.scratch if self.queues else None
-            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint, scratch)
+            through = self.scratch if self.queues else None
+            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint, through)
         self.define(op.result, new)
 
     def lower_slice(self, op: SliceOp) -> None:
@@ -275,7 +275,7 @@ class _Kernel:
         hint = op.source.name_hint
         at = layout_in_shared(op.result)
         if all(isinstance(u.operation, StoreBoxOp) for u in op.result.uses):
-            apart = WARPGROUP if outputs.groups_apart(at, self.layout(op.source)) else None
+            apart = WARPGROUP if scratch.groups_apart(at, self.layout(op.source)) else None
             buffer = self.scratch.take(element_type(op.result.type), at, apart, f"{hint or 'tile'}_shared")
             self.values[op.result] = buffer
             shared.store_shared(self.out, self.of(op.source), self.layout(op.source), buffer, at, matrices=True)

@@ -10,7 +10,7 @@ from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..tile_split_stores import ROW
-from ..tile_to_kernel.outputs import TURNS
+from ..tile_to_kernel.scratch import TURNS
 from .compute import atom_of, warp_tile
 from .copies import staged
 from .facts import Facts

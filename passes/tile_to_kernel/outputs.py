@@ -1,17 +1,16 @@
-"""Results on their way out: scratch memory that parts of them take in turns, and the boxes that they leave as."""
+"""Results on their way out: the boxes that they leave as."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from xdsl.dialects import scf
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Block, Region, SSAValue
 
 from ...dialects import kernel, payload, tile
 from ...dialects.kernel_roles import WARPGROUP
 from ...dialects.kernel_tma import TensorMapType
-from ...dialects.linear_layout import LANE_BITS, LANES, Coordinate, Linear, Shared, log2
+from ...dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ...dialects.locations import location_text
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.tile_outputs import StoreBoxOp
@@ -22,50 +21,7 @@ from ..tile_layouts import shared_of_type
 from .accesses import memory_type
 from .emitter import Emitter, Index
 from .queues import Maps, evaluate_map
-
-TURNS = 2
-"""Buffers of a kind: one is filled while what is in the other leaves."""
-
-Kind = tuple[Attribute, int, int | None]
-"""Element type, elements, warps that stay among themselves."""
-
-
-@dataclass
-class Scratch:
-    """Shared buffers for tiles that are there for a short time. Whoever takes one has what was free for longest."""
-
-    out: Emitter
-    free: dict[Kind, list[SSAValue]] = field(default_factory=dict[Kind, list[SSAValue]])
-    made: dict[Kind, int] = field(default_factory=dict[Kind, int])
-
-    def take(self, element: Attribute, shared: Shared, apart: int | None, hint: str) -> SSAValue:
-        """A buffer of the size of `shared`; a new one, until there are enough for turns."""
-        kind = element, shared.size, apart
-        free = self.free.setdefault(kind, [])
-        if free and self.made[kind] >= TURNS:
-            return free.pop(0)
-        self.made[kind] = self.made.get(kind, 0) + 1
-        return self.out.allocate(kernel.SharedOp(element, shared.size, apart=apart), hint)
-
-    def give(self, buffer: SSAValue) -> None:
-        """Whoever took `buffer` needs it no more."""
-        op = buffer.owner
-        assert isinstance(op, kernel.SharedOp)
-        t = memory_type(buffer)
-        kind = t.element_type, t.get_shape()[0], None if op.apart is None else op.apart.data
-        self.free[kind].append(buffer)
-
-
-def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
-    """The bases of the number of the warpgroup, if every warpgroup keeps to its own part of `shared` in all layouts,
-    and the parts lie one behind the other; else, or for one warpgroup, none."""
-    groups = layouts[0].warp[log2(WARPGROUP) :]
-    if any(layout.warp[log2(WARPGROUP) :] != groups for layout in layouts):
-        return ()
-    if not groups or part_of_group(shared.shape, groups) is None:
-        return ()
-    part = shared.size >> len(groups)
-    return groups if [shared.place(b) // part for b in groups] == [1 << i for i in range(len(groups))] else ()
+from .scratch import groups_apart
 
 
 def store_box(

@@ -22,7 +22,7 @@ from ..combining import combine
 from ..shared_layouts import Reader, choose_shared
 from .accesses import WIDEST, element_bytes, holder_predicate, memory_type
 from .emitter import Emitter, Index, is_disjoint
-from .outputs import Scratch, groups_apart
+from .scratch import Scratch, groups_apart
 
 
 @dataclass(frozen=True)
