@@ -218,6 +218,8 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError("a register tile has rows and columns", argument="thread")
     if facts.reductions:
         resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
+    if schedule.cluster.data > 1 and not target.has("cluster"):
+        raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if shares_rows(schedule):
         _check_sharing(facts, schedule)
     if schedule.split_k.data > 1 and schedule.row.data != "registers":
@@ -227,8 +229,6 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     atom = schedule.atom.data
     if atom != "fma" and not target.has(atom):
         raise ScheduleError(f"{target.name} has no {atom}", argument="atom")
-    if schedule.cluster.data > 1 and not target.has("cluster"):
-        raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if atom not in CARRIED_OUT:
         raise ScheduleError(f"no pass carries out {atom}", argument="atom")
     _check_copies(schedule, target)
