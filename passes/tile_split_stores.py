@@ -16,7 +16,7 @@ from ..dialects.linear_layout import Linear, conversion
 from ..dialects.payload import element_bytes, shape_of
 from ..dialects.schedule import ScheduleAttr
 from .remarks import emit_remark
-from .splitting.parts import Part
+from .store_splitting.parts import Part
 from .tile_layouts import layout_in_registers
 
 ROW = 128
