@@ -12,6 +12,7 @@ from ...dialects.kernel_cluster import CLUSTERS
 from ...dialects.schedule import ScheduleAttr
 from ..running_means import counted
 from .facts import Facts, pow2_at_least, pow2_at_most
+from .flight import in_flight
 from .sizes import MAX_WARPS, Sizes
 from .tiles import Tiles
 
@@ -109,6 +110,7 @@ def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
             if 1 <= warps <= MAX_WARPS:
                 yield plan.changed(warps=warps)
+        yield from in_flight(facts, plan)
 
 
 def _kept(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:

@@ -1,0 +1,120 @@
+"""Products with few rows: what the planner gives them is bound by memory, and right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.emulator import EmulatedProgram
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.nvrtc import compile_cubin
+from deplodock.backend.simulator import simulate
+from deplodock.backend.targets import get_target
+from deplodock.dialects import loop
+from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.frontend.arrays import to_numpy
+from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.passes.planning.choice import rank
+from deplodock.passes.planning.facts import Facts
+
+Function = Callable[..., torch.Tensor]
+Schedule = ScheduleAttr.get
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+H200 = get_target("sm_90a")
+
+
+def compiled(function: Function, inputs: list[torch.Tensor], *schedules: ScheduleAttr | None) -> Compilation:
+    """The program, with these schedules on its first nests, where they are not None."""
+    compilation = Compilation(capture(function, inputs).module)
+    for nest, schedule in zip(nests(compilation), schedules, strict=False):
+        if schedule is not None:
+            nest.attributes["schedule"] = schedule
+    return compilation
+
+
+def nests(compilation: Compilation) -> list[loop.NestOp]:
+    return [op for op in compilation.at("loop").walk() if isinstance(op, loop.NestOp)]
+
+
+def inputs_of(*shapes: tuple[int, ...], dtype: torch.dtype = BF16) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [(torch.randn(s, generator=generator) / s[-1] ** 0.5).to(dtype) for s in shapes]
+
+
+def check(compilation: Compilation, function: Function, inputs: list[torch.Tensor]) -> None:
+    """The simulator's and the emulator's results are PyTorch's, without a report, and nothing is spilled."""
+    arrays = [to_numpy(t) for t in inputs]
+    want = function(*(t.double() for t in inputs)).numpy()
+    kernels = compilation.at("kernel")
+    found = simulate(kernels, arrays)
+    assert not found.report.findings, str(found.report)
+    results = [found.outputs[0]]
+    if inputs[0].dtype == BF16:  # the text differs little between types, and takes a second to compile
+        outputs, reports = EmulatedProgram(print_cuda(kernels), make_plan(kernels)).run(arrays)
+        assert not reports, str(reports[0])
+        results.append(outputs[0])
+    size = max(1.0, float(np.abs(want).max()))
+    for result in results:
+        near = 1e-5 if inputs[0].dtype == F32 else 1e-2
+        np.testing.assert_allclose(result.astype(np.float64).reshape(want.shape), want, rtol=near, atol=near * size)
+    assert all(use.spills == 0 for use in compile_cubin(compilation.cuda, "sm_90a").kernels.values())
+
+
+def seconds_of_bytes(inputs: list[torch.Tensor]) -> float:
+    return sum(t.nbytes for t in inputs) / H200.rates.memory
+
+
+def norm_first(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.rms_norm(x, x.shape[-1:]), w)
+
+
+def gelu_of_sum(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w, b)) + r
+
+
+def square(rows: int, columns: int, depth: int) -> list[tuple[int, ...]]:
+    return [(rows, depth), (depth, columns)]
+
+
+VECTORS: dict[str, tuple[Function, tuple[tuple[int, ...], ...], torch.dtype]] = {
+    "a matrix of rows": (torch.matmul, ((1, 4096), (4096, 4096)), BF16),
+    "a matrix of rows, f32": (torch.matmul, ((1, 4096), (4096, 4096)), F32),
+    "a matrix of columns": (F.linear, ((1, 4096), (4096, 4096)), BF16),
+    "a long sum": (F.linear, ((1, 11008), (4096, 11008)), F16),
+    "a norm first": (norm_first, ((1, 4096), (4096, 4096)), BF16),
+    "bias, gelu, residual": (gelu_of_sum, ((1, 4096), (4096, 4096), (4096,), (1, 4096)), BF16),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_vector_times_a_matrix_is_bound_by_memory(name: str) -> None:
+    function, shapes, dtype = VECTORS[name]
+    inputs = [torch.empty(s, dtype=dtype) for s in shapes]
+    (nest,) = nests(compiled(function, inputs))
+    best = rank(Facts(nest), H200)[0].prediction
+    assert best is not None
+    assert best.limit == "memory"
+    assert best.times.memory < 1.02 * seconds_of_bytes(inputs)
+
+
+ROWS_OF_FEW: dict[str, tuple[Function, tuple[tuple[int, ...], ...], ScheduleAttr]] = {
+    "longer chunks": (torch.matmul, ((1, 203), (203, 72)), Schedule([1, 32], [128], warps=4)),
+    "several rows": (F.linear, ((1, 203), (27, 203)), Schedule([1, 4], [128], warps=2)),
+    "eight rows": (gelu_of_sum, ((1, 96), (29, 96), (29,), (1, 29)), Schedule([1, 8], [64], warps=1)),
+    "a norm first": (norm_first, ((1, 136), (29, 136)), Schedule([1, 8], [64, 64], warps=4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("name", ROWS_OF_FEW)
+def test_vectors_times_matrices_are_right(name: str, dtype: torch.dtype) -> None:
+    function, shapes, schedule = ROWS_OF_FEW[name]
+    inputs = inputs_of(*shapes, dtype=dtype)
+    check(compiled(function, inputs, schedule), function, inputs)
