@@ -29,6 +29,9 @@ MOST_PARTS = 256
 STAGES = (3, 4, 2)
 """How many chunks of factors may be on their way or in use at once; of equally fast ones the first is taken."""
 
+SLOTS = (4, 3, 2)
+"""The same where boxes come through a ring: its depth costs no registers, and hides what arrives late."""
+
 
 def candidates(facts: Facts, target: Target, products: list[Product], narrow: str) -> list[ScheduleAttr]:
     """The schedules to choose from, each once, in a fixed order; of equally good ones the first is to be taken."""
@@ -69,7 +72,7 @@ def _with_boxes(
     """`schedule` with factors that come as boxes, and with persistent blocks where there are more tiles than run at
     once."""
     chunks = staged(facts, schedule, products).chunks
-    for stages in STAGES:
+    for stages in SLOTS:
         if stages > max(chunks, 2):
             continue
         ahead = schedule.changed(copy="tma", stages=stages)

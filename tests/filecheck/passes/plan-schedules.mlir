@@ -38,10 +38,10 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 
 // -----
 
-// A row too long for registers: the reduction in chunks, then the row tile by tile in the same block.
+// A row too long for one block: a cluster of blocks shares it.
 
 // CHECK-LABEL: func.func @long_rows
-// CHECK:         schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [16384], warps = 32>
+// CHECK:         schedule = #tile.schedule<block = [1, 32768], chunk = [32768], warps = 32, cluster = 4>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
@@ -202,7 +202,7 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 // A product of bf16: on tensor cores, operands some chunks ahead.
 
 // CHECK-LABEL: func.func @product
-// CHECK:         schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 3, group = 8, atom = wgmma, copy = tma>
+// CHECK:         schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, group = 8, atom = wgmma, copy = tma>
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
