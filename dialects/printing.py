@@ -8,11 +8,12 @@ builtin.module { ... tensor<16x64xf32, #layout> ... }
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import StringIO
 from itertools import count
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from .extents import SymbolAttr
@@ -22,32 +23,85 @@ _STEMS: dict[type[Attribute], str] = {LayoutAttr: "layout", SharedAttr: "shared"
 """The attributes that get names, and what their names begin with."""
 
 
+class Names:
+    """Numbers of values and names of attributes that stay what they are from one printing to the next, so that a diff
+    of the two texts shows what was changed and not what was renumbered.
+
+    A new value without a name gets the number after all that there are or were beside it; where all are new, they
+    start from 0. An attribute that had a name keeps it.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[SSAValue, int] = {}
+        self.aliases: dict[Attribute, str] = {}
+        self._next: dict[SSAValue, int] = {}
+        """Of a value: the next number in the function or kernel that it is in."""
+
+    def update(self, module: ModuleOp) -> None:
+        """Number the values of `module` as it is now."""
+        numbers: dict[SSAValue, int] = {}
+        following: dict[SSAValue, int] = {}
+        for op in module.body.block.ops:
+            values = [v for v in _values(op) if not v.name_hint]
+            free = count(max((self._next[v] for v in values if v in self._next), default=0))
+            numbers.update((v, self.numbers[v] if v in self.numbers else next(free)) for v in values)
+            following.update(dict.fromkeys(values, next(free)))
+        self.numbers, self._next = numbers, following
+
+
+def _values(op: Operation) -> Iterator[SSAValue]:
+    """The values that `op` and what is inside it define, in the order in which they are printed."""
+    yield from op.results
+    for region in op.regions:
+        for block in region.blocks:
+            yield from block.args
+            for inner in block.ops:
+                yield from _values(inner)
+
+
 class _AliasPrinter(Printer):
     """Prints a name for every attribute that is to have one, and remembers which in the order of their first use."""
 
-    def __init__(self, stream: StringIO, print_generic_format: bool, print_debuginfo: bool) -> None:
+    def __init__(
+        self, stream: StringIO, print_generic_format: bool, print_debuginfo: bool, names: Names | None
+    ) -> None:
         super().__init__(stream, print_generic_format=print_generic_format, print_debuginfo=print_debuginfo)
-        self.aliases: dict[Attribute, str] = {}
+        self.names = Names() if names is None else names
+        self.used: set[Attribute] = set()
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        if value in self.names.numbers:
+            self._ssa_values[value] = str(self.names.numbers[value])
+        return super().print_ssa_value(value)
 
     def print_attribute(self, attribute: Attribute) -> None:
         stem = attribute.hint if isinstance(attribute, SymbolAttr) else _STEMS.get(type(attribute))
         if stem is None:
             return super().print_attribute(attribute)
-        if attribute not in self.aliases:
-            taken = set(self.aliases.values())
-            self.aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
-        self.print_string(self.aliases[attribute])
+        aliases = self.names.aliases
+        if attribute not in aliases:
+            taken = set(aliases.values())
+            aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
+        self.used.add(attribute)
+        self.print_string(aliases[attribute])
 
 
-def print_module(module: ModuleOp, *, debuginfo: bool = False, generic: bool = False) -> str:
-    """The text of a module, ending in a newline; with `debuginfo` every op says where it comes from."""
+def print_module(
+    module: ModuleOp, *, debuginfo: bool = False, generic: bool = False, names: Names | None = None
+) -> str:
+    """The text of a module, ending in a newline; with `debuginfo` every op says where it comes from. `names` are those
+    of an earlier printing, to be kept."""
     out = StringIO()
-    printer = _AliasPrinter(out, generic, debuginfo)
+    if names is not None:
+        names.update(module)
+    printer = _AliasPrinter(out, generic, debuginfo, names)
     printer.print_op(module)
-    names = StringIO()
-    plain = Printer(names)
-    for attribute, name in printer.aliases.items():
-        names.write(f"{name} = ")
+    aliases = StringIO()
+    plain = Printer(aliases)
+    for attribute, name in printer.names.aliases.items():
+        if attribute not in printer.used:  # it was, in an earlier text
+            continue
+        aliases.write(f"{name} = ")
         plain.print_attribute(attribute)
-        names.write("\n")
-    return f"{names.getvalue()}{out.getvalue()}\n"
+        aliases.write("\n")
+    return f"{aliases.getvalue()}{out.getvalue()}\n"

@@ -5,8 +5,8 @@ Both `dl-opt` and `deplodock` run passes through here, so both verify, compare a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import unified_diff
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import TextIO
 
 from xdsl.context import Context
@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..dialects.dominance import DominanceError, verify_dominance
 from ..dialects.locations import location_text
-from ..dialects.printing import print_module
+from ..dialects.printing import Names, print_module
 from ..errors import CompileError
 
 
@@ -94,6 +94,7 @@ class PrintChanges(Observer):
     <<< t:fuse-nests
     2 passes, 1 changed
     ```
+    What stays keeps its number or name, and lines that only moved to the right or left are no change.
     """
 
     def __init__(self, stream: TextIO, context_lines: int = 3) -> None:
@@ -102,22 +103,36 @@ class PrintChanges(Observer):
         self.passes = 0
         self.changed = 0
         self._text: str | None = None
+        self._names = Names()
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         if self._text is None:
-            self._text = print_module(module)
+            self._text = print_module(module, names=self._names)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.passes += 1
-        old, new = self._text or "", print_module(module)
+        old, new = self._text or "", print_module(module, names=self._names)
         self._text = new
         if old == new:
             return
         self.changed += 1
-        lines = list(unified_diff(old.splitlines(), new.splitlines(), "", "", lineterm="", n=self.context_lines))
-        body = "\n".join(lines[2:])  # without the two lines that name files
+        body = "\n".join(diff_lines(old.splitlines(), new.splitlines(), self.context_lines))
         self.stream.write(f">>> t:{module_pass.name}\n{body}\n<<< t:{module_pass.name}\n")
 
     def finish(self, module: ModuleOp) -> None:
         self.stream.write(f"{self.passes} passes, {self.changed} changed\n")
         self._text = None
+
+
+def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator[str]:
+    """A unified diff without the names of files, in which indentation does not count."""
+    matcher = SequenceMatcher(None, [line.lstrip() for line in old], [line.lstrip() for line in new], autojunk=False)
+    for group in matcher.get_grouped_opcodes(context):
+        (_, i, _, j, _), (_, _, i_end, _, j_end) = group[0], group[-1]
+        yield f"@@ -{i + 1},{i_end - i} +{j + 1},{j_end - j} @@"
+        for kind, i1, i2, j1, j2 in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in new[j1:j2])
+            else:
+                yield from (f"-{line}" for line in old[i1:i2])
+                yield from (f"+{line}" for line in new[j1:j2])

@@ -34,8 +34,9 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 CLOSE = 1.05
 """Bytes may be so many times what they should be."""
 
-MOST_NARROW = 0.1
-"""Of what is loaded or stored so much may be in accesses of less than 16 bytes: what a row or a column has one of."""
+MOST_NARROW = {False: 0.1, True: 0.25}
+"""Of what is loaded or stored so much may be in accesses of less than 16 bytes: what a row or a column has one of; in
+products (True) also small tiles of one factor, with less than 16 bytes for each thread."""
 
 NEARLY = 0.85
 """Of so many times the planned blocks at least a multiprocessor has room for: registers are estimated."""
@@ -177,7 +178,7 @@ def _widths(k: Kernel) -> Iterator[str]:
     ):
         narrow = sum(n for width, n in widths.items() if width < least_width(k, opcodes[0]))
         share = narrow / max(1, sum(widths.values()))
-        if share > MOST_NARROW and not any(NARROW[o][0](k) for o in opcodes if k.code.count(o)):
+        if share > MOST_NARROW[k.products > 0] and not any(NARROW[o][0](k) for o in opcodes if k.code.count(o)):
             yield f"{share:.0%} of what is {what} in narrower accesses than could be: {widths}"
 
 

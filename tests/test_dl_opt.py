@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -151,6 +152,31 @@ def test_pipeline_text_reads_back() -> None:
     assert pipeline_text(parse_passes(text)) == text
     code, out, _ = run("-p", text, "--print-pipeline", stdin="")
     assert (code, out) == (0, text + "\n")
+
+
+def test_diffs_show_only_what_changed() -> None:
+    """What stays keeps its number, names of attributes too, and moving to the right is no change."""
+    from deplodock.passes.running import diff_lines
+
+    sums = "  %0 = arith.addf %x, %x : f32\n  %1 = math.exp %0 : f32\n  %2 = arith.addf %x, %x : f32\n"
+    rest = "  %3 = arith.mulf %2, %1 : f32\n  %4 = arith.mulf %3, %1 : f32\n  func.return %4 : f32\n"
+    program = f"func.func @f(%x: f32) -> f32 {{\n{sums}{rest}}}\n"
+    code, out, _ = run("-p", "cse,dce", "--print-only-changed", stdin=program)
+    assert code == 0
+    assert re.findall(r"^[+-].*", out, re.M) == [
+        "-    %2 = arith.addf %x, %x : f32",
+        "-    %3 = arith.mulf %2, %1 : f32",
+        "+    %3 = arith.mulf %0, %1 : f32",
+    ]
+    assert list(diff_lines(["a", "b", "c"], ["{", "  a", "  b", "  d", "}"], 1)) == [
+        "@@ -1,3 +1,5 @@",
+        "+{",
+        "   a",
+        "   b",
+        "-c",
+        "+  d",
+        "+}",
+    ]
 
 
 def test_options_of_a_named_pipeline_reach_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
