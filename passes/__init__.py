@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 # One line a pass, sorted by name.
 OWN_PASSES = {
     "allocate-shared": ".allocate_shared:AllocateSharedPass",
+    "base-two-exponentials": ".base_two_exponentials:BaseTwoExponentialsPass",
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "float8-as-bits": ".float8_as_bits:Float8AsBitsPass",

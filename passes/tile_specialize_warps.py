@@ -23,7 +23,7 @@ from .pipelining.boxes import Box, find_box, is_index
 from .pipelining.together import share
 from .remarks import emit_remark
 
-PRODUCER_REGISTERS = 40
+PRODUCER_REGISTERS = 24
 """Registers of a thread that starts copies: enough for a few indices."""
 
 MOST_REGISTERS = 240
@@ -61,7 +61,7 @@ class TileSpecializeWarpsPass(ModulePass):
         %t = tile.take %r : ...
         %n = tile.dot %t, ...
         tile.release %r : ...
-    } producer warps 4 registers [232, 40] {
+    } producer warps 4 registers [240, 24] {
       scf.for %k = %c0 to %c8 step %c1 {
         %x = tile.stage_box %X[...](%i, %k) : ... -> tensor<128x64xbf16, #s>
         tile.put %r, %x : ...

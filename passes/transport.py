@@ -246,7 +246,11 @@ class Typing:
         return same.values(value, body.last_op.operands[0])
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
-        """The maximum that `frame` is, if it is one that runs over `value`: then value <= frame for every index."""
+        """The maximum that `frame` is, if it is one that runs over `value`: then value <= frame for every index. Both
+        may be multiplied by the same positive constant."""
+        a, b = value.owner, frame.owner
+        if isinstance(a, arith.MulfOp) and isinstance(b, arith.MulfOp) and a.rhs is b.rhs and _is_positive(a.rhs):
+            return self._bound(a.lhs, b.lhs, block)
         member = self._member_behind(frame)
         if member is None or self.members[member].kind.data != Kind.MAX:
             return None

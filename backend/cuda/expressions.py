@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import IndexType, IntegerType, i1
+from xdsl.dialects.math import Exp2Op
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
 from ...dialects.kernel_ranges import Ranges
@@ -94,7 +96,8 @@ FLOAT_FUNCTIONS = {
         ).split()
     },
 }
-"""Functions of CUDA on double; on float they end in `f`. All of them precise: no fast-math variants."""
+"""Functions of CUDA on double; on float they end in `f`. All of them precise; only where an operation says that it may
+be approximate, there is another one."""
 
 
 def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
@@ -179,6 +182,9 @@ def _float(op: Operation, operands: Sequence[Expr], t: Attribute, use: Use) -> E
     if op.name == "payload.round_tf32":
         use("round_tf32")
         return call("round_tf32", operands)
+    if isinstance(op, Exp2Op) and c == "float" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
+        use("exp2_approx")
+        return call("exp2_approx", operands)
     if op.name in FLOAT_FUNCTIONS:
         return call(FLOAT_FUNCTIONS[op.name] + ("f" if c == "float" else ""), operands)
     if op.name == "math.fpowi":

@@ -102,6 +102,12 @@ HELPERS: dict[str, Helper] = {
         "  u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : (u + 0x1000u) & 0xffffe000u;\n"
         "  __builtin_memcpy(&x, &u, 4); return x;\n}",
     ),
+    "exp2_approx": Helper(
+        "exp2_approx",
+        "static __device__ float exp2_approx(float x) "
+        '{ float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
+        "static inline float exp2_approx(float x) { return x < -126.0f ? 0.0f : __builtin_exp2f(x); }",
+    ),
     "inf32": Helper(
         "inf32",
         "static __device__ float inf32() { return __uint_as_float(0x7f800000u); }",

@@ -17,7 +17,7 @@
 // CHECK-NEXT:        tile.release %ring
 // CHECK-NEXT:        scf.yield %n
 // CHECK:           tile.store
-// CHECK-NEXT:    } producer warps 4 registers [232, 40] {
+// CHECK-NEXT:    } producer warps 4 registers [240, 24] {
 // CHECK-NOT:       tile.dot
 // CHECK:           scf.for %k_1
 // CHECK-NEXT:        %xt = tile.stage_box %x[affine_map<(d0, d1)[s0, s1] -> ((d0 + (s0 * 128)), (d1 + (s1 * 64)))>](%i, %k_1)
