@@ -109,6 +109,20 @@ def test_the_planner_takes_that_tile(side: int) -> None:
         assert 2 * side**3 / best.prediction.seconds / 1e12 == pytest.approx(published, rel=0.1)
 
 
+def test_clusters_of_two_gain_what_was_published() -> None:
+    """734 instead of 704 TFLOP/s at 4096^3: half of one operand comes from the other block, so the cache keeps up."""
+    nest = product(4096, 4096, 4096, "bf16")
+    alone = hopper(128, 256).changed(group=8, persistent=132)
+    times = [predict(nest, s).seconds for s in (alone, alone.changed(cluster=2))]
+    assert times[0] / times[1] == pytest.approx(734 / 704, rel=0.02)
+    assert rank(Facts(nest), H200)[0].schedule.cluster.data == 2
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 1024), (128, 4096, 4096), (4096, 4096, 64)])
+def test_clusters_are_left_alone_where_they_gain_little(m: int, n: int, k: int) -> None:
+    assert rank(Facts(product(m, n, k, "bf16")), H200)[0].schedule.cluster.data == 1
+
+
 def formula(m: int, n: int, k: int, rows: int, columns: int) -> float:
     """Seconds by the published form: 2.5 us, and a wave after the other its products and then its results."""
     waves = -(-(m // rows) * (n // columns) // 132)

@@ -11,10 +11,11 @@ from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..split_reductions import splittable, stages_of
 from ..tiling.dependence import access_indices
+from .clusters import BLOCKS, factors_of, may_cluster
 from .copies import staged
 from .facts import Facts
 from .matrices import matrix_plans
-from .products import Product, distinct, product_plans
+from .products import Product, distinct, is_nested, product_plans
 from .resources import resources
 from .rows import elementwise_plans, row_plans
 from .tiles import Tiles
@@ -69,8 +70,8 @@ def _with_copies(
 def _with_boxes(
     facts: Facts, schedule: ScheduleAttr, target: Target, products: list[Product]
 ) -> Iterator[ScheduleAttr]:
-    """`schedule` with factors that come as boxes, and with persistent blocks where there are more tiles than run at
-    once."""
+    """`schedule` with factors that come as boxes, with persistent blocks where there are more tiles than run at once,
+    and with clusters where neighbours have a factor in common."""
     chunks = staged(facts, schedule, products).chunks
     for stages in SLOTS:
         if stages > max(chunks, 2):
@@ -81,7 +82,10 @@ def _with_boxes(
             resident = resources(facts, tiles, ahead, target, products).resident * target.sms
         except ScheduleError:
             continue
-        yield ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
+        ahead = ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
+        yield ahead
+        if target.has("cluster") and not is_nested(products) and may_cluster(facts, ahead, factors_of(products)):
+            yield ahead.changed(cluster=BLOCKS)
 
 
 def _divisible(facts: Facts) -> int:

@@ -17,6 +17,9 @@ from .model import Model, Prediction
 WORTH_DIVIDING = 1.5
 """So many times faster a product must be in parts."""
 
+WORTH_MEETING = 1.02
+"""So many times faster a product must be with blocks in clusters, which start and end together."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -52,16 +55,18 @@ class Candidate:
 def rank(facts: Facts, target: Target, narrow: str = "never", divide: bool = True) -> list[Candidate]:
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
     enumerated first comes first. A product with a divided sum counts as `WORTH_DIVIDING` times slower: it takes a
-    second kernel and memory for its parts. Without `divide` there are none with divided sums."""
+    second kernel and memory for its parts; one in clusters as `WORTH_MEETING` times. Without `divide` there are none
+    with divided sums."""
     model = Model(facts, target)
     schedules = candidates(facts, target, model.found, narrow)
     found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
-    worth = WORTH_DIVIDING if model.found else 1.0
+    worth, meeting = (WORTH_DIVIDING, WORTH_MEETING) if model.found else (1.0, 1.0)
 
     def seconds(c: Candidate) -> float:
         if c.prediction is None:
             return float("inf")
-        return c.prediction.seconds * (worth if c.schedule.split_k.data > 1 else 1.0)
+        times = (worth if c.schedule.split_k.data > 1 else 1.0) * (meeting if c.schedule.cluster.data > 1 else 1.0)
+        return c.prediction.seconds * times
 
     return sorted(found, key=seconds)
 

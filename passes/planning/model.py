@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...backend.targets import Target
 from ...dialects.schedule import ScheduleAttr
 from .clock import Times
+from .clusters import factors_of
 from .compute import Arithmetic
 from .facts import Facts
 from .products import distinct, find_products
@@ -21,6 +22,10 @@ SYNC = 0.04e-6
 MEETING = 0.5e-6
 """Seconds that blocks of a cluster take to meet, to read what the others have, and to meet again before they end."""
 
+
+CROWDED, WAITS = 0.8, 1.04
+"""From which share of their time on the level-2 cache makes products wait now and then, and how much longer they then
+take: what clusters of two gain at 4096^3, as published."""
 
 GAP = 1.0e-6
 """Seconds from the last block of a kernel to the next kernel, which needs its results."""
@@ -73,7 +78,7 @@ class Model:
         self.found = find_products(facts)
         """All products, as a schedule has extents for them."""
         self.products = distinct(facts, self.found)
-        self.loads = Loads(facts)
+        self.loads = Loads(facts, factors_of(self.found))
         self.arithmetic = Arithmetic(facts, self.products)
 
     def predict(self, schedule: ScheduleAttr) -> Prediction:
@@ -95,13 +100,19 @@ class Model:
             waiting, latency = 0.0, waves * life + (waves - 1) * rates.latency
         bulk = rates.bulk if schedule.copy.data == "tma" else rates.cache
         element = traffic.written / max(1, self._results())
+        cache = (traffic.near + (0.0 if self.products else traffic.written)) / bulk
+        compute = each * cost.compute / (1 - waiting)
+        if schedule.copy.data == "tma" and CROWDED * compute < cache:
+            compute *= WAITS
         drain = each / together * results_of(tiles) * element * target.sms / rates.store if self.products else 0.0
         times = Times(
-            start=rates.launch + rates.ramp,
+            start=rates.launch
+            + rates.ramp
+            + (MEETING if schedule.cluster.data > 1 and not tiles.shared.indices else 0.0),
             memory=(traffic.read + traffic.written) / rates.memory,
-            cache=(traffic.near + (0.0 if self.products else traffic.written)) / bulk,
+            cache=cache,
             shared=each * cost.shared,
-            compute=each * cost.compute / (1 - waiting),
+            compute=compute,
             latency=latency,
             drain=min(drain, blocks * results_of(tiles) * element / rates.store),
         )

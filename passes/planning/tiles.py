@@ -20,6 +20,8 @@ class Tiles:
     counts  of the free indices: how many blocks stand along it
     parts   into how many parts blocks divide the reduction
     shares  of the reduction indices of which a mask excludes chunks: which share of them is visited, on average
+    on_grid the free indices that blocks stand along
+    cluster, group  as the schedule has them
     kept    whether chunks that several loops read stay in shared memory
     shared  the indices that the blocks of a cluster share
 
@@ -35,7 +37,9 @@ class Tiles:
         self.tile.update(zip(facts.reduction_indices, (c.data for c in schedule.chunk), strict=True))
         self.steps = {i: -(-n // self.tile[i]) for i, n in facts.extents.items()}
         self.shares = facts.visited.shares(self.tile)
+        self.cluster, self.group = schedule.cluster.data, schedule.group.data
         self.counts: dict[SSAValue, int] = {}
+        self.on_grid = [i for position, i in enumerate(facts.free) if position not in serial]
         for position, index in enumerate(facts.free):
             self.counts[index] = 1 if position in serial else self.steps[index]
             if position not in serial:

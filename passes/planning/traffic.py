@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import SSAValue
 
 from ...backend.targets import Target
+from ...dialects.loop import LoadOp
 from ...dialects.payload import element_bytes, tensor_bytes
+from .clusters import neighbours
 from .facts import Facts, contiguous_index
 from .keeping import Place, places_of, same_tiles
 from .tiles import Tiles
@@ -42,8 +44,10 @@ class _Load:
 class Loads:
     """The loads of a nest, looked at once for all schedules of it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, factors: Collection[LoadOp] = ()) -> None:
+        """`factors` are the loads that blocks of a cluster can make together."""
         self.facts = facts
+        self.factors = set(factors)
         self.loads = [
             _Load(place, element_bytes(place.op.source.type), contiguous_index(place.op)) for place in places_of(facts)
         ]
@@ -52,7 +56,7 @@ class Loads:
     def traffic(self, tiles: Tiles, target: Target, at_once: int) -> Traffic:
         """The bytes that move where `at_once` blocks run at the same time."""
         per_block: dict[SSAValue, float] = {}
-        near = 0.0
+        near = block = 0.0
         reach: dict[SSAValue, frozenset[SSAValue]] = {}
         seen: set[Hashable] = set()
         for load in self.loads:
@@ -63,14 +67,22 @@ class Loads:
             source = load.place.op.source
             element = load.size * self._waste(load, tiles)
             size = tiles.within(load.indices) * element
-            near += tiles.visits(load.indices) * element
+            together = self._together(load, tiles)
+            near += tiles.visits(load.indices) * element / together
+            block += size / together
             per_block[source] = per_block.get(source, 0.0) + size
             reach[source] = reach.get(source, frozenset()) | frozenset(load.indices)
         read = sum(
             self._from_memory(source, size, reach[source], tiles, target, at_once) for source, size in per_block.items()
         )
-        block = sum(per_block.values())
         return Traffic(block, near, read, self.written)
+
+    def _together(self, load: _Load, tiles: Tiles) -> int:
+        """How many blocks have what one of them loads: those of a cluster that have it in common."""
+        if tiles.cluster == 1 or load.place.op not in self.factors:
+            return 1
+        found = neighbours(tiles)
+        return tiles.cluster if found is not None and found[0] not in load.indices else 1
 
     @staticmethod
     def _key(load: _Load, tiles: Tiles) -> Hashable:

@@ -1,0 +1,47 @@
+"""Clusters of blocks in a plan: along which index their blocks are neighbours, and what they would load together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.ir import SSAValue
+
+from ...dialects.loop import LoadOp
+from ...dialects.schedule import ScheduleAttr
+from ..tiling.dependence import access_indices
+from .copies import loaded
+from .facts import Facts
+from .products import Product
+from .tiles import Tiles
+
+BLOCKS = 2
+"""Blocks of a cluster that a plan may have: the published step that is worth it."""
+
+
+def neighbours(tiles: Tiles) -> tuple[SSAValue, int] | None:
+    """The index along which blocks with consecutive numbers stand next to each other, and how many do before another
+    index changes; None where all is on one block."""
+    grid = tiles.on_grid
+    if tiles.group > 1 and len(grid) > 1:
+        return grid[-2], tiles.group
+    last = next((i for i in reversed(grid) if tiles.counts[i] != 1), None)
+    return None if last is None else (last, tiles.counts[last])
+
+
+def factors_of(products: Iterable[Product]) -> list[LoadOp]:
+    """The loads that factors of products are, on tensor cores."""
+    found = (loaded(f, narrow=True) for p in products for f in p.factors)
+    return list(dict.fromkeys(op for op in found if op is not None))
+
+
+def may_cluster(facts: Facts, schedule: ScheduleAttr, factors: Iterable[LoadOp]) -> bool:
+    """Whether clusters make up the grid of a schedule, and their blocks have one of the `factors` in common."""
+    tiles = Tiles(facts, schedule)
+    found = neighbours(tiles)
+    known = all(isinstance(facts.sizes[i], int) for i in facts.free)
+    if found is None or not known or schedule.split_k.data > 1:
+        return False
+    index, count = found
+    persistent = schedule.persistent.data
+    whole = count % BLOCKS == 0 and persistent % BLOCKS == 0
+    return whole and any(index not in access_indices(op) for op in factors)
