@@ -69,6 +69,7 @@ from .kernel_host import SliceOp
 from .kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp
 from .kernel_registers import ExtractOp, FoldOp, IndicesOp, OuterFmaOp, PickOp, ShuffleXorOp, SplatOp
 from .kernel_roles import RolesOp
+from .kernel_shuffles import RenumberOp, ShuffleOp
 from .kernel_tma import (
     BulkCommitOp,
     BulkWaitOp,
@@ -409,6 +410,8 @@ Kernel = Dialect(
         AsyncCommitOp,
         AsyncWaitOp,
         ShuffleXorOp,
+        ShuffleOp,
+        RenumberOp,
         FoldOp,
         PickOp,
         SplatOp,

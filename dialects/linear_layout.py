@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 Coordinate: TypeAlias = tuple[int, ...]
 Bases: TypeAlias = tuple[Coordinate, ...]
@@ -334,23 +334,6 @@ def register_width(images: Sequence[int], others: Iterable[int], limit: int) -> 
             break
         vec, bit = 2 * vec, bit + 1
     return vec
-
-
-Conversion: TypeAlias = Literal["identity", "registers", "shuffle", "shared"]
-
-
-def conversion(source: Linear, target: Linear) -> Conversion:
-    """What it takes to turn one layout of a tile into another: nothing, moves between the registers of a thread, an
-    exchange within warps, or a way through shared memory."""
-    if source == target:
-        return "identity"
-    if target.picks(source) is not None:
-        return "registers"
-    if source.warp == target.warp:
-        inside = Span(source.packed[: len(source.reg) + len(source.lane)])
-        if all(inside.solve(p) is not None for p in target.packed[: len(target.reg) + len(target.lane)]):
-            return "shuffle"
-    return "shared"
 
 
 def _unit(rank: int, dim: int, value: int) -> Coordinate:

@@ -301,26 +301,35 @@ class DotOp(IRDLOperation):
             raise VerifyException(f"atom {self.atom.data} multiplies bf16, f16 or f32 into f32, not {types}")
 
 
+WAYS = ("registers", "shuffles", "shared")
+"""How a tile gets from one layout to another."""
+
+
 @irdl_op_definition
 class ConvertLayoutOp(IRDLOperation):
-    """The same tile, held by other threads and registers.
+    """The same tile, held by other threads and registers. `via` says how it gets there: by moves between the registers
+    of a thread, by shuffles within warps, or through shared memory; left out, the cheapest way is taken.
 
     ```
-    %y = tile.convert_layout %x : tensor<64xf32, #tile.layout<...>> -> tensor<64xf32, #tile.layout<...>>
+    %y = tile.convert_layout %x via "shuffles" : tensor<64xf32, #tile.layout<...>> -> tensor<64xf32, #tile.layout<...>>
     ```
     """
 
     name = "tile.convert_layout"
     source = operand_def(base(TensorType))
+    via = opt_prop_def(StringAttr)
     result = result_def(base(TensorType))
     traits = traits_def(Pure())
-    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+    assembly_format = "$source (`via` $via^)? attr-dict `:` type($source) `->` type($result)"
 
-    def __init__(self, source: SSAValue, layout: LayoutAttr):
+    def __init__(self, source: SSAValue, layout: LayoutAttr, via: str | None = None):
         t = tile_type(element_type(source.type), shape_of(source.type), layout)
-        super().__init__(operands=[source], result_types=[t])
+        properties = {"via": None if via is None else StringAttr(via)}
+        super().__init__(operands=[source], properties=properties, result_types=[t])
 
     def verify_(self) -> None:
+        if self.via is not None and self.via.data not in WAYS:
+            raise VerifyException(f"via {self.via.data}, which is none of {', '.join(WAYS)}")
         _verify_moved(self.source.type, self.result.type, LayoutAttr)
 
 

@@ -257,8 +257,12 @@ class _Kernel:
         if (at := shared_of(op.source.type)) is not None:
             new = shared.load_shared(self.out, value, at, self.layout(op.result))
         else:
+            ends = self.layout(op.source), self.layout(op.result)
             through = self.scratch if self.queues else None
-            new = shared.convert(self.out, value, self.layout(op.source), self.layout(op.result), hint, through)
+            new = shared.convert(self.out, value, *ends, None if op.via is None else op.via.data, hint, through)
+        if new is None:
+            why = "cannot be converted so: a thread needs elements that it cannot reach"
+            raise ScheduleError(why, operator=op.name, argument="via", location=location_text(op))
         self.define(op.result, new)
 
     def lower_slice(self, op: SliceOp) -> None:

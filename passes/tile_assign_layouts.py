@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
@@ -28,6 +28,8 @@ from .layout_assignment.anchors import (
 )
 from .layout_assignment.classes import Classes, Link, TileClass, is_tile
 from .tile_layouts import attr_of, layout_in_registers, linear_of
+from .tile_to_kernel.accesses import element_bytes
+from .tile_to_kernel.exchanges import route
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ def assign(kernel: tile.KernelOp) -> None:
             layout = (widened if c.dots else coalesced)(access, layouts[id(c)])
             if layout is not None:
                 _detour(access, layout, layouts[id(c)])
+    for op in kernel.body.walk():
+        if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
+            ends = [layout_in_registers(v, kernel.warps.data) for v in (op.source, op.result)]
+            op.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(op.source.type)))
 
 
 def separate_free_values(kernel: tile.KernelOp) -> None:

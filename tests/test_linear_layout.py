@@ -13,7 +13,6 @@ from deplodock.dialects.linear_layout import (
     Shared,
     Span,
     blocked,
-    conversion,
     log2,
     ordered,
     pack,
@@ -135,16 +134,12 @@ def test_reduction_declines_mixed_bases() -> None:
     assert Linear((2, 2), ((1, 0), (1, 0), (0, 1)), ((0, 0),) * 5, ()).reduction([0]) is None
 
 
-def test_conversion_kinds() -> None:
+def test_moves_between_registers() -> None:
     a = blocked((64, 64), (1, 0), 4, 4)
-    assert conversion(a, a) == "identity"
     turned = Linear(a.shape, a.reg[::-1], a.lane, a.warp)
-    assert conversion(a, turned) == "registers"
     picks = turned.picks(a)
     assert picks is not None
     assert all(a.apply(picks[r], 9, 2) == turned.apply(r, 9, 2) for r in range(a.registers))
-    assert conversion(a, Linear(a.shape, a.reg, a.lane[::-1], a.warp)) == "shuffle"
-    assert conversion(a, blocked((64, 64), (0, 1), 4, 4)) == "shared"
     assert a.picks(blocked((64, 64), (0, 1), 4, 4)) is None
 
 

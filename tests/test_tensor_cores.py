@@ -190,11 +190,12 @@ def test_machine_code(name: str, arch: str) -> None:
     assert not narrow or set(code.widths("STG")) == {128}
 
 
-def test_stores_are_wide_without_shared_memory_where_weights_lie_along_k() -> None:
-    """The columns of a product are read in an order that gives each thread eight neighbours of the result."""
+def test_stores_are_wide_without_shared_memory() -> None:
+    """Weights along k can be read in an order of columns that gives each thread eight neighbours of the result; else
+    four lanes exchange what they have."""
     direct, around = (PRODUCTS[n].lowered() for n in ("weights along k", "weights along n"))
-    buffers = [sum(isinstance(op, kernel.SharedOp) for op in m.walk()) for m in (direct, around)]
-    assert buffers == [2, 3]
+    for kind, counts in ((kernel.SharedOp, [2, 2]), (kernel.ShuffleOp, [0, 1])):
+        assert [sum(isinstance(op, kind) for op in m.walk()) for m in (direct, around)] == counts
     for module in (direct, around):
         stores = [o for o in module.walk() if isinstance(o, kernel.StoreOp) and not kernel.is_shared(o.memory.type)]
         assert [op.vec.data for op in stores] == [8]

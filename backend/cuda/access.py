@@ -14,6 +14,7 @@ from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
 from ...dialects.kernel_matrix import MatrixRows, MmaOp, StMatrixOp
 from ...dialects.kernel_ranges import span
+from ...dialects.kernel_shuffles import RenumberOp, ShuffleOp
 from ...dialects.kernel_wgmma import WgmmaOp
 from ...dialects.locations import location_text
 from ...errors import CompileError
@@ -133,7 +134,7 @@ def _is_multiplied(op: Operation) -> bool:
     """Whether `op` is a product on tensor cores, or picks registers for one."""
     if isinstance(op, PickOp):
         return any(_is_multiplied(u.operation) for u in op.result.uses)
-    return isinstance(op, MmaOp | WgmmaOp | StMatrixOp)
+    return isinstance(op, MmaOp | WgmmaOp | StMatrixOp | ShuffleOp | RenumberOp)
 
 
 def alignment_of(value: SSAValue) -> int:

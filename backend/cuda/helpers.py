@@ -22,6 +22,7 @@ from .hopper_helpers import (
     wgmma_names,
 )
 from .matrix_helpers import matrix_load_helpers, warp_product_helpers
+from .shuffle_helpers import pair_helpers
 
 
 def _same(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
@@ -223,7 +224,7 @@ _copy_helpers()
 HELPERS.update(
     {**matrix_load_helpers(), **warp_product_helpers(), **barrier_helpers(), **box_helpers(), **product_helpers()}
 )
-HELPERS.update({**matrix_helpers(), **cluster_helpers()})
+HELPERS.update({**matrix_helpers(), **cluster_helpers(), **pair_helpers()})
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

@@ -13,6 +13,8 @@ from ...dialects.kernel import (
     MmaOp,
     OuterFmaOp,
     PickOp,
+    RenumberOp,
+    ShuffleOp,
     ShuffleXorOp,
     WgmmaResumeOp,
     WgmmaStartOp,
@@ -67,6 +69,6 @@ def hint_of(value: SSAValue) -> str:
         return "sel"
     if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp | WgmmaStartOp | WgmmaResumeOp):
         return "acc"
-    if isinstance(op, ShuffleXorOp | PickOp | IndicesOp | CastOp):
+    if isinstance(op, ShuffleOp | RenumberOp | ShuffleXorOp | PickOp | IndicesOp | CastOp):
         return "r"
     return WORDS.get(op.name, "v")

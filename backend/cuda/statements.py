@@ -253,9 +253,9 @@ class Statements:
         writer.line(f"const {writer.index} {name} = {text};")
 
 
-def shuffled(value: Expr, mask: str, c: str) -> Expr:
+def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
     """The `value` of another lane; types that the hardware does not shuffle travel in an int."""
-    call = f"__shfl_xor_sync(0xffffffffu, {{}}, {mask})"
+    call = f"__shfl_{mode}sync(0xffffffffu, {{}}, {other})"
     if c in ("bf16", "f16"):
         return Expr(f"{c}{{(unsigned short){call.format(f'(int){value.text}.bits')}}}")
     if c in ("bool", "signed char", "unsigned char", "short", "unsigned short"):

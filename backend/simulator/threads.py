@@ -19,6 +19,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Region, SSAValue
 
 from ...dialects import kernel
+from ...dialects.linear_layout import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import Kind
 from ...errors import ExecutionError
@@ -175,6 +176,31 @@ class KernelFunctions(InterpreterFunctions):
         alone = active & ~active[:, partner]
         self.machine.find("divergent", op, alone, "{who} shuffles with a lane that is not there")
         return (x if x.shape[1] == 1 else x[:, partner],)
+
+    @impl(kernel.ShuffleOp)
+    def shuffle(self, interpreter: Interpreter, op: kernel.ShuffleOp, args: PythonValues) -> PythonValues:
+        machine = self.machine
+        x, threads = registers(args[0], op.source), np.arange(machine.threads)
+        lane = threads % LANES if op.lane is None else ranked(args[1], 2)
+        x = np.broadcast_to(x, (*machine.active.shape, x.shape[2]))
+        flips = np.array([combine(op.flip_bits, r) for r in range(x.shape[2])])
+        machine.find("divergent", op, machine.active & (lane >= LANES), "{who} shuffles with a lane of another warp")
+        partner = (threads - threads % LANES)[:, None] + ((lane % LANES)[..., None] ^ flips)
+        partner = np.broadcast_to(partner, x.shape)
+        found = np.take_along_axis(x, partner, axis=1)
+        there = np.take_along_axis(machine.active[..., None], partner, axis=1).all(axis=2)
+        machine.find("divergent", op, machine.active & ~there, "{who} shuffles with a lane that is not there")
+        return (found,)
+
+    @impl(kernel.RenumberOp)
+    def renumber(self, interpreter: Interpreter, op: kernel.RenumberOp, args: PythonValues) -> PythonValues:
+        x, lane = registers(args[0], op.source), ranked(args[1], 2)
+        x = np.broadcast_to(x, (*self.machine.active.shape, x.shape[2]))
+        moved = np.zeros_like(lane)
+        for bit, move in enumerate(op.move_bits):
+            moved = moved ^ (lane >> bit & 1) * move
+        numbers = np.arange(x.shape[2]) ^ moved[..., None]
+        return (np.take_along_axis(x, np.broadcast_to(numbers, x.shape), axis=2),)
 
     @impl(kernel.FoldOp)
     def fold(self, interpreter: Interpreter, op: kernel.FoldOp, args: PythonValues) -> PythonValues:

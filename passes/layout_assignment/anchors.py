@@ -21,6 +21,7 @@ from ...dialects.warpgroup_layouts import warpgroup_accumulator
 from ...errors import ScheduleError
 from ..index_simplify import DIM, SYM, Form, Simplifier, dim, number_of, symbol
 from ..tile_to_kernel.accesses import WIDEST, element_bytes, memory_type
+from ..tile_to_kernel.exchanges import route
 from ..tile_to_kernel.places import divisor_of, range_of_value
 from .classes import Access, Classes, TileClass
 
@@ -178,7 +179,36 @@ def widened(op: Access, layout: Linear) -> Linear | None:
         own *= 2
     if own * size >= SHORTEST or wish.vec < 2 * own:
         return None
+    beside = within_warps(layout, wish.order[0], wish.vec)
+    if beside is not None and route(layout, beside, size) == "shuffles":
+        return beside
     return memory_layout(shape, [wish], set(), layout.warps)
+
+
+def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
+    """The layout in which each warp has the same elements as in `layout` and each thread `vec` neighbours along `fast`:
+    lanes that held these get the next ones. None if a warp has nothing beside them in a row, or bases mix dimensions.
+    """
+
+    def unit(i: int) -> Coordinate:
+        return tuple(1 << i if d == fast else 0 for d in range(len(layout.shape)))
+
+    own = [b for b in (*layout.reg, *layout.lane)]
+    first = [unit(i) for i in range(log2(vec))]
+    further = [u for i in range(log2(vec), log2(layout.shape[fast])) if (u := unit(i)) in own]
+    if len(set(own)) < len(own) or not further or not all(u in own for u in first):
+        return None
+    spare = [u for u in further if u not in layout.lane]
+    lane: list[Coordinate] = []
+    for basis in layout.lane:
+        if basis not in first:
+            lane.append(basis)
+        elif spare:
+            lane.append(spare.pop(0))
+        else:
+            return None
+    reg = (*first, *(b for b in layout.reg if b not in first and b not in lane))
+    return Linear(layout.shape, reg, tuple(lane), layout.warp)
 
 
 def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:

@@ -12,9 +12,10 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel, payload, tile
+from ...dialects.exchange import find_exchange
 from ...dialects.kernel_matrix import ROW_BYTES
 from ...dialects.kernel_roles import WARPGROUP
-from ...dialects.linear_layout import Linear, Shared, conversion, log2, register_width
+from ...dialects.linear_layout import Linear, Shared, log2, register_width
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type
 from ...errors import ScheduleError
@@ -22,6 +23,7 @@ from ..combining import combine
 from ..shared_layouts import Reader, choose_shared
 from .accesses import WIDEST, element_bytes, holder_predicate, memory_type
 from .emitter import Emitter, Index, is_disjoint
+from .exchanges import exchange, route
 from .scratch import Scratch, groups_apart
 
 
@@ -121,19 +123,30 @@ def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: s
 
 
 def convert(
-    out: Emitter, value: SSAValue, source: Linear, target: Linear, hint: str | None, scratch: Scratch | None = None
-) -> SSAValue:
-    """A tile held as `source`, held as `target` instead; if through shared memory, through `scratch`, if there is."""
-    kind = conversion(source, target)
-    if kind == "identity":
+    out: Emitter,
+    value: SSAValue,
+    source: Linear,
+    target: Linear,
+    via: str | None,
+    hint: str | None,
+    scratch: Scratch | None = None,
+) -> SSAValue | None:
+    """A tile held as `source`, held as `target` instead, by the way `via`, or the cheapest; None if that is no way. If
+    through shared memory, through `scratch`, if there is."""
+    if source == target:
         return value
-    if kind == "registers":
+    way = via or route(source, target, element_bytes(value.type))
+    if way == "registers":
         picks = target.picks(source)
-        assert picks is not None
-        return out.emit(kernel.PickOp(value, picks), hint)
+        return None if picks is None else out.emit(kernel.PickOp(value, picks), hint)
+    if way == "shuffles":
+        found = find_exchange(source, target)
+        return None if found is None else exchange(out, value, found, hint)
     if isinstance(element_type(value.type), IndexType):  # an index has no size in memory
         number = out.emit(payload.CastOp(value, i64))
-        return out.emit(payload.CastOp(convert(out, number, source, target, hint, scratch), IndexType()), hint)
+        moved = convert(out, number, source, target, way, hint, scratch)
+        assert moved is not None
+        return out.emit(payload.CastOp(moved, IndexType()), hint)
     size = element_bytes(value.type)
     shared = choose_shared(source.shape, [Reader(source, size), Reader(target, size)])
     if scratch is None:

@@ -139,6 +139,9 @@ tile.kernel @none(%x: memref<32xf32>) blocks () in [] warps 1 {
 // CHECK:           kernel.ldmatrix x4 %{{.*}}[%{{.*}}] steps [512] : memref<1024xbf16, "shared"> -> vector<16xbf16>
 // CHECK:           kernel.ldmatrix x4 trans %{{.*}}[%{{.*}}] xor steps [16] : memref<1024xbf16, "shared"> -> vector<16xbf16>
 // CHECK-NEXT:      %{{.*}} = kernel.mma %{{.*}}, %{{.*}}, %{{.*}} rows [1, 4] cols [2, 3] : vector<16xbf16>, vector<16xbf16>, vector<32xf32>
+// CHECK:         %d_1 = kernel.renumber %d by %lane moves [4, 8, 0, 0, 0] : vector<32xbf16>
+// CHECK:         %d_2 = kernel.shuffle %{{.*}} flips [0, 1, 2, 0, 0] : vector<32xbf16>
+// CHECK-NEXT:    %d_3 = kernel.renumber %d_2 by %lane moves [2, 4, 0, 0, 0] : vector<32xbf16>
 #layout = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
 #layout1 = #tile.layout<reg = [[0, 1], [0, 2], [0, 4], [8, 0], [16, 0]], lane = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], warp = []>
 #shared = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>

@@ -46,7 +46,7 @@ tile.kernel @dot(%x: memref<16x8xf32>, %w: memref<8x16xf32>, %y: memref<16x16xf3
 // CHECK:       #layout2 = #tile.layout<reg = {{\[\[}}1], [2]], lane = {{\[\[}}4], [8], [16], [32], [0]], warp = []>
 // CHECK:       tile.kernel @convert
 // CHECK:         %r = tile.broadcast %c along [1] : tensor<64xf32, #layout>
-// CHECK-NEXT:    %c_1 = tile.convert_layout %c : tensor<64xf32, #layout> -> tensor<64xf32, #layout2>
+// CHECK-NEXT:    %c_1 = tile.convert_layout %c via "shared" : tensor<64xf32, #layout> -> tensor<64xf32, #layout2>
 // CHECK-NEXT:    %q = tile.broadcast %c_1 along [0] : tensor<64xf32, #layout2> -> tensor<64x64xf32, #layout1>
 tile.kernel @convert(%x: memref<64xf32>, %t: memref<64x64xf32>, %y: memref<64x64xf32>) blocks () in [] warps 1 {
   %c = tile.load %x[affine_map<(d0) -> (d0)>]() : memref<64xf32> -> tensor<64xf32>
@@ -79,7 +79,7 @@ tile.kernel @given(%x: memref<64xf32>, %y: memref<64xf32>) blocks () in [] warps
 // CHECK-NEXT:  #layout1 = #tile.layout<reg = {{\[\[}}0, 1], [0, 2]], lane = {{\[\[}}0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], warp = {{\[\[}}4, 0], [8, 0], [16, 0]]>
 // CHECK:       tile.kernel @transpose
 // CHECK-NEXT:    %v = tile.load {{.*}} -> tensor<32x32xf32, #layout>
-// CHECK-NEXT:    %v_1 = tile.convert_layout %v : tensor<32x32xf32, #layout> -> tensor<32x32xf32, #layout1>
+// CHECK-NEXT:    %v_1 = tile.convert_layout %v via "shared" : tensor<32x32xf32, #layout> -> tensor<32x32xf32, #layout1>
 // CHECK-NEXT:    %w = tile.load {{.*}} -> tensor<32x32xf32, #layout1>
 // CHECK-NEXT:    %s = arith.addf %v_1, %w : tensor<32x32xf32, #layout1>
 // CHECK-NEXT:    tile.store %s, {{.*}} : tensor<32x32xf32, #layout1>
@@ -110,12 +110,13 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
 
 // -----
 
-// With weights along the columns the atom's own order stays, and the result goes to wide stores by a conversion.
+// With weights along the columns the atom's own order stays, and the result goes to wide stores by a
+// conversion: four lanes exchange what they have of a row.
 
 // CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
 // CHECK:       tile.kernel @tensor_cores_trans
 // CHECK:         %d = payload.cast {{.*}} -> tensor<32x32xbf16, #layout>
-// CHECK-NEXT:    %[[W:.*]] = tile.convert_layout %d : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
+// CHECK-NEXT:    %[[W:.*]] = tile.convert_layout %d via "shuffles" : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
 // CHECK-NEXT:    tile.store %[[W]]
 tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>

@@ -121,3 +121,45 @@ kernel.func @k() grid 1 warps 1 {
 
 // CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
 kernel.func @k(%x: memref<4xf32>) grid [#payload.symbol<s0[1:5]> / 2, 0] warps 1 {}
+
+// -----
+
+// CHECK: error: kernel.shuffle: one flip for each bit of the register number, not 1
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.shuffle %v flips [1] : vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.shuffle: flips [0, 32] of lanes 0 to 31
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.shuffle %v flips [0, 32] : vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.shuffle: a shuffle keeps the type
+kernel.func @k() grid 1 warps 1 {
+  %v = payload.constant 0.0 : vector<2xf32>
+  %s = "kernel.shuffle"(%v) <{flips = array<i64: 1>}> : (vector<2xf32>) -> vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.renumber: [1, 2, 4, 0, 0] are no moves of 4 registers for 5 bits of a lane
+kernel.func @k() grid 1 warps 1 {
+  %l = kernel.id lane
+  %v = payload.constant 0.0 : vector<4xf32>
+  %s = kernel.renumber %v by %l moves [1, 2, 4, 0, 0] : vector<4xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.renumber: [1, 0, 0, 0] are no moves of 2 registers for 5 bits of a lane
+kernel.func @k() grid 1 warps 1 {
+  %l = kernel.id lane
+  %v = payload.constant 0.0 : vector<2xf32>
+  %s = kernel.renumber %v by %l moves [1, 0, 0, 0] : vector<2xf32>
+}

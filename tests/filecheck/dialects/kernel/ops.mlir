@@ -33,6 +33,12 @@ kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64x
   kernel.barrier
   // CHECK-NEXT: %h = kernel.shuffle_xor %v by 16 : vector<4xf32>
   %h = kernel.shuffle_xor %v by 16 : vector<4xf32>
+  // CHECK-NEXT: %h1 = kernel.shuffle %v from %lane flips [0, 2] : vector<4xf32>
+  %h1 = kernel.shuffle %v from %lane flips [0, 2] : vector<4xf32>
+  // CHECK-NEXT: %h2 = kernel.shuffle %v flips [1, 0] : vector<4xf32>
+  %h2 = kernel.shuffle %v flips [1, 0] : vector<4xf32>
+  // CHECK-NEXT: %h3 = kernel.renumber %v by %lane moves [1, 2, 0, 0, 0] : vector<4xf32>
+  %h3 = kernel.renumber %v by %lane moves [1, 2, 0, 0, 0] : vector<4xf32>
   // CHECK-NEXT: %f = kernel.fold max %h over [0] : vector<4xf32> -> vector<2xf32>
   %f = kernel.fold max %h over [0] : vector<4xf32> -> vector<2xf32>
   // CHECK-NEXT: %p = kernel.pick %f from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>

@@ -294,3 +294,11 @@ module {
     loop.yield %z
   }
 }
+
+// -----
+
+// CHECK: error: {{.*}}via post, which is none of registers, shuffles, shared
+tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
+  %a = payload.constant 0.0 : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>>
+  %b = tile.convert_layout %a via "post" : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>> -> tensor<32xf32, #tile.layout<reg = [], lane = [[2], [1], [4], [8], [16]], warp = []>>
+}

@@ -37,8 +37,8 @@ tile.kernel @ops(%x: memref<100x8xf32>, %at: memref<8xi64>, %y: memref<100x8xf32
 // CHECK-LABEL: tile.kernel @layouts(%x: memref<8x8xf32>, %y: memref<8x8xf32>) blocks () in [] warps 1 {
 tile.kernel @layouts(%x: memref<8x8xf32>, %y: memref<8x8xf32>) blocks () in [] warps 1 {
   %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<8x8xf32> -> tensor<8x8xf32, #half>
-  // CHECK: tile.convert_layout %a : tensor<8x8xf32, {{.*}}> -> tensor<8x8xf32, {{.*}}>
-  %b = tile.convert_layout %a : tensor<8x8xf32, #half> -> tensor<8x8xf32, #tile.layout<reg = [[1, 0]], lane = [[2, 0], [4, 0], [0, 1], [0, 2], [0, 4]], warp = []>>
+  // CHECK: tile.convert_layout %a via "shuffles" : tensor<8x8xf32, {{.*}}> -> tensor<8x8xf32, {{.*}}>
+  %b = tile.convert_layout %a via "shuffles" : tensor<8x8xf32, #half> -> tensor<8x8xf32, #tile.layout<reg = [[1, 0]], lane = [[2, 0], [4, 0], [0, 1], [0, 2], [0, 4]], warp = []>>
   // CHECK-NEXT: tile.stage %a : tensor<8x8xf32, {{.*}}> -> tensor<8x8xf32, {{.*}}>
   %s = tile.stage %a : tensor<8x8xf32, #half> -> tensor<8x8xf32, #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]>>
   tile.store %a, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<8x8xf32, #half>, memref<8x8xf32>

@@ -1,0 +1,106 @@
+"""Registers that lanes exchange, as C++: loops over the registers, of 16 bits over pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from ...dialects.kernel import RenumberOp, ShuffleOp
+from .access import alignment_of
+from .expressions import infix
+from .matrices import PACKED, operand_array
+from .ordering import registers
+from .shuffle_helpers import PAIRED
+from .statements import Statements, add_printer, shuffled
+from .types import BIT_XOR, Expr
+from .writer import Place, Register, Writer, terms
+
+
+def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
+    """One shuffle for each register, or for each pair; what a lane keeps is copied."""
+    writer, flips = statements.writer, op.flip_bits
+    element, size = writer.type_of(op.result), registers(op.result)
+    lane = None if op.lane is None else writer.read(op.lane)
+    if size == 1:
+        name, mine = writer.declare(op.result).name, writer.read(op.source)
+        text = mine if lane is None else shuffled(mine, lane.text, element, "")
+        writer.line(f"const {element} {name} = {text.text};")
+        return
+    mode, pair = "xor_" if lane is None else "", element in PAIRED and flips[0] == 0
+    source = _pairs(statements, op.source) if pair else None
+    place = writer.declare(op.result, alignment=PACKED if pair else alignment_of(op.result))
+    with writer.registers_loop(size, 2 if pair else 1) as r:
+        flip = combined(r, flips)
+        at = flip if lane is None else lane if flip.text == "0" else infix(lane, "^", flip, BIT_XOR)
+        head = f"if ({flip.text}) " if lane is None else ""
+        if source is not None:
+            writer.use(f"shuffle_{mode}pair.{element}")
+            writer.use(f"copy_pair.{element}")
+            operands = f"&{place[r].text}, &{source[r].text}"
+            writer.line(f"{head}shuffle_{mode}pair({operands}, {at.text});")
+            kept = f"copy_pair({operands})"
+        else:
+            mine = writer.read(op.source, r)
+            writer.line(f"{head}{place[r].text} = {shuffled(mine, at.text, element, mode).text};")
+            kept = f"{place[r].text} = {mine.text}"
+        if lane is None:
+            writer.line(f"else {kept};")
+
+
+def print_renumber(statements: Statements, op: RenumberOp) -> None:
+    """For each move a choice between two registers, or pairs, by a bit of the lane's number."""
+    writer, moves = statements.writer, op.move_bits
+    element, size = writer.type_of(op.result), registers(op.result)
+    pair = element in PAIRED and size > 1 and not any(m & 1 for m in moves)
+    source = _pairs(statements, op.source) if pair else None
+    lane = writer.read(op.lane).text
+    for number, move in enumerate(sorted(set(moves) - {0})):
+        bits = [f"{lane} >> {b}" if b else lane for b, m in enumerate(moves) if m == move]
+        odd = f"({' ^ '.join(f'({b})' if len(bits) > 1 else b for b in bits)}) & 1"
+        before, target = source, writer.declare(op.result, alignment=PACKED if pair else alignment_of(op.result))
+        with writer.registers_loop(size, 2 if pair else 1) as r:
+            other: Register = r ^ move if isinstance(r, int) else f"({r} ^ {move})"
+            if pair:
+                assert before is not None
+                writer.use(f"choose_pair.{element}")
+                operands = f"&{target[r].text}, &{before[other].text}, &{before[r].text}"
+                writer.line(f"choose_pair({operands}, {odd});")
+            else:
+                mine, its = (_read(writer, op.source, before, n) for n in (r, other))
+                writer.line(f"{target[r].text} = {odd} ? {its} : {mine};")
+        source = target
+        if number + 1 < len(set(moves) - {0}):
+            del writer.places[op.result]
+
+
+def _read(writer: Writer, value: SSAValue, place: Place | None, register: Register) -> str:
+    return (writer.read(value, register) if place is None else place[register]).text
+
+
+def _pairs(statements: Statements, value: SSAValue) -> Place:
+    """The array of a value of which pairs are read as words."""
+    name, first = operand_array(statements, value)
+    assert first == 0
+    return Place(name, registers(value))
+
+
+def combined(register: Register, images: Sequence[int]) -> Expr:
+    """The exclusive or of the images of the set bits of a register's number."""
+    seen = 0
+    parts: list[list[int]] = [[]]
+    for bit, image in enumerate(images):
+        if seen & image:
+            seen = 0
+            parts.append([0] * bit)
+        seen |= image
+        parts[-1].append(image)
+    found = [e for part in parts if (e := terms(register, part, top=len(images))).text != "0"]
+    result = found[0] if found else Expr("0")
+    for e in found[1:]:
+        result = infix(result, "^", e, BIT_XOR)
+    return result
+
+
+add_printer(ShuffleOp, print_shuffle)
+add_printer(RenumberOp, print_renumber)

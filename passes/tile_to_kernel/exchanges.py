@@ -1,0 +1,62 @@
+"""Conversions of layouts without shared memory: by moves between a thread's registers, and by shuffles in a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from ...dialects import kernel
+from ...dialects.exchange import Exchange, find_exchange
+from ...dialects.linear_layout import Linear, combine
+from ...dialects.payload import shape_of
+from .emitter import Emitter
+
+WORD = 4
+"""Bytes that a shuffle moves."""
+
+CHOICES = 2
+"""So many registers are chosen by a condition in the time that one is shuffled."""
+
+BARRIERS = 16
+"""In that time too: what two barriers cost a warp."""
+
+
+def route(source: Linear, target: Linear, bytes_each: int) -> str:
+    """The cheapest way from one layout to another, of elements of `bytes_each` bytes: `registers`, `shuffles` or
+    `shared`.
+
+    A shuffle moves as much as a store to shared memory or a load does, 128 bytes of a warp, and there are two of those,
+    with barriers between them.
+    """
+    if target.picks(source) is not None:
+        return "registers"
+    found = find_exchange(source, target)
+    if found is None:
+        return "shared"
+    moved = (source.compact()[0].registers + target.registers) * bytes_each / WORD
+    return "shuffles" if price(found, source, bytes_each) <= moved + BARRIERS else "shared"
+
+
+def price(found: Exchange, source: Linear, bytes_each: int) -> float:
+    """What an exchange costs, in registers that are shuffled."""
+    each = max(1, bytes_each // WORD)
+    halves = 2 if bytes_each < WORD and found.paired else 1
+    return (found.shuffles + found.choices(source.registers) / CHOICES) * each / halves
+
+
+def exchange(out: Emitter, value: SSAValue, found: Exchange, hint: str | None) -> SSAValue:
+    """The registers of a tile, exchanged within warps."""
+    value = _renumbered(out, value, found.before, hint)
+    sent = [combine(found.registers, r) for r in range(1 << len(found.registers))]
+    if sent != list(range(shape_of(value.type)[0])):
+        value = out.emit(kernel.PickOp(value, sent))
+    if found.shuffles:
+        spare = [0] * out.warp_bits
+        lane = None if found.stays else out.value(out.thread_bits([*found.lanes, *spare])[0])
+        value = out.emit(kernel.ShuffleOp(value, lane, found.flips), hint)
+    return _renumbered(out, value, found.after, hint)
+
+
+def _renumbered(out: Emitter, value: SSAValue, moves: Sequence[int], hint: str | None) -> SSAValue:
+    return out.emit(kernel.RenumberOp(value, out.id("lane"), moves), hint) if any(moves) else value
