@@ -41,7 +41,7 @@ class TileAssignLayoutsPass(ModulePass):
     loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced
     from or broadcast into. Where the two ends of a reduction or broadcast still disagree, an access is contiguous along
     another dimension than its tile's threads are (a transpose), or tensor cores leave a thread too few neighbours for
-    it, a `tile.convert_layout` moves the elements. A layout that is there already is kept.
+    it, a `tile.convert_layout` moves the elements, by the cheapest way there is. A layout that is there already is kept.
     Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
     Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
 
@@ -69,6 +69,8 @@ def assign(kernel: tile.KernelOp) -> None:
     separate_free_values(kernel)
     classes = Classes(kernel)
     layouts = decide(kernel, classes)
+    schedule = kernel.attributes.get("schedule")
+    as_boxes = isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma"
     for link in classes.links:
         _reconcile(link, classes, layouts)
     for c in classes:
@@ -77,9 +79,10 @@ def assign(kernel: tile.KernelOp) -> None:
         if any(dot.atom is None for dot in c.dots):
             continue
         for access in c.accesses:
-            layout = (widened if c.dots else coalesced)(access, layouts[id(c)])
+            own = layouts[id(c)]
+            layout = widened(access, own, as_boxes) if c.dots else coalesced(access, own)
             if layout is not None:
-                _detour(access, layout, layouts[id(c)])
+                _detour(access, layout, own)
     for op in kernel.body.walk():
         if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
             ends = [layout_in_registers(v, kernel.warps.data) for v in (op.source, op.result)]

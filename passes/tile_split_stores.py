@@ -12,12 +12,13 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import tile
-from ..dialects.linear_layout import Linear, conversion
+from ..dialects.linear_layout import Linear
 from ..dialects.payload import element_bytes, shape_of
 from ..dialects.schedule import ScheduleAttr
 from .remarks import emit_remark
 from .store_splitting.parts import Part
 from .tile_layouts import layout_in_registers
+from .tile_to_kernel.exchanges import way_of
 
 ROW = 128
 """Bytes of a part along its columns: the widest row of a box."""
@@ -93,7 +94,7 @@ def _find(store: tile.StoreOp, warps: int) -> Stored | str | None:
     if not isinstance(convert, tile.ConvertLayoutOp) or convert.parent is not store.parent:
         return None
     source = layout_in_registers(convert.source, warps)
-    if conversion(source, layout_in_registers(convert.result, warps)) != "shared":
+    if way_of(convert, source, layout_in_registers(convert.result, warps)) != "shared":
         return None
     found = Stored(store, convert.source, source)
     if len(source.shape) != 2 or any(isinstance(s.type, TensorType) for s in store.symbols):

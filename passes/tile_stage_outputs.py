@@ -12,7 +12,6 @@ from ..dialects import tile
 from ..dialects.extents import extents_of
 from ..dialects.kernel_tma import BOX_EXTENT
 from ..dialects.layouts import SharedAttr
-from ..dialects.linear_layout import conversion
 from ..dialects.locations import copy_location
 from ..dialects.payload import element_bytes, shape_of
 from ..dialects.schedule import ScheduleAttr
@@ -23,6 +22,7 @@ from .pipelining.boxes import why_no_box
 from .remarks import emit_remark
 from .tile_layouts import attr_of, layout_in_registers
 from .tile_to_kernel.accesses import memory_type
+from .tile_to_kernel.exchanges import way_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _stage(store: tile.StoreOp, warps: int) -> str | None:
     if not isinstance(convert, tile.ConvertLayoutOp):
         return None
     held = layout_in_registers(convert.source, warps)
-    if conversion(held, layout_in_registers(convert.result, warps)) != "shared":
+    if way_of(convert, held, layout_in_registers(convert.result, warps)) != "shared":
         return None
     if (why := why_no_box(store)) is not None:
         return why

@@ -167,9 +167,10 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
     return memory_layout(shape, [wish], set(), layout.warps)
 
 
-def widened(op: Access, layout: Linear) -> Linear | None:
+def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
     """A better layout for an access of a matrix product's accumulator, which leaves a thread few neighbours: one that
-    moves 16 bytes at once, if the memory allows at least twice as many as now and less than 8 bytes move now."""
+    moves 16 bytes at once, if the memory allows at least twice as many as now and less than 8 bytes move now. Warps
+    keep what they have where they can exchange it, unless it is to leave as boxes, through shared memory."""
     wish, shape = preference(op), layout.shape
     if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
         return None
@@ -179,7 +180,7 @@ def widened(op: Access, layout: Linear) -> Linear | None:
         own *= 2
     if own * size >= SHORTEST or wish.vec < 2 * own:
         return None
-    beside = within_warps(layout, wish.order[0], wish.vec)
+    beside = None if as_boxes else within_warps(layout, wish.order[0], wish.vec)
     if beside is not None and route(layout, beside, size) == "shuffles":
         return beside
     return memory_layout(shape, [wish], set(), layout.warps)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from ...dialects import kernel
+from ...dialects import kernel, tile
 from ...dialects.exchange import Exchange, find_exchange
 from ...dialects.linear_layout import Linear, combine
-from ...dialects.payload import shape_of
+from ...dialects.payload import element_bytes, shape_of
 from .emitter import Emitter
 
 WORD = 4
@@ -36,6 +36,11 @@ def route(source: Linear, target: Linear, bytes_each: int) -> str:
         return "shared"
     moved = (source.compact()[0].registers + target.registers) * bytes_each / WORD
     return "shuffles" if price(found, source, bytes_each) <= moved + BARRIERS else "shared"
+
+
+def way_of(op: tile.ConvertLayoutOp, source: Linear, target: Linear) -> str:
+    """The way of a conversion between tiles of these layouts: as it says, or the cheapest."""
+    return route(source, target, element_bytes(op.source.type)) if op.via is None else op.via.data
 
 
 def price(found: Exchange, source: Linear, bytes_each: int) -> float:
