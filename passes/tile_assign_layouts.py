@@ -41,7 +41,7 @@ class TileAssignLayoutsPass(ModulePass):
     loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced
     from or broadcast into. Where the two ends of a reduction or broadcast still disagree, an access is contiguous along
     another dimension than its tile's threads are (a transpose), or tensor cores leave a thread too few neighbours for
-    it, a `tile.convert_layout` moves the elements, by the cheapest way there is. A layout that is there already is kept.
+    it, a `tile.convert_layout` moves the elements, the cheapest way there is. A layout that is there already is kept.
     Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
     Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
 
