@@ -54,6 +54,8 @@ class Kernel:
     work: Work
     function: kernel.FuncOp
     use: KernelUse
+    warnings: tuple[str, ...]
+    """Of the compiler, of all kernels of the program."""
     code: KernelCode
     counts: KernelCounts
 
@@ -62,10 +64,11 @@ class Kernel:
         return self.schedule.atom.data
 
     @property
-    def narrowing(self) -> float:
-        """How much narrower the narrowest result is than the widest tensor read."""
-        loads = [element_bytes(op.source.type) for op in self.model.facts.loads]
-        return max(loads, default=1) / min(element_bytes(v.type) for v in self.model.facts.nest.res)
+    def narrowest(self) -> tuple[int, int, int]:
+        """Bytes of the narrowest elements read, of the narrowest written, and of the widest of all."""
+        read = [element_bytes(op.source.type) for op in self.model.facts.loads] or [1]
+        written = [element_bytes(v.type) for v in self.model.facts.nest.res]
+        return min(read), min(written), max(*read, *written)
 
     @property
     def products(self) -> int:
@@ -87,8 +90,10 @@ NARROW = {
 
 
 def least_width(k: Kernel, opcode: str) -> float:
-    """Bytes of an access: 16, but what is read in f32 in 16 bytes is written in bf16 in 8."""
-    return 16 / max(1, k.narrowing) if opcode == "STG" else 16
+    """Bytes of an access: 16, but outside of products a thread has as many elements of all tensors, so that what is read
+    in f32 in 16 bytes is read or written in bf16 in 8."""
+    read, written, widest = k.narrowest
+    return 16 if k.products else 16 * (written if opcode == "STG" else read) / widest
 
 
 def conflicts(k: Kernel) -> float:
@@ -111,7 +116,6 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
     compilation = CompiledFunction(captured, target, "reference").compilation
     module = compilation.at("kernel")
     compiled = compile_cubin(compilation.cuda, target)
-    assert not compiled.warnings, compiled.warnings
     code = disassemble(compiled.cubin)
     arrays = [to_numpy(t) for t in captured.bind(inputs)]
     launches = {c.kernel: c for c in simulate(module, arrays, max_blocks=1, shadows=False).report.launches}
@@ -132,6 +136,7 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
             nest_work(nest),
             function,
             compiled.kernels[printed[name]],
+            compiled.warnings,
             code[printed[name]],
             launches[name],
         )
@@ -147,6 +152,7 @@ def check(k: Kernel) -> Iterator[str]:
     """What is not as it should be."""
     if k.use.spills or k.use.stack or k.code.local_accesses:
         yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
+    yield from k.warnings
     yield from _opcodes(k)
     yield from _widths(k)
     yield from _occupancy(k)
