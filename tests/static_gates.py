@@ -90,8 +90,8 @@ NARROW = {
 
 
 def least_width(k: Kernel, opcode: str) -> float:
-    """Bytes of an access: 16, but outside of products a thread has as many elements of all tensors, so that what is read
-    in f32 in 16 bytes is read or written in bf16 in 8."""
+    """Bytes of an access: 16, but outside of products a thread has as many elements of all tensors, so what is read in
+    f32 in 16 bytes is read or written in bf16 in 8."""
     read, written, widest = k.narrowest
     return 16 if k.products else 16 * (written if opcode == "STG" else read) / widest
 

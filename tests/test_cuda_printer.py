@@ -105,7 +105,7 @@ def integers(dtype: type, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("t", ["f32", "f64"])
 def test_float_operations(t: str) -> None:
-    lines, names = [], [*UNARY, *BINARY]
+    lines, names = [], [n for n in (*UNARY, *BINARY) if t == "f32" or n != "payload.round_tf32"]
     for number, name in enumerate(names):
         operands = "%r_x" if name in UNARY else "%r_x, %r_y"
         lines += [f"%v{number} = {name} {operands} : vector<4x{t}>", store(f"%v{number}", number, t)]

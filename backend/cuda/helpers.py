@@ -89,10 +89,11 @@ HELPERS: dict[str, Helper] = {
     ),
     "to_f16": Helper(
         "to_f16",
-        # The conversion of two numbers: that of one, behind products of warpgroups that run into the next iteration, is a
-        # reason for ptxas to make these wait for each other (C7514).
+        # The conversion of two numbers: that of one, behind products of warpgroups that run on into the next iteration,
+        # is a reason for ptxas to make these wait for each other (C7514).
         "static __device__ f16 to_f16(float x) {\n"
-        '  unsigned r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(0.0f), "f"(x)); return {(unsigned short)r};\n}',
+        '  unsigned r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(0.0f), "f"(x));\n'
+        "  return {(unsigned short)r};\n}",
         _ROUND_F16,
         ("f16",),
     ),
