@@ -216,12 +216,12 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError(f"a tile of {largest} elements; at most {LARGEST_TILE} are possible", argument="block")
     if len(schedule.thread) not in (0, 2):
         raise ScheduleError("a register tile has rows and columns", argument="thread")
-    if facts.reductions:
-        resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
     if schedule.cluster.data > 1 and not target.has("cluster"):
         raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if shares_rows(schedule):
         _check_sharing(facts, schedule)
+    if facts.reductions:
+        resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
     if schedule.split_k.data > 1 and schedule.row.data != "registers":
         raise ScheduleError("blocks that share a reduction have no row of their own to keep", argument="row")
     if schedule.split_k.data > 1:

@@ -23,9 +23,13 @@ ROW_LIMIT = 2 * PER_THREAD * MAX_WARPS * 32
 """The longest row that one block keeps in registers, of a few tensors: half of what a thread of 32 warps has."""
 
 FEW = 4
-"""Tensors that are read along a row; of more, a row half as long fills the registers."""
+"""Tensors that are read along a row; of more, a row half as long fills the registers, as does one that leaves a part of
+its tile empty: which elements these are is in registers, too."""
 
-WALKED, CHUNK = 4096, PER_THREAD * MAX_WARPS * 32
+WALKING = MAX_WARPS // 2
+"""Warps at most of a block that walks through its rows: compilers load several chunks ahead, and need the registers."""
+
+WALKED, CHUNK = 4096, PER_THREAD * WALKING * 32
 """Tiles of a row that does not fit, in the loop over what is not reduced, and chunks of its reductions."""
 
 CHUNKS = (8192, 4096, 2048)
@@ -99,16 +103,19 @@ def _other_direction(facts: Facts) -> SSAValue | None:
 
 
 def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
-    """The plan for rows, and the same with half as many warps and with twice as many."""
+    """The plan for rows, and the same with half as many warps and with twice as many; with rows that are walked through
+    kept in shared memory, and with long ones shared by the blocks of a cluster."""
     for width in WIDTHS if _shared(facts) else WIDTHS[:1]:
         plan = plan_rows(facts, target, width)
-        yield plan
         yield from _kept(facts, plan)
+        yield plan
         if target.has("cluster"):
             for ranks in CLUSTERS[1:]:
                 yield from _clustered(facts, plan, ranks)
+        steps = Tiles(facts, plan).steps
+        most = WALKING if any(steps[i] > 1 for i in facts.reduction_indices) else MAX_WARPS
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
-            if 1 <= warps <= MAX_WARPS:
+            if 1 <= warps <= most:
                 yield plan.changed(warps=warps)
         yield from in_flight(facts, plan)
 
@@ -129,6 +136,12 @@ def _kept(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
         yield plan.changed(block=block, chunk=chunk, row="shared", warps=max(1, length // (32 * PER_THREAD)))
 
 
+def _limit(facts: Facts, row: int) -> int:
+    """The longest row like one of `row` elements that one block keeps in registers."""
+    half = len({op.source for op in facts.loads}) > FEW or pow2_at_least(row) > row
+    return ROW_LIMIT // 2 if half else ROW_LIMIT
+
+
 def _clustered(facts: Facts, plan: ScheduleAttr, ranks: int) -> Iterator[ScheduleAttr]:
     """`plan` with rows that `ranks` blocks share: each its part as one tile in registers, or as chunks in shared
     memory."""
@@ -138,9 +151,8 @@ def _clustered(facts: Facts, plan: ScheduleAttr, ranks: int) -> Iterator[Schedul
     alone = all(len(r.indices) == 1 for r in facts.reductions) and len(facts.reductions) == len(long)
     if length < SHARED_LENGTH or not alone or len(rest) > 1 or any(facts.may_be_longer([i]) for i in (*rest, *long)):
         return
-    limit = ROW_LIMIT if len({op.source for op in facts.loads}) <= FEW else ROW_LIMIT // 2
     whole = pow2_at_least(-(-length // ranks))
-    fits = whole <= limit and -(-length // whole) >= ranks
+    fits = whole <= _limit(facts, whole if length == ranks * whole else whole - 1) and -(-length // whole) >= ranks
     tiles = [whole] if fits else [n for n in CHUNKS if n < whole]
     for tile in tiles:
         block = [tile if i in rest else b.data for i, b in zip(facts.free, plan.block, strict=True)]
@@ -182,7 +194,7 @@ def plan_rows(facts: Facts, target: Target, widest: int = WIDTHS[0]) -> Schedule
         # So little to reduce that every tile of the rest can do it again.
         sizes.fill(reversed(rest), 2048)
         return _chunked(facts, sizes, reduced, 2048, 1)
-    limit = ROW_LIMIT if len({op.source for op in facts.loads}) <= FEW else ROW_LIMIT // 2
+    limit = _limit(facts, row)
     width = pow2_at_least(row) if rest and row <= limit else min(pow2_at_least(row), CHUNK)
     if rest:
         whole = _product(facts, rest) <= limit and not facts.may_be_longer(rest)

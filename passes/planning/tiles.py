@@ -76,7 +76,8 @@ class Tiles:
 
     def within(self, indices: Collection[SSAValue]) -> float:
         """Elements over `indices` that one block goes through, without padding."""
-        return prod(min(self.tile[i] * self.steps[i], self.facts.extents[i]) for i in indices) * self.share(indices)
+        extents = {i: self.shared.steps(i, self.facts.extents[i]) for i in indices}
+        return prod(min(self.tile[i] * self.steps[i], n) for i, n in extents.items()) * self.share(indices)
 
     def share(self, indices: Iterable[SSAValue]) -> float:
         """The share of the elements over `indices` that are in chunks that are visited."""

@@ -1,4 +1,5 @@
 // RUN: dl-opt %s --split-input-file --verify-diagnostics -p 'plan-schedules{target=sm_90a}' | filecheck %s
+// RUN: dl-opt %s --split-input-file --verify-diagnostics -p 'plan-schedules{target=sm_80}' | filecheck %s --check-prefix SM80
 
 // A row program: one row a block, sixteen elements a thread.
 
@@ -38,10 +39,13 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 
 // -----
 
-// A row too long for one block: a cluster of blocks shares it.
+// A row too long for a block: those of a cluster share it, and it fits into their shared memory. Without clusters, the
+// reduction in chunks, then the row tile by tile in the same block; where the chunks fit, they stay.
 
 // CHECK-LABEL: func.func @long_rows
-// CHECK:         schedule = #tile.schedule<block = [1, 32768], chunk = [32768], warps = 32, cluster = 4>
+// CHECK:         schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16, cluster = 4, row = shared>
+// SM80-LABEL:  func.func @long_rows
+// SM80:          schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [8192], warps = 16>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
@@ -53,6 +57,23 @@ func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
     loop.yield %o : f32
   }
   func.return %y : tensor<32x100000xf32>
+}
+
+// -----
+
+// SM80-LABEL:  func.func @kept_rows
+// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16, row = shared>
+func.func @kept_rows(%x: tensor<32x40000xf32>) -> tensor<32x40000xf32> {
+  %y = loop.nest (%i, %j) in [32, 40000] -> tensor<32x40000xf32> {
+    %s = loop.reduce add (%k) in [40000] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<32x40000xf32>
+      loop.yield %a : f32
+    }
+    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<32x40000xf32>
+    %o = arith.divf %b, %s : f32
+    loop.yield %o : f32
+  }
+  func.return %y : tensor<32x40000xf32>
 }
 
 // -----
@@ -185,7 +206,7 @@ func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
 // One long sum: many blocks share it.
 
 // CHECK-LABEL: func.func @long_sum
-// CHECK:         schedule = #tile.schedule<block = [], chunk = [16384], warps = 32, split_k = 128>
+// CHECK:         schedule = #tile.schedule<block = [], chunk = [8192], warps = 16, split_k = 128>
 func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [1048576] -> f32 {
