@@ -145,6 +145,8 @@ def test_simulated(name: str) -> None:
     found = simulate(p.lowered(), p.inputs(), domain="exact")
     found.report.raise_errors()
     np.testing.assert_array_equal(found.outputs[0], wanted)
+    (counts,) = found.report.launches
+    assert counts.wavefronts == counts.ideal_wavefronts
 
 
 @pytest.mark.parametrize("name", ["four parts, persistent", "columns"])
@@ -218,6 +220,85 @@ def test_bugs_are_noticed(bug: str) -> None:
 
 def _differ(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((found.astype(np.float32) != wanted.astype(np.float32)).any())
+
+
+LENGTHS = """
+#s0 = #payload.symbol<s0[1:1025]>
+!A = tensor<?x64xbf16, #payload.extents<#s0, 64>>
+!Y = tensor<?x72xbf16, #payload.extents<#s0, 72>>
+func.func @main(%a: !A, %b: tensor<72x64xbf16>) -> !Y {
+  %c = loop.nest (%i, %j) in [#s0, 72] -> !Y
+      attributes {schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 4, atom = wgmma, copy = tma>} {
+    %0 = loop.reduce add (%k) in [64] -> f32 {
+      %1 = loop.load %a[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : !A
+      %2 = payload.cast %1 : bf16 -> f32
+      %3 = loop.load %b[affine_map<(d0, d1) -> (d0, d1)>](%j, %k) : tensor<72x64xbf16>
+      %4 = payload.cast %3 : bf16 -> f32
+      %5 = arith.mulf %2, %4 : f32
+      loop.yield %5 : f32
+    }
+    %6 = payload.cast %0 : f32 -> bf16
+    loop.yield %6 : bf16
+  }
+  func.return %c : !Y
+}
+"""
+
+
+def test_a_number_of_rows_known_at_run_time() -> None:
+    """Boxes end where the buffer of a call ends."""
+    module = parse_module(make_context(), LENGTHS, "lengths.mlir")
+    run_passes(make_context(), module, parse_passes(f"{TO_TILE},{TO_KERNEL}"))
+    text = print_cuda(module)
+    assert text.count("tma_store2(&") == 2
+    program = EmulatedProgram(text, make_plan(module))
+    for n in (1, 130):
+        rng = np.random.default_rng(n)
+        a, b = (rng.integers(-3, 4, (rows, 64)).astype(ml_dtypes.bfloat16) for rows in (n, 72))
+        want = (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16).astype(np.float32)
+        (got,), reports = program.run([a, b], seeds=(0,))
+        assert not reports
+        np.testing.assert_array_equal(got.astype(np.float32), want)
+        found = simulate(module, [a, b])
+        found.report.raise_errors()
+        np.testing.assert_array_equal(found.outputs[0].astype(np.float32), want)
+
+
+TRANSPOSED = """
+#acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+    warp = [[16, 0], [32, 0], [64, 0]]>
+#wide = #tile.layout<reg = [[1, 0], [2, 0], [4, 0], [0, 16], [0, 32]],
+    lane = [[8, 0], [16, 0], [32, 0], [0, 1], [0, 2]], warp = [[0, 4], [0, 8], [64, 0]]>
+tile.kernel @k0(%x: memref<128x64xf16>, %y: memref<64x128xf16>) blocks () in [] warps 8
+    attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
+  %o = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<128x64xf16> -> tensor<128x64xf16, #acc>
+  %w = tile.convert_layout %o : tensor<128x64xf16, #acc> -> tensor<128x64xf16, #wide>
+  tile.store %w, %y[affine_map<(d0, d1) -> (d1, d0)>]() : tensor<128x64xf16, #wide>, memref<64x128xf16>
+}
+func.func @main(%x: tensor<128x64xf16>) -> tensor<64x128xf16> {
+  %y = tile.launch @k0(%x) : (tensor<128x64xf16>) -> tensor<64x128xf16>
+  func.return %y : tensor<64x128xf16>
+}
+"""
+
+
+def test_a_tile_that_leaves_transposed() -> None:
+    """Its rows are the columns of the buffer: matrices are stored transposed, each warpgroup has a panel."""
+    module = parse_module(make_context(), TRANSPOSED, "transposed.mlir")
+    run_passes(make_context(), module, parse_passes(f"tile-stage-outputs,{TO_KERNEL}"))
+    (store,) = (o for o in module.walk() if isinstance(o, kernel.StMatrixOp))
+    assert store.trans is not None
+    x = np.arange(128 * 64, dtype=np.float32).reshape(128, 64) % 2048
+    found = simulate(module, [x.astype(np.float16)])
+    found.report.raise_errors()
+    np.testing.assert_array_equal(found.outputs[0], x.T)
+    (counts,) = found.report.launches
+    assert counts.wavefronts == counts.ideal_wavefronts
+    text = print_cuda(module)
+    assert "group_barrier<128>(1 + threadIdx.x / 128)" in text
+    (got,), reports = EmulatedProgram(text, make_plan(module)).run([x.astype(np.float16)], seeds=(0,))
+    assert not reports
+    np.testing.assert_array_equal(got, x.T)
 
 
 def test_parts_of_programs_without_schedules() -> None:
