@@ -24,6 +24,7 @@ OWN_PASSES = {
     "base-two-exponentials": ".base_two_exponentials:BaseTwoExponentialsPass",
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
+    "fill-product-waits": ".fill_product_waits:FillProductWaitsPass",
     "float8-as-bits": ".float8_as_bits:Float8AsBitsPass",
     "fold-index-arithmetic": ".fold_index_arithmetic:FoldIndexArithmeticPass",
     "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",

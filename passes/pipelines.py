@@ -31,8 +31,9 @@ PIPELINES = {
     "tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,"
     "check-border{level=tile}",
     "tile-plan": "plan-schedules",
-    "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
-    "allocate-shared,place-barriers,share-launches,dce,inline-calls,update-in-place,dce,check-border{level=kernel}",
+    "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fill-product-waits,"
+    "fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,share-launches,dce,inline-calls,update-in-place,dce,"
+    "check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

@@ -32,7 +32,7 @@ TO_TILE = (
     "tile-stage-operands,tile-split-stores,tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps"
 )
 TO_KERNEL = (
-    "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fold-index-arithmetic,cse,dce,"
+    "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fill-product-waits,fold-index-arithmetic,cse,dce,"
     "allocate-shared,place-barriers"
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, IndexType, i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from ...dialects import kernel, payload, tile
 from ...dialects.exchange import find_exchange
@@ -64,7 +64,12 @@ def store_shared(
     compact, left = layout.compact()
     if len(left) != layout.registers:
         value = out.emit(kernel.PickOp(value, left))
-    if matrices and _store_matrices(out, value, compact, buffer, shared):
+    found = matrix_place(out, compact, shared, element_type(value.type)) if matrices else None
+    if found is not None:
+        where = out.value(found.origin)
+        out.add_op(
+            kernel.StMatrixOp(value, buffer, where, found.steps, count=found.count, trans=found.trans, xor=found.xor)
+        )
         return
     place = shared_place(out, shared, compact, element_bytes(value.type))
     predicate = holder_predicate(out, compact)
@@ -81,35 +86,45 @@ def store_shared(
     )
 
 
-def _store_matrices(out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared) -> bool:
-    """Store by `kernel.stmatrix`, if each of its rows is contiguous in shared memory: along what four neighbouring
-    lanes hold in pairs, or, transposed, along what eight do."""
-    if element_bytes(value.type) != 2 or not isinstance(element_type(value.type), BFloat16Type | Float16Type):
-        return False
-    if not layout.reg or not layout.is_injective:
-        return False
+@dataclass(frozen=True)
+class MatrixPlace:
+    """Where the rows of a thread's matrices are in a shared buffer, for `kernel.stmatrix` and `kernel.ldmatrix`."""
+
+    origin: Index
+    steps: tuple[int, ...]
+    count: int
+    trans: bool
+    xor: bool
+
+
+def matrix_place(out: Emitter, layout: Linear, shared: Shared, element: Attribute) -> MatrixPlace | None:
+    """The place of a tile held as `layout`, if it is made of matrices whose rows are contiguous in `shared`: along what
+    four neighbouring lanes hold in pairs, or, transposed, along what eight do."""
+    if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
+        return None
     pairs, rows = (layout.reg[0], *layout.lane[:2]), layout.lane[2:]
-    chosen, row = layout.reg[1:3], ROW_BYTES // 2
+    chosen, row = layout.reg[1:3], ROW_BYTES // element_bytes(element)
     nothing = (0,) * len(layout.shape)
     for trans in (False, True):
         along, names = (rows, pairs) if trans else (pairs, rows)
         lane = (*names, *chosen, *([nothing] * (2 - len(chosen))))
         addressed = Linear(layout.shape, (*along, *layout.reg[3:]), lane, layout.warp)
-        place = shared_place(out, shared, addressed, 2)
-        if place.vec == row:
-            steps = place.regs[log2(row) :]
-            count = 1 << len(chosen)
-            op = kernel.StMatrixOp(
-                value, buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor
-            )
-            out.add_op(op)
-            return True
-    return False
+        images = shared.images(addressed.bases)
+        if register_width(images[: len(addressed.reg)], images[len(addressed.reg) :], row) == row:
+            place = shared_place(out, shared, addressed, element_bytes(element))
+            return MatrixPlace(place.origin, place.regs[log2(row) :], 1 << len(chosen), trans, place.xor)
+    return None
 
 
-def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear) -> SSAValue:
-    """A tile from `buffer` into the registers of `layout`."""
-    place = shared_place(out, shared, layout, element_bytes(memory_type(buffer).element_type))
+def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear, *, matrices: bool = False) -> SSAValue:
+    """A tile from `buffer` into the registers of `layout`. With `matrices`, as matrices where the layouts are such."""
+    element = memory_type(buffer).element_type
+    found = matrix_place(out, layout, shared, element) if matrices else None
+    if found is not None:
+        where = out.value(found.origin)
+        op = kernel.LdMatrixOp(buffer, where, found.steps, count=found.count, trans=found.trans, xor=found.xor)
+        return out.emit(op)
+    place = shared_place(out, shared, layout, element_bytes(element))
     return out.emit(
         kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor)
     )
@@ -154,7 +169,7 @@ def convert(
     apart = WARPGROUP if groups_apart(shared, source, target) else None
     buffer = scratch.take(element_type(value.type), shared, apart, f"{hint or 'tile'}_shared")
     store_shared(out, value, source, buffer, shared, matrices=True)
-    found = load_shared(out, buffer, shared, target)
+    found = load_shared(out, buffer, shared, target, matrices=True)
     scratch.give(buffer)
     return found
 
