@@ -18,6 +18,18 @@ REGISTERS = 64 * 1024
 WARPGROUP = 4
 """Warps of a warpgroup; its first warp's number is a multiple of this."""
 
+PRODUCER_REGISTERS = 24
+"""Registers of a thread that starts copies: enough for a few indices."""
+
+MOST_REGISTERS = 240
+"""Registers of any other thread: as many as the hardware hands out."""
+
+
+def consumer_registers(warps: int) -> int:
+    """Registers that each thread of `warps` warps can have beside a warpgroup that gives away what it does not need."""
+    left = REGISTERS - 32 * WARPGROUP * PRODUCER_REGISTERS
+    return min(left // (32 * warps) // 8 * 8, MOST_REGISTERS)
+
 
 @irdl_op_definition
 class RolesOp(IRDLOperation):

@@ -14,7 +14,7 @@ from xdsl.transforms.dead_code_elimination import dce
 
 from ..dialects import tile
 from ..dialects.kernel_ranges import constant_index
-from ..dialects.kernel_roles import REGISTERS, WARPGROUP
+from ..dialects.kernel_roles import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
 from ..dialects.locations import copy_location
 from ..dialects.schedule import ScheduleAttr
 from ..dialects.tile_outputs import StoreBoxOp
@@ -22,12 +22,6 @@ from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RingType, RolesOp, T
 from .pipelining.boxes import Box, find_box, is_index
 from .pipelining.together import share
 from .remarks import emit_remark
-
-PRODUCER_REGISTERS = 24
-"""Registers of a thread that starts copies: enough for a few indices."""
-
-MOST_REGISTERS = 240
-"""Registers of any other thread: as many as the hardware hands out."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +110,7 @@ def specialize(kernel: tile.KernelOp, stages: int, cluster: int) -> None:
     consumers = kernel.warps.data
     registers = ()
     if consumers >= 2 * WARPGROUP:
-        left = (REGISTERS - 32 * WARPGROUP * PRODUCER_REGISTERS) // (32 * consumers) // 8 * 8
-        registers = (min(left, MOST_REGISTERS), PRODUCER_REGISTERS)
+        registers = (consumer_registers(consumers), PRODUCER_REGISTERS)
     roles = RolesOp(program, producer, WARPGROUP, registers)
     roles.location = kernel.location
     entry.add_op(roles)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 
 from ...backend.targets import Target
 from ...dialects import loop
 from ...dialects.extents import extents_of
+from ...dialects.kernel_roles import consumer_registers
 from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...dialects.warpgroup_layouts import warpgroup_accumulator
 from .copies import loaded
 from .facts import Facts
 from .narrowing import is_tf32, lies_along_k
-from .products import WIDEST_HEAD, Product, chunk_products, main_product, shrink_to_shared
+from .products import WIDEST_HEAD, Product, chunk_products, distinct, main_product, shrink_to_shared
 from .sizes import Sizes
 from .tiles import Tiles
 
 SHAPES = ((128, 256, 8), (128, 128, 8), (64, 256, 4), (64, 128, 4), (64, 64, 4))
 """Tiles of the result with their warps, from the best use of operands to the most blocks."""
 
-ROWS = ((128, 8), (64, 4))
+ROWS = ((128, 8), (256, 16), (64, 4))
 """Rows of a block with their warps where one product is a factor of another: a warp keeps whole rows."""
+
+BESIDE = 40
+"""Registers of a thread beside its sums and the factors that are computed from them."""
 
 KEYS = (128, 64, 32)
 """Chunks of the index that such a product gives and the next one sums over: the more, the rarer are the barriers and
@@ -76,8 +81,16 @@ def nested_warpgroup_plans(
             tile = sizes.tile
             shapes = {(tile[p.row], tile[p.column]) for p in products}
             fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
+            fits = fits and _held(tile, distinct(facts, products), warps) + BESIDE <= consumer_registers(warps)
             if fits and facts.extents[main.row] > rows // 2:
                 yield sizes.schedule(warps).changed(atom="wgmma", narrow=narrow)
+
+
+def _held(tile: Mapping[SSAValue, int], products: list[Product], warps: int) -> float:
+    """Registers of a thread for the sums of all products, and for those that are a factor of the next one, rounded to
+    half of their size."""
+    sums = sum(tile[p.row] * tile[p.column] * (1.0 if p.reduction.outermost else 1.5) for p in products)
+    return sums / (32 * warps)
 
 
 def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
