@@ -12,9 +12,10 @@ from xdsl.passes import ModulePass
 from ..dialects import tile
 from ..dialects.kernel_matrix import WORD_BYTES
 from ..dialects.kernel_tma import SWIZZLES
-from ..dialects.layouts import SharedAttr
+from ..dialects.layouts import LayoutAttr, SharedAttr
 from ..dialects.linear_layout import Linear, Shared
 from ..dialects.locations import copy_location, location_text
+from ..dialects.matrix_layouts import accumulator_bits, fragment
 from ..dialects.payload import shape_of
 from ..dialects.tile import encoding_of
 from ..dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of
@@ -23,6 +24,7 @@ from .shared_layouts import Reader, choose_shared
 from .tile_layouts import attr_of, layout_in_registers, shared_of
 from .tile_to_kernel.accesses import element_bytes
 from .tile_to_kernel.dots import operand_layout
+from .tile_to_kernel.exchanges import route
 from .tile_to_kernel.matrices import held_fragments, readers
 
 
@@ -32,7 +34,8 @@ class TileStageOperandsPass(ModulePass):
 
     What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
     once and reading it slice by slice takes the fewest wavefronts of shared memory. A left operand on tensor cores
-    stays in registers if each thread holds just what it multiplies (the weights of attention). What warpgroups multiply
+    stays in registers if each thread holds just what it multiplies (the weights of attention), or if the lanes of each
+    warp can exchange it for that (those of f32, multiplied as tf32). What warpgroups multiply
     lies in boxes: rows of at most 128 bytes, swizzled as `kernel.wgmma` reads them.
     Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
     a time where its layout allows.
@@ -68,9 +71,10 @@ def stage_operands(kernel: tile.KernelOp) -> None:
             if isinstance(encoding_of(operand.type), SharedAttr):
                 continue
             held = layout_in_registers(operand, kernel.warps.data)
-            if op.atom is not None and i == 0 and held_fragments(op, acc, held) is not None:
-                continue  # computed by the threads that multiply it
             size = element_bytes(operand.type)
+            if op.atom is not None and i == 0 and (kept := _kept(op, acc, held)) is not None:
+                op.operands[0] = kept
+                continue  # computed by the threads that multiply it
             writer = Reader(held, size)
             if op.atom is not None and op.atom.data == "wgmma":
                 shared = attr_of(_in_boxes(op, i, acc, kernel.warps.data))
@@ -85,6 +89,24 @@ def stage_operands(kernel: tile.KernelOp) -> None:
             stage = staged.get((operand, shared)) or _stage(operand, shared)
             staged[operand, shared] = stage
             op.operands[i] = stage.result
+
+
+def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
+    """The left operand if each thread holds just what it multiplies, or if threads of a warp, which have it from
+    another product, can exchange it for that; else None."""
+    if held_fragments(op, acc, held) is not None:
+        return op.lhs
+    wanted = fragment(acc, 0, held.shape[1], element_bytes(op.lhs.type))
+    if accumulator_bits(held) is None or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
+        return None
+    layout = attr_of(wanted)
+    assert isinstance(layout, LayoutAttr)
+    convert = tile.ConvertLayoutOp(op.lhs, layout, "shuffles")
+    convert.result.name_hint = op.lhs.name_hint
+    copy_location(op, (convert,))
+    assert op.parent is not None
+    op.parent.insert_op_before(convert, op)
+    return convert.result
 
 
 def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:

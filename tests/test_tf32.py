@@ -30,6 +30,8 @@ from deplodock.backend.simulator import simulate
 from deplodock.backend.targets import TARGETS, get_target
 from deplodock.dialects import kernel, loop, payload
 from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.planning.choice import rank
 from deplodock.passes.planning.facts import Facts
@@ -311,3 +313,20 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "narrow = tf32" not in printed("compile", "--explain")
     assert "narrow = tf32" in printed("compile", "--explain", "--tf32")
     assert "narrow=tf32" in printed("compile", "--print-pipeline", "--tf32")
+
+
+@pytest.mark.parametrize("decisions", ["atom=mma", "atom=wgmma block=1,1,64,64 warps=4 stages=2 copy=tma"])
+def test_weights_of_attention_stay_in_registers(decisions: str) -> None:
+    """Lanes exchange what the first product gave them for what the second one takes; nothing else of it is stored."""
+    torch.manual_seed(0)
+    attend, args = torch.nn.functional.scaled_dot_product_attention, [torch.randn(1, 1, 64, 64) for _ in range(3)]
+    module = Compilation(capture(attend, args).module).at("loop").clone()
+    passes = f"plan-schedules{{narrow=tf32 nest=k0 {decisions}}},loop-to-tile,tile-to-kernel"
+    run_passes(make_context(), module, parse_passes(passes))
+    shuffled = [op for op in module.walk() if isinstance(op, kernel.ShuffleOp)]
+    assert [op.lane is not None for op in shuffled] == [True]
+    found = simulate(module, [a.numpy() for a in args], domain="typed")
+    assert not found.report.findings, str(found.report)
+    wanted = attend(*(a.double() for a in args)).numpy()
+    error = np.max(np.abs(found.outputs[0] - wanted))
+    assert 2.0**-16 < error < 2.0**-8

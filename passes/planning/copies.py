@@ -47,7 +47,7 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
         late.append(0)
         for factor in p.factors:
             tf32 = narrow and is_tf32(p, schedule.narrow.data)
-            if narrow and not tf32 and _is_kept(factor, inner):
+            if narrow and _is_kept(factor, inner):
                 continue
             load = loaded(factor, narrow and not tf32)
             indices = facts.dependence.of(factor)

@@ -60,3 +60,19 @@ tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in
   %d = tile.dot %p, %b, %zero atom "mma" : tensor<16x16xbf16>, tensor<16x16xbf16>, tensor<16x16xf32> -> tensor<16x16xf32>
   tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
 }
+
+// -----
+
+// As tf32 the lanes of each warp exchange it first.
+
+// CHECK:       tile.kernel @chained_tf32
+// CHECK:         %[[P:.*]] = tile.convert_layout %c via "shuffles" : tensor<16x16xf32, #[[ACC:.*]]> -> tensor<16x16xf32, #[[PART:.*]]>
+// CHECK-NEXT:    %d = tile.dot %[[P]], %b_shared, %zero atom "mma" : tensor<16x16xf32, #[[PART]]>, tensor<16x16xf32, #shared{{.*}}>
+tile.kernel @chained_tf32(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
+  %zero = payload.constant 0.0 : tensor<16x16xf32>
+  %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32>
+  %b = tile.load %x[affine_map<(d0, d1) -> (d1, d0)>]() : memref<16x16xf32> -> tensor<16x16xf32>
+  %c = tile.dot %a, %b, %zero atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  %d = tile.dot %c, %b, %zero atom "mma" : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32> -> tensor<16x16xf32>
+  tile.store %d, %y[affine_map<(d0, d1) -> (d0, d1)>]() : tensor<16x16xf32>, memref<16x16xf32>
+}
