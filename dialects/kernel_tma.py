@@ -48,8 +48,11 @@ SWIZZLES = (0, 32, 64, 128)
 BOX_EXTENT = 256
 """The most elements of a box along a dimension."""
 
-SWIZZLED_ALIGNMENT = 1024
-"""To how many bytes a swizzled box is aligned in shared memory: eight rows of 128 bytes."""
+SWIZZLED_ROWS = 8
+"""Rows after which a swizzle repeats itself: a swizzled box is aligned to the bytes of so many."""
+
+SWIZZLED_ALIGNMENT = SWIZZLED_ROWS * max(SWIZZLES)
+"""To how many bytes any swizzled box is aligned in shared memory."""
 
 PLAIN_ALIGNMENT = 128
 """To how many bytes any other box is aligned in shared memory."""
@@ -91,7 +94,7 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
     @property
     def alignment(self) -> int:
         """To how many bytes a box is aligned in shared memory."""
-        return SWIZZLED_ALIGNMENT if self.swizzle.data else PLAIN_ALIGNMENT
+        return SWIZZLED_ROWS * self.swizzle.data or PLAIN_ALIGNMENT
 
     def verify(self) -> None:
         shape, swizzle = self.shape, self.swizzle.data

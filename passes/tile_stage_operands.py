@@ -113,7 +113,7 @@ def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
     """How an operand of a product of warpgroups lies: in boxes with rows along the dimension that its writers prefer,
     as wide as those of both operands can be."""
     chosen: dict[int, Boxes] = {}
-    for i, value in enumerate((op.lhs, op.rhs)):
+    for i, value in ((1, op.rhs), (0, op.lhs)):
         shape, size, there = shape_of(value.type), element_bytes(value.type), shared_of(value.type)
         if there is not None:
             found = boxes_of(there, size)
@@ -124,7 +124,9 @@ def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
             writer = Reader(held, size)
             panel = size * 2 * acc.registers if i == 1 else max(SWIZZLES)  # a warpgroup multiplies whole panels
             widest = {1 - i: max(SWIZZLES), i: min(panel, max(SWIZZLES))}
-            ways = (1 - i,) if size == WORD_BYTES else (1 - i, i)  # f32 lie along k
+            # f32 lie along k; and all rows that a warpgroup multiplies are in one panel of a left operand.
+            along_k = size == WORD_BYTES or (i == 0 and chosen[1].swizzle < max(SWIZZLES))
+            ways = (1 - i,) if along_k else (1 - i, i)
             fitting = [b for fast in ways if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
             found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
         if found is None:

@@ -171,7 +171,7 @@ BoxCopy new_box(const void* map, const void* shared, const int* at, int rank, co
     abort_launch();
   }
   const u32 whole = shared_place(shared, m.bytes(), what, pc), place = whole % EMU_MOST_SHARED;
-  const u32 alignment = m.swizzle ? 1024 : 128;
+  const u32 alignment = m.swizzle ? 8 * u32(m.swizzle) : 128;
   if (place % alignment)
     report("misaligned", std::string(what) + " at byte " + std::to_string(place) + " of shared memory, no multiple of " +
                              std::to_string(alignment), pc);

@@ -64,6 +64,7 @@ def main() -> int:
 def run_schedules(seeds: range) -> int:
     """Judge one random legal schedule for each seed."""
     counts: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     started = time.monotonic()
     for seed in seeds:
         case = schedules.draw(seed)
@@ -72,8 +73,11 @@ def run_schedules(seeds: range) -> int:
         counts[kind] += 1
         if kind != "right":
             print(f"--- {kind}: {reason[:400]}\n{text}")
+        else:
+            parts.update(schedules.made_of(case))
     kernels = len(schedules.corpus())
     print(f"{dict(counts)} of {len(seeds)} schedules of {kernels} kernels in {time.monotonic() - started:.0f} s")
+    print("of those that were right: " + ", ".join(f"{n} {part}" for part, n in parts.most_common()))
     return int(counts["wrong"] + counts["crash"] > 0)
 
 

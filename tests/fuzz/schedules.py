@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import ml_dtypes
@@ -17,12 +18,14 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.backend.targets import get_target
 from deplodock.dialects import loop
+from deplodock.dialects.extents import Extent, typical
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.payload import shape_of
-from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.dialects.schedule import ROWS, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.plan_schedules import check_schedule
+from deplodock.passes.planning.facts import Facts
 from deplodock.passes.running import run_passes
 from deplodock.passes.split_reductions import splittable, stages_of
 from deplodock.passes.tiling.kernels import reduction_indices
@@ -31,6 +34,9 @@ LOWERING = "loop-to-tile,tile-to-kernel"
 TARGET = "sm_90a"
 DRAWS = 400
 """Schedules drawn for one that is legal."""
+
+MOST_STEPS = 128
+"""Tiles that a block goes through at most; the simulator takes them one after the other."""
 
 _PLAIN = (
     "softmax relu_matmul attention causal_attention rms_norm rms_norm_matmul layer_norm gather gather_inside_a_sum"
@@ -52,14 +58,18 @@ def narrowed(text: str, element: str) -> str:
 @cache
 def corpus() -> dict[str, str]:
     """Name -> loop nest."""
-    text = (Path(__file__).parents[1] / "programs" / "loop_nests.mlir").read_text(encoding="utf-8")
-    parts = [part.strip() for part in text.split("// -----")]
-    known = {part.splitlines()[0].removeprefix("// "): part for part in parts}
-    found = {name: known[name] for name in _PLAIN}
+    known, large = (_programs(f"{size}_nests.mlir") for size in ("loop", "large"))
+    found = {name: known[name] for name in _PLAIN} | large
     for name, element in _NARROW.items():
         comment, program = known[name].split("\n", 1)
         found[f"{name}, {element}"] = f"{comment}\n{narrowed(program, element)}"
     return found
+
+
+def _programs(file: str) -> dict[str, str]:
+    text = (Path(__file__).parents[1] / "programs" / file).read_text(encoding="utf-8")
+    parts = [part.strip() for part in text.split("// -----")]
+    return {part.splitlines()[0].removeprefix("// "): part for part in parts}
 
 
 @cache
@@ -101,6 +111,8 @@ def draw(seed: int) -> Case:
     for _ in range(DRAWS):
         schedule = any_schedule(nest, rng, name)
         nest.attributes["schedule"] = schedule
+        if steps(nest, schedule) > MOST_STEPS:
+            continue
         try:
             check_schedule(nest, get_target(TARGET))
         except ScheduleError:
@@ -109,10 +121,34 @@ def draw(seed: int) -> Case:
     raise AssertionError(f"no legal schedule of {name} in {DRAWS} draws")
 
 
+def steps(nest: loop.NestOp, schedule: ScheduleAttr) -> int:
+    """How many tiles one block goes through one after the other, all chunks of each counted."""
+    tiles = [-(-typical(n) // b.data) for n, b in zip(nest.sizes, schedule.block, strict=True)]
+    own = prod(tiles[s.data] for s in schedule.serial)
+    blocks, shared = prod(tiles) // own, schedule.persistent.data
+    chunks = [-(-typical(n) // c.data) for (_, n), c in zip(reduction_indices(nest), schedule.chunk, strict=True)]
+    return own * (-(-blocks // shared) if shared else 1) * prod(chunks)
+
+
 def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAttr:
-    """A random schedule, often an illegal one."""
-    block = [rng.choice((1, 2, 4, 8, 16, 16, 32, 64, 64)) for _ in nest.shape]
-    sizes = {arg: rng.choice((1, 2, 4, 8, 16, 16, 32)) for arg, _ in reduction_indices(nest)}
+    """A random schedule, often an illegal one; of products two of three are for tensor cores."""
+    block = [_tile(rng, n, (1, 2, 4, 8, 16, 16, 32, 64, 64)) for n in nest.sizes]
+    sizes = {arg: _tile(rng, n, (1, 2, 4, 8, 16, 16, 32)) for arg, n in reduction_indices(nest)}
+    narrow, products = "," in name, any(r.contraction is not None for r in Facts(nest).reductions)
+    copy = rng.choice(("plain", "cp_async", "tma") if narrow else ("plain", "cp_async"))
+    atom = rng.choice(("fma", "mma", "wgmma")) if narrow else rng.choice(("fma", "fma", "mma"))
+    warps = rng.choice((1, 1, 2, 2, 4, 8))
+    serial = [i for i in range(len(block)) if rng.random() < 0.2]
+    styles = ("any", "mma", "wgmma", "wgmma") if narrow else ("any", "mma")
+    style = rng.choice(styles) if products and len(block) > 1 else "any"
+    if style != "any":
+        whole = style == "wgmma"
+        tile = rng.choice((64, 64, 128) if whole else (16, 32, 64)), rng.choice((32, 64, 128) if whole else (8, 16, 32))
+        block = [*(1 for _ in block[2:]), *tile]
+        sizes = {arg: _tile(rng, n, (16, 32, 32, 64)) for arg, n in reduction_indices(nest)}
+        copy = rng.choice(("plain", "cp_async", "tma", "tma") if whole else ("plain", "cp_async", "cp_async"))
+        atom, warps = style, rng.choice((4, 4, 8) if whole else (1, 2, 4))
+        serial = serial if rng.random() < 0.2 else []
     for op in nest.walk():
         if isinstance(op, loop.StagedReduceOp):
             first = op.stage_ops[0].body.block.args
@@ -122,20 +158,64 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
     parts = [1, 1]
     if not isinstance(reduction, str):
         parts += [p for p in (2, 3, 5, 7, 13, 41) if any(n and n % p == 0 for n in stages_of(reduction)[0].shape)]
-    narrow = "," in name
-    copy = rng.choice(("plain", "cp_async", "tma") if narrow else ("plain", "cp_async"))
+    decided = {
+        "serial": serial,
+        "split_k": rng.choice(parts),
+        "group": rng.choice((1, 1, 2, 3)),
+        "persistent": rng.choice((0, 0, 0, 2, 3)),
+        "row": rng.choice(ROWS),
+    }
+    cluster = rng.choice((2, 4)) if rng.random() < 0.3 and (copy == "tma" or not products) else 1
+    if cluster > 1 and not products:  # blocks that share rows do nothing else in common
+        decided = {"row": decided["row"]}
     return ScheduleAttr.get(
         block,
         [sizes[arg] for arg, _ in reduction_indices(nest)],
-        serial=[i for i in range(len(block)) if rng.random() < 0.2],
         thread=rng.choice(((), (1, 1), (2, 2), (4, 2), (4, 4))),
-        warps=rng.choice((1, 1, 2, 2, 4, 8)),
-        atom=rng.choice(("fma", "mma", "wgmma")) if narrow else rng.choice(("fma", "fma", "mma")),
+        warps=warps,
+        atom=atom,
         copy=copy,
         stages=1 if copy == "plain" else rng.choice((1, 2, 3, 4)),
-        split_k=rng.choice(parts),
-        narrow=rng.choice(("never", "operands", "parts")),
+        cluster=cluster,
+        narrow=rng.choice(("never", "operands", "parts", "tf32")),
+        **decided,
     )
+
+
+def _tile(rng: random.Random, extent: Extent, choices: tuple[int, ...]) -> int:
+    """One of the extents; of a long range, of which all are too many for the simulator in small tiles, a long one."""
+    assert isinstance(extent, int)
+    return rng.choice((256, 512, 1024, 2048, 4096) if extent >= 1024 else [c for c in choices if c < 2 * extent] or [1])
+
+
+PARTS = {
+    "products on CUDA cores": "kernel.outer_fma",
+    "mma": "kernel.mma",
+    "wgmma": "kernel.wgmma",
+    "cp.async": "kernel.cp_async",
+    "boxes": "kernel.tma_load",
+    "roles": "kernel.roles",
+    "results as boxes": "kernel.tma_store",
+    "clusters": "kernel.cluster_barrier",
+    "rings": "kernel.slot",
+    "shuffles": "kernel.shuffle_xor",
+}
+"""What a kernel may be made of -> the operation that tells."""
+
+
+def made_of(case: Case) -> list[str]:
+    """What a judged kernel is made of: not all that is drawn can be carried out; and of its schedule what always is."""
+    used = {op.name for op in case.module.walk()}
+    s = case.schedule
+    decided = {
+        "a divided sum": s.split_k.data > 1,
+        "several tiles a block": s.persistent.data > 0,
+        "patches of blocks": s.group.data > 1,
+        "serial tiles": bool(s.serial.data),
+        "rows in shared memory": s.row.data == "shared" and "kernel.shared" in used and "softmax" in case.name,
+        "parts of f32": s.narrow.data == "parts" and "kernel.mma" in used and "," not in case.name,
+    }
+    return [part for part, op in PARTS.items() if op in used] + [part for part, is_so in decided.items() if is_so]
 
 
 def judge(case: Case) -> tuple[str, str]:
