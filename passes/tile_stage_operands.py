@@ -15,8 +15,8 @@ from ..dialects.kernel_tma import SWIZZLES
 from ..dialects.layouts import LayoutAttr, SharedAttr
 from ..dialects.linear_layout import Linear, Shared
 from ..dialects.locations import copy_location, location_text
-from ..dialects.matrix_layouts import accumulator_bits, fragment
-from ..dialects.payload import shape_of
+from ..dialects.matrix_layouts import fragment
+from ..dialects.payload import is_payload, shape_of
 from ..dialects.tile import encoding_of
 from ..dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of
 from ..errors import ScheduleError
@@ -97,7 +97,7 @@ def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
     if held_fragments(op, acc, held) is not None:
         return op.lhs
     wanted = fragment(acc, 0, held.shape[1], element_bytes(op.lhs.type))
-    if accumulator_bits(held) is None or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
+    if not _is_product(op.lhs) or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
         return None
     layout = attr_of(wanted)
     assert isinstance(layout, LayoutAttr)
@@ -107,6 +107,14 @@ def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
     assert op.parent is not None
     op.parent.insert_op_before(convert, op)
     return convert.result
+
+
+def _is_product(value: SSAValue) -> bool:
+    """Whether a tile is computed, element by element, from the result of a product."""
+    op = value.owner
+    if isinstance(op, Block) or isinstance(op, tile.DotOp):
+        return isinstance(op, tile.DotOp)
+    return is_payload(op) and any(_is_product(operand) for operand in op.operands)
 
 
 def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:

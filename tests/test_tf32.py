@@ -319,7 +319,8 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_weights_of_attention_stay_in_registers(decisions: str) -> None:
     """Lanes exchange what the first product gave them for what the second one takes; nothing else of it is stored."""
     torch.manual_seed(0)
-    attend, args = torch.nn.functional.scaled_dot_product_attention, [torch.randn(1, 1, 64, 64) for _ in range(3)]
+    attend: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
+    args = [torch.randn(1, 1, 64, 64) for _ in range(3)]
     module = Compilation(capture(attend, args).module).at("loop").clone()
     passes = f"plan-schedules{{narrow=tf32 nest=k0 {decisions}}},loop-to-tile,tile-to-kernel"
     run_passes(make_context(), module, parse_passes(passes))
