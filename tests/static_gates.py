@@ -34,6 +34,9 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 CLOSE = 1.05
 """Bytes may be so many times what they should be."""
 
+REREAD = 2.0
+"""The same of products: what the level-2 cache does not hold until the next wave of blocks is read again."""
+
 MOST_NARROW = {False: 0.1, True: 0.25}
 """Of what is loaded or stored so much may be in accesses of less than 16 bytes: what a row or a column has one of; in
 products (True) also small tiles of one factor, with less than 16 bytes for each thread."""
@@ -211,7 +214,7 @@ def _traffic(k: Kernel) -> Iterator[str]:
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"
     moved = k.planned.read + k.planned.written
-    if moved > CLOSE * k.work.bytes:
+    if moved > (REREAD if k.products else CLOSE) * k.work.bytes:
         yield f"{moved:.0f} bytes to and from memory, of {k.work.bytes}"
 
 

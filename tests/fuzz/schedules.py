@@ -165,7 +165,7 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
         "persistent": rng.choice((0, 0, 0, 2, 3)),
         "row": rng.choice(ROWS),
     }
-    cluster = rng.choice((2, 4)) if rng.random() < 0.3 and (copy == "tma" or not products) else 1
+    cluster = rng.choice((2, 4)) if rng.random() < 0.6 and (copy == "tma" or not products) else 1
     if cluster > 1 and not products:  # blocks that share rows do nothing else in common
         decided = {"row": decided["row"]}
     return ScheduleAttr.get(
