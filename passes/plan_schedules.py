@@ -22,7 +22,7 @@ from .planning.choice import Candidate, rank
 from .planning.companions import companions, together
 from .planning.facts import Facts
 from .planning.given import Given
-from .planning.products import distinct, find_products
+from .planning.products import distinct, find_products, tiled
 from .planning.resources import resources
 from .planning.tiles import Tiles
 from .records import read_record
@@ -219,9 +219,10 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     if schedule.cluster.data > 1 and not target.has("cluster"):
         raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if shares_rows(schedule):
-        _check_sharing(facts, schedule)
+        _check_sharing(facts, schedule, tile)
     if facts.reductions:
-        resources(facts, Tiles(facts, schedule), schedule, target, distinct(facts, find_products(facts)))
+        products = tiled(distinct(facts, find_products(facts)), tile)
+        resources(facts, Tiles(facts, schedule), schedule, target, products)
     if schedule.split_k.data > 1 and schedule.row.data != "registers":
         raise ScheduleError("blocks that share a reduction have no row of their own to keep", argument="row")
     if schedule.split_k.data > 1:
@@ -234,9 +235,9 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
     _check_copies(schedule, target)
 
 
-def _check_sharing(facts: Facts, schedule: ScheduleAttr) -> None:
+def _check_sharing(facts: Facts, schedule: ScheduleAttr, tile: dict[SSAValue, int]) -> None:
     """Raise ScheduleError if blocks of a cluster cannot share what the nest reduces."""
-    if find_products(facts):
+    if tiled(find_products(facts), tile):
         raise ScheduleError("blocks of a cluster share factors of products as boxes: copy = tma", argument="cluster")
     if schedule.split_k.data > 1 or schedule.group.data > 1 or schedule.persistent.data:
         raise ScheduleError("blocks that share rows are not divided, ordered or kept any further", argument="cluster")

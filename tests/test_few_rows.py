@@ -15,7 +15,7 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.simulator import simulate
 from deplodock.backend.targets import get_target
-from deplodock.dialects import loop
+from deplodock.dialects import kernel, loop
 from deplodock.dialects.schedule import ScheduleAttr
 from deplodock.frontend.arrays import to_numpy
 from deplodock.frontend.capture import capture
@@ -118,3 +118,40 @@ def test_vectors_times_matrices_are_right(name: str, dtype: torch.dtype) -> None
     function, shapes, schedule = ROWS_OF_FEW[name]
     inputs = inputs_of(*shapes, dtype=dtype)
     check(compiled(function, inputs, schedule), function, inputs)
+
+
+FEW_ROWS = {rows: ((rows, 4096), (11008, 4096)) for rows in (2, 4, 8, 16)}
+
+
+@pytest.mark.parametrize("rows", FEW_ROWS)
+def test_few_rows_times_a_matrix_are_on_tensor_cores_and_bound_by_memory(rows: int) -> None:
+    inputs = [torch.empty(s, dtype=BF16) for s in FEW_ROWS[rows]]
+    (nest,) = nests(compiled(F.linear, inputs))
+    best = rank(Facts(nest), H200)[0]
+    assert best.prediction is not None
+    assert best.prediction.limit == "memory"
+    assert best.prediction.blocks >= H200.sms
+    assert best.schedule.atom.data == "mma"
+    assert best.schedule.split_k.data == 1
+    assert best.prediction.times.memory < 1.02 * seconds_of_bytes(inputs)
+
+
+PADDED = Schedule([16, 32], [64], warps=4, atom="mma", copy="cp_async", stages=3)
+
+FILLED: dict[str, tuple[Function, tuple[tuple[int, ...], ...], ScheduleAttr, torch.dtype]] = {
+    "5 rows": (F.linear, ((5, 200), (50, 200)), PADDED, BF16),
+    "5 rows, f16": (torch.matmul, ((5, 200), (200, 40)), PADDED, F16),
+    "3 columns": (torch.matmul, ((40, 200), (200, 3)), PADDED.changed(block=[32, 16], warps=2), BF16),
+    "a norm first": (norm_first, ((7, 136), (29, 136)), PADDED.changed(chunk=[64, 64]), BF16),
+    "gelu": (gelu_of_sum, ((2, 96), (29, 96), (29,), (2, 29)), PADDED.changed(copy="plain", stages=1), BF16),
+    "in parts of a sum": (F.linear, ((4, 256), (50, 256)), PADDED.changed(split_k=2), BF16),
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_tiles_are_filled_up_to_an_atom(name: str) -> None:
+    function, shapes, schedule, dtype = FILLED[name]
+    inputs = inputs_of(*shapes, dtype=dtype)
+    compilation = compiled(function, inputs, schedule)
+    check(compilation, function, inputs)
+    assert any(isinstance(op, kernel.MmaOp) for op in compilation.at("kernel").walk())

@@ -15,7 +15,7 @@ from .clusters import BLOCKS, factors_of, may_cluster
 from .copies import staged
 from .facts import Facts
 from .matrices import matrix_plans
-from .products import Product, distinct, is_nested, product_plans
+from .products import Product, distinct, is_nested, may_be_rows, product_plans, tiled
 from .resources import resources
 from .rows import elementwise_plans, row_plans
 from .tiles import Tiles
@@ -40,6 +40,8 @@ def candidates(facts: Facts, target: Target, products: list[Product], narrow: st
         plans = [*matrix_plans(facts, target, products, narrow)]
         if not plans or any(p.narrow.data == "tf32" for p in plans):  # a permission, no wish
             plans += product_plans(facts, target, products)
+        if may_be_rows(facts, products):
+            plans += row_plans(facts, target)
     elif facts.reductions:
         plans = [*row_plans(facts, target)]
     else:
@@ -57,6 +59,7 @@ def _with_copies(
 ) -> Iterator[ScheduleAttr]:
     """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
     is."""
+    products = tiled(products, Tiles(facts, schedule).tile)
     if schedule.atom.data == "wgmma" and target.has("tma") and may_be_boxes(products, schedule.narrow.data):
         yield from _with_boxes(facts, schedule, target, products)
     if products and target.has("cp_async"):

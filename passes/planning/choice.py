@@ -20,6 +20,10 @@ WORTH_DIVIDING = 1.5
 WORTH_MEETING = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
 
+HIDING, NEARLY = 0.02, 0.9
+"""The share of what is done while memory is waited for that counts, where that is nearly all: of products that wait
+for the same bytes the one with the least besides is taken."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -66,7 +70,9 @@ def rank(facts: Facts, target: Target, narrow: str = "never", divide: bool = Tru
         if c.prediction is None:
             return float("inf")
         times = (worth if c.schedule.split_k.data > 1 else 1.0) * (meeting if c.schedule.cluster.data > 1 else 1.0)
-        return c.prediction.seconds * times
+        t = c.prediction.times
+        waits = model.found and t.memory > NEARLY * t.longest
+        return c.prediction.seconds * times + (HIDING * t.hidden if waits else 0.0)
 
     return sorted(found, key=seconds)
 

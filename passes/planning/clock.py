@@ -31,7 +31,17 @@ class Times:
     @property
     def seconds(self) -> float:
         """How long the kernel takes."""
-        return self.start + max(self.memory, self.cache, self.shared, self.compute, self.latency) + self.drain
+        return self.start + self.longest + self.drain
+
+    @property
+    def hidden(self) -> float:
+        """Seconds of what goes on behind the longest."""
+        return self.memory + self.cache + self.shared + self.compute + self.latency - self.longest
+
+    @property
+    def longest(self) -> float:
+        """Seconds of the one thing that takes longest between start and drain."""
+        return max(self.memory, self.cache, self.shared, self.compute, self.latency)
 
     @property
     def limit(self) -> str:

@@ -34,6 +34,9 @@ many, if the copy goes through registers."""
 TF32, ROUNDING = 2, 2
 """How many times as long a product of f32 takes as one of 16 bits, and the operations that round a number to tf32."""
 
+CHAINED = 33.0
+"""Cycles from an `mma.sync` to the next one that adds to the same sums."""
+
 PARTS = (1, 3, 6)
 """Products that a product takes on tensor cores, by how many of its factors are in f32 and split into parts."""
 
@@ -53,6 +56,7 @@ class Arithmetic:
     def __init__(self, facts: Facts, products: list[Product]) -> None:
         self.facts = facts
         self.products = products
+        self.nested = any(not p.reduction.outermost for p in products)
         inside: set[Operation] = set()
         self.widenings: dict[SSAValue, Product] = {}
         """Factors of products: those on tensor cores take them before they were widened."""
@@ -98,8 +102,20 @@ class Arithmetic:
             else:
                 busy = _pipe(schedule) * _busy(warps, 1.44, 7.0, 1.0)
                 compute += flops * target.sms / rates.fma / busy
-        groups = max(1.0, warps / WARPGROUP) if any(not p.reduction.outermost for p in self.products) else 1.0
+        groups = max(1.0, warps / WARPGROUP) if self.nested else 1.0
         return Cost(_beside(compute, multiplied, groups), shared)
+
+    def chain(self, tiles: Tiles, schedule: ScheduleAttr, target: Target) -> float:
+        """Seconds that the sums of one block take on tensor cores at least, each product waiting for the one before."""
+        cycles = 0.0
+        for p in self.products:
+            if atom_of(p, tiles, schedule) == "mma":
+                outer = (i for i in p.reduction.around if i not in tiles.counts)
+                parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
+                deep = ATOM[2] // (TF32 if is_tf32(p, schedule.narrow.data) else 1)
+                own = parts * tiles.span(p.reduction.indices) / deep * tiles.walked(outer) * CHAINED
+                cycles = cycles + own if self.nested else max(cycles, own)
+        return cycles / target.rates.clock
 
     def _wgmma(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
         """Cycles of a block's products, each of 64 rows."""

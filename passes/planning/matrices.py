@@ -8,6 +8,7 @@ from ...backend.targets import Target
 from ...dialects.matrix_layouts import ATOM
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
+from .few import few_plans, is_few
 from .narrowing import is_tf32, may_be_narrow, narrow_type
 from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
 from .sizes import Sizes
@@ -60,6 +61,9 @@ def matrix_plans(
         return
     if target.has("wgmma"):
         yield from warpgroup_plans(facts, target, products, narrow, 4 if is_tf32(main, narrow) else 2)
+    if is_few(facts, main):
+        yield from few_plans(facts, target, products, main, narrow)
+        return
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
     for rows, columns, most in SHAPES:
         if rows * columns * several > SHAPES[0][0] * SHAPES[0][1]:

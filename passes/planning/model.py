@@ -10,7 +10,7 @@ from .clock import Times
 from .clusters import factors_of
 from .compute import Arithmetic
 from .facts import Facts
-from .products import distinct, find_products
+from .products import Product, distinct, find_products, tiled
 from .resources import resources
 from .tiles import Tiles
 from .traffic import Loads, results_of
@@ -79,32 +79,37 @@ class Model:
         """All products, as a schedule has extents for them."""
         self.products = distinct(facts, self.found)
         self.loads = Loads(facts, factors_of(self.found))
-        self.arithmetic = Arithmetic(facts, self.products)
+        self._arithmetic: dict[tuple[int, ...], Arithmetic] = {}
 
     def predict(self, schedule: ScheduleAttr) -> Prediction:
         """The time under `schedule`; raises ScheduleError if a block would need more than the target has."""
         target, rates = self.target, self.target.rates
         tiles = Tiles(self.facts, schedule)
-        takes = resources(self.facts, tiles, schedule, target, self.products)
+        arithmetic = self._arithmetic_of(tiles)
+        products = arithmetic.products
+        takes = resources(self.facts, tiles, schedule, target, products)
         blocks = max(1, tiles.blocks)
         each = -(-blocks // target.sms)
         together = min(takes.resident, each)
-        cost = self.arithmetic.cost(tiles, schedule, target, together * schedule.warps.data)
+        cost = arithmetic.cost(tiles, schedule, target, together * schedule.warps.data)
         traffic = self.loads.traffic(tiles, target, takes.resident * target.sms)
         at_once = takes.resident * target.sms // tiles.shared.ranks * tiles.shared.ranks
         waves = -(-blocks // at_once)
-        if self.products:
-            waiting, latency = self._waiting(tiles, schedule, cost.compute) ** together, 0.0
+        if products:
+            waiting = self._waiting(products, tiles, schedule, cost.compute) ** together
+            latency = waves * arithmetic.chain(tiles, schedule, target)
         else:
             life = self._life(tiles, schedule, cost.compute, traffic.block)
             waiting, latency = 0.0, waves * life + (waves - 1) * rates.latency
         bulk = rates.bulk if schedule.copy.data == "tma" else rates.cache
         element = traffic.written / max(1, self._results())
-        cache = (traffic.near + (0.0 if self.products else traffic.written)) / bulk
+        cache = (traffic.near + (0.0 if products else traffic.written)) / bulk
+        if products and schedule.copy.data != "tma":  # as if the others drew as much as the busiest
+            cache = max(cache, each * traffic.block * target.sms / bulk)
         compute = each * cost.compute / (1 - waiting)
         if schedule.copy.data == "tma" and CROWDED * compute < cache:
             compute *= WAITS
-        drain = each / together * results_of(tiles) * element * target.sms / rates.store if self.products else 0.0
+        drain = each / together * results_of(tiles) * element * target.sms / rates.store if products else 0.0
         times = Times(
             start=rates.launch
             + rates.ramp
@@ -121,19 +126,26 @@ class Model:
             times, combine, blocks, takes.resident, waves, takes.registers, takes.shared, traffic.read, traffic.written
         )
 
+    def _arithmetic_of(self, tiles: Tiles) -> Arithmetic:
+        """The operations, with what are matrix products in these tiles."""
+        found = tiled(self.products, tiles.tile)
+        key = tuple(self.products.index(p) for p in found)
+        if key not in self._arithmetic:
+            self._arithmetic[key] = Arithmetic(self.facts, found)
+        return self._arithmetic[key]
+
     def _results(self) -> int:
         total = 1
         for i in self.facts.free:
             total *= self.facts.extents[i]
         return total
 
-    def _waiting(self, tiles: Tiles, schedule: ScheduleAttr, compute: float) -> float:
+    def _waiting(self, products: list[Product], tiles: Tiles, schedule: ScheduleAttr, compute: float) -> float:
         """The share of its time that a block with products waits for factors or other warps, if it is alone; blocks
         that run at once fill each other's, as far as they don't wait too."""
         rates, free = self.target.rates, self.facts.free
         steps = tiles.walked(free) * max(
-            tiles.walked({*p.reduction.indices, *(i for i in p.reduction.around if i not in free)})
-            for p in self.products
+            tiles.walked({*p.reduction.indices, *(i for i in p.reduction.around if i not in free)}) for p in products
         )
         own, stages = compute / steps, schedule.stages.data
         barrier = SYNC if schedule.warps.data > 1 else SYNC / 2

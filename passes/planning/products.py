@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
@@ -14,12 +14,11 @@ from .facts import Facts, Reduction, pow2_at_least
 from .sizes import Sizes
 from .work import nest_operations
 
-SMALLEST = 8
-"""A product with fewer rows or columns is no matrix product to a block: its tiles would be padding."""
+SMALLEST = 2
+"""Rows and columns of a product: with one, every number is used once, and there is nothing that a tile could share."""
 
-GROUPED = 2
-"""Rows that are worth it inside another reduction: as with a few queries that share keys and values, which a block
-then reads once for all of them."""
+FEW = 8
+"""With fewer rows or columns than these most of a tile may be padding: each row by itself may be as fast."""
 
 SHAPES = (
     (128, 128, (8, 8)),
@@ -66,17 +65,26 @@ class Product:
 
 
 def find_products(facts: Facts) -> list[Product]:
-    """The contractions of a nest that are worth a matrix product, outermost first."""
+    """The contractions of a nest that may be matrix products, outermost first."""
     found: list[Product] = []
-    grouped = any(r.contraction is not None and not r.outermost for r in facts.reductions)
-    least = GROUPED if grouped else SMALLEST
     for r in sorted(facts.reductions, key=lambda r: not r.outermost):
         if r.contraction is None:
             continue
         row, column = _longest(facts, r.contraction.only_lhs), _longest(facts, r.contraction.only_rhs)
-        if min(facts.extents[row], facts.extents[column]) >= least:
+        if min(facts.extents[row], facts.extents[column]) >= SMALLEST:
             found.append(Product(r, row, column))
     return found
+
+
+def tiled(products: list[Product], tile: Mapping[SSAValue, int]) -> list[Product]:
+    """Those of `products` that are matrix products to a block whose tile has these extents: with several rows and
+    columns. The others are sums of rows."""
+    return [p for p in products if min(tile[p.row], tile[p.column]) > 1]
+
+
+def may_be_rows(facts: Facts, products: list[Product]) -> bool:
+    """Whether rows by themselves may be as fast as products: where a tile would mostly be padding."""
+    return not is_nested(products) and any(min(facts.extents[p.row], facts.extents[p.column]) < FEW for p in products)
 
 
 def distinct(facts: Facts, products: list[Product]) -> list[Product]:

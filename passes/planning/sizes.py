@@ -29,6 +29,11 @@ class Sizes:
         self.decided.add(index)
         return max(1, extent // self.tile[index])
 
+    def pad(self, index: SSAValue, extent: int) -> None:
+        """Decide on `extent`, a power of two, even where it is more than the range: the rest of a tile is padding."""
+        self.tile[index] = extent
+        self.decided.add(index)
+
     def fill(self, indices: Iterable[SSAValue], budget: int) -> int:
         """Decide on indices, in this order, so that a tile over them has at most `budget` elements; returns what is
         left."""
