@@ -52,7 +52,7 @@ class Tiles:
             for i in self.shared.indices:
                 self.steps[i] = self.shared.steps(i, -(-facts.extents[i] // self.tile[i]))
                 self.counts[i] = 1
-        self.divided: SSAValue | None = None
+        self.divided: set[SSAValue] = set()
         if self.parts > 1:
             self._divide()
 
@@ -61,7 +61,7 @@ class Tiles:
         for r in self.facts.reductions:
             if r.outermost:
                 longest = max(r.indices, key=lambda i: self.facts.extents[i])
-                self.divided = longest
+                self.divided.add(longest)
                 length = -(-self.facts.extents[longest] // self.parts)
                 self.steps[longest] = -(-length // self.tile[longest])
 
@@ -88,7 +88,7 @@ class Tiles:
         every block along what it does not depend on."""
         again = prod(n for i, n in self.counts.items() if i not in indices)
         again *= 1 if self.shared.indices & {*indices} else self.shared.ranks
-        divided = self.divided is None or self.divided in indices
+        divided = not self.divided or not self.divided.isdisjoint(indices)
         once = prod(self.facts.extents[i] for i in indices) * self.share(indices)
         return once * again * (1 if divided else self.parts)
 
