@@ -136,7 +136,7 @@ PRODUCTS = {
     "boxes, narrow panels": Product(72, 40, 136, (64, 32), 64, 8, "tma", 2, right="kn"),
     "boxes for mma": Product(72, 72, 136, (64, 64), 64, 4, "tma", 3, atom="mma"),
     "clusters": Product(136, 120, 136, (64, 64), 64, 4, "tma", 2, cluster=2),
-    "clusters, patches": Product(248, 72, 200, (128, 64), 64, 8, "tma", 3, group=2, cluster=2),
+    "clusters, patches": Product(248, 136, 136, (128, 64), 64, 8, "tma", 3, group=2, cluster=2),
     "clusters, persistent": Product(120, 256, 72, (64, 64), 64, 4, "tma", 2, right="kn", persistent=4, cluster=4),
     "clusters for mma": Product(72, 128, 136, (64, 64), 64, 4, "tma", 3, atom="mma", cluster=2),
 }

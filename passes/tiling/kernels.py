@@ -19,7 +19,7 @@ from ...errors import ScheduleError
 from .dependence import yielded
 from .emitter import Emitter
 from .reductions import Reducer
-from .sharing import shared_of_nest
+from .sharing import shared_of_nest, shares_rows
 from .tiles import Dim
 
 
@@ -125,7 +125,8 @@ class KernelBuilder:
 
         emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
-        kernel = tile.KernelOp(self.name, shape, schedule.warps.data, Region(block), schedule.cluster.data)
+        cluster = schedule.cluster.data if shares_rows(schedule) else 1  # those that share boxes come later
+        kernel = tile.KernelOp(self.name, shape, schedule.warps.data, Region(block), cluster)
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel
