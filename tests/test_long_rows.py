@@ -54,6 +54,7 @@ def test_times_a_row_is_read(name: str, length: int, target: str, times: int) ->
         ("softmax", 32768, "sm_80"),
         ("softmax", 32768, "sm_120"),
         ("softmax", 40000, "sm_80"),
+        ("softmax", 65536, "sm_89"),
         ("layer_norm", 50000, "sm_90a"),
     ],
 )

@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import FoldOp, LdMatrixOp, MbarWaitOp, MmaOp, OuterFmaOp, WgmmaOp
+from ...dialects.kernel import BarrierOp, FoldOp, LdMatrixOp, MbarWaitOp, MmaOp, OuterFmaOp, WgmmaOp, is_shared
 from ...dialects.kernel_access import LoadOp
 from ...dialects.kernel_ranges import constant_index
-from ...dialects.payload import ConstantOp, is_payload
+from ...dialects.payload import ConstantOp, element_bytes, is_payload
 from .hints import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
 from .writer import Place, Writer
+
+UNROLLED_LOADS = 48
+"""Registers at most that hold what an unrolled loop loads between barriers; of a longer one two iterations go together,
+so that the loads of the next are under way."""
 
 UNROLLED_WORK = 2048
 """Loops are unrolled while all their iterations together do no more register operations than this."""
@@ -39,7 +43,7 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
     lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
     counter = writer.names.mint(body.args[0].name_hint, "k")
     writer.places[body.args[0]] = Place(counter, 1)
-    writer.line("#pragma unroll" if _is_short(op) else "#pragma unroll 1")
+    writer.line("#pragma unroll" + ("" if _is_short(op) else " 1" if not _is_short(op, crowded=True) else " 2"))
     advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
         inner = Statements(writer, body)
@@ -71,21 +75,28 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
     return place
 
 
-def _is_short(op: scf.ForOp) -> bool:
-    """Whether a loop is worth unrolling: its trip count is known and its work small."""
+def _is_short(op: scf.ForOp, *, crowded: bool = False) -> bool:
+    """Whether a loop is worth unrolling: its trip count is known and its work small. Where threads wait for each other
+    in it, compilers start all loads before the first wait, and these have to fit into registers too; `crowded` does not
+    ask for that."""
     bounds = [constant_index(v) for v in (op.lb, op.ub, op.step)]
     if None in bounds:
         return False
     lb, ub, step = (int(b or 0) for b in bounds)
     trips = max(0, -(-(ub - lb) // step)) if step > 0 else 0
-    work = 0
+    work = loaded = 0
     for inner in op.body.walk():
+        if isinstance(inner, LoadOp) and not is_shared(inner.memory.type):
+            loaded += registers(inner.result) * element_bytes(inner.result.type) // 4
         if isinstance(inner, scf.ForOp | MbarWaitOp | WgmmaOp):
             return False
         if isinstance(inner, FoldOp):
             work += registers(inner.source)
         elif isinstance(inner, OuterFmaOp | MmaOp | LdMatrixOp | LoadOp) or is_payload(inner):
             work += registers(inner.results[0])
+    waits = any(isinstance(inner, BarrierOp) for inner in op.body.block.ops)
+    if waits and trips * loaded > UNROLLED_LOADS and not crowded:
+        return False
     return trips * work <= UNROLLED_WORK
 
 

@@ -29,8 +29,8 @@ its tile empty: which elements these are is in registers, too."""
 WALKING = MAX_WARPS // 2
 """Warps at most of a block that walks through its rows: compilers load several chunks ahead, and need the registers."""
 
-WALKED, CHUNK = 4096, PER_THREAD * WALKING * 32
-"""Tiles of a row that does not fit, in the loop over what is not reduced, and chunks of its reductions."""
+CHUNK = PER_THREAD * WALKING * 32
+"""Chunks of a row that does not fit, in its reductions and in the loop over what is not reduced."""
 
 CHUNKS = (8192, 4096, 2048)
 """Of rows that are kept in shared memory."""
@@ -107,13 +107,12 @@ def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
     kept in shared memory, and with long ones shared by the blocks of a cluster."""
     for width in WIDTHS if _shared(facts) else WIDTHS[:1]:
         plan = plan_rows(facts, target, width)
-        yield from _kept(facts, plan)
-        yield plan
-        if target.has("cluster"):
-            for ranks in CLUSTERS[1:]:
-                yield from _clustered(facts, plan, ranks)
         steps = Tiles(facts, plan).steps
-        most = WALKING if any(steps[i] > 1 for i in facts.reduction_indices) else MAX_WARPS
+        walks = any(steps[i] > 1 for i in facts.reduction_indices)
+        ranks = CLUSTERS[1:] if target.has("cluster") else ()
+        shared = [s for n in ranks for s in _clustered(facts, plan, n)]
+        yield from (*_kept(facts, plan), *shared, plan) if walks else (plan, *shared)
+        most = WALKING if walks else MAX_WARPS
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
             if 1 <= warps <= most:
                 yield plan.changed(warps=warps)
@@ -198,7 +197,7 @@ def plan_rows(facts: Facts, target: Target, widest: int = WIDTHS[0]) -> Schedule
     width = pow2_at_least(row) if rest and row <= limit else min(pow2_at_least(row), CHUNK)
     if rest:
         whole = _product(facts, rest) <= limit and not facts.may_be_longer(rest)
-        sizes.fill(reversed(rest), width if whole else WALKED)
+        sizes.fill(reversed(rest), width if whole else CHUNK)
         if not whole:
             sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
     rows = _product(facts, reduced)

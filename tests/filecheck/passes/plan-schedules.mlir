@@ -45,7 +45,7 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 // CHECK-LABEL: func.func @long_rows
 // CHECK:         schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16, cluster = 4, row = shared>
 // SM80-LABEL:  func.func @long_rows
-// SM80:          schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [8192], warps = 16>
+// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
