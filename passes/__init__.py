@@ -29,6 +29,7 @@ OWN_PASSES = {
     "fold-index-arithmetic": ".fold_index_arithmetic:FoldIndexArithmeticPass",
     "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",
     "inline-calls": ".inline_calls:InlineCallsPass",
+    "invert-sums-once": ".invert_sums_once:InvertSumsOncePass",
     "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
     "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
     "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",

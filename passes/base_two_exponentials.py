@@ -10,17 +10,16 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.dialects.utils import FastMathFlag
-from xdsl.ir import SSAValue
+from xdsl.ir import OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 from xdsl.rewriter import InsertPoint
 
 from ..dialects import loop, payload
 from ..dialects.payload import is_float
-from ..dialects.tensor import Kind
+from .extremes import runs_over
 from .remarks import emit_remark
 from .rewriting import rewrite_module
-from .transport import Same
 
 NAME = "base-two-exponentials"
 
@@ -34,31 +33,23 @@ class _Rewrite(RewritePattern):
         below = op.operand.owner
         if op.result.type != f32 or not isinstance(below, arith.SubfOp):
             return
-        x, highest = below.lhs, below.rhs.owner
-        if not isinstance(highest, loop.ReduceOp) or not _runs_over(highest, x, op):
+        x, highest, around = below.lhs, below.rhs, op.parent_op()
+        if not isinstance(around, loop.ReduceOp) or not isinstance(highest, OpResult):
+            return
+        if not runs_over(highest, x, around):
             return
         if not _is_rounded(x):
             emit_remark(op, NAME, "what it is taken of is exact, and would not be after it is multiplied")
             return
         factor = payload.ConstantOp(log2(e), f32)
-        frame = arith.MulfOp(highest.result, factor.result)
-        rewriter.insert([factor, frame], InsertPoint.after(highest))
+        frame = arith.MulfOp(highest, factor.result)
+        rewriter.insert([factor, frame], InsertPoint.after(highest.op))
         scaled = arith.MulfOp(x, factor.result)
         difference = arith.SubfOp(scaled.result, frame.result)
         power = math.Exp2Op(difference.result, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,)))
         rewriter.replace(op, [scaled, difference, power])
         if not below.result.uses:
             rewriter.erase(below)
-
-
-def _runs_over(highest: loop.ReduceOp, x: SSAValue, op: math.ExpOp) -> bool:
-    """Whether `highest` is the maximum of what `x` is for every index of the reduction that `op` is in."""
-    around = op.parent_op()
-    if highest.kind.data != Kind.MAX or not isinstance(around, loop.ReduceOp) or around.sizes != highest.sizes:
-        return False
-    body = highest.body.block
-    assert body.last_op is not None
-    return Same(dict(zip(around.body.block.args, body.args, strict=True))).values(x, body.last_op.operands[0])
 
 
 def _is_rounded(x: SSAValue) -> bool:

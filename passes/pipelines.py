@@ -24,7 +24,7 @@ PIPELINES = {
     "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,float8-as-bits,cse,dce,"
     "check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
-    "cse,base-two-exponentials,cse,merge-reductions,cse,dce,check-border{level=loop}",
+    "cse,invert-sums-once,base-two-exponentials,cse,merge-reductions,cse,dce,check-border{level=loop}",
     "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
     "tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,tile-split-stores,"
