@@ -65,6 +65,15 @@ class Tiles:
                 length = -(-self.facts.extents[longest] // self.parts)
                 self.steps[longest] = -(-length // self.tile[longest])
 
+    def order(self) -> list[tuple[SSAValue, int]]:
+        """In which order blocks are started: the indices that they stand along, the fastest first, and how many blocks
+        follow along it; one twice where they are in patches."""
+        found = [(i, self.counts[i]) for i in reversed(self.facts.free) if self.counts[i] != 1]
+        if self.group > 1 and len(found) > 1 and found[1][1] % self.group == 0:
+            across, (down, count), *outer = found
+            return [(down, self.group), across, (down, count // self.group), *outer]
+        return found
+
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""

@@ -104,17 +104,18 @@ class Loads:
     def _from_memory(
         source: SSAValue, size: float, reach: frozenset[SSAValue], tiles: Tiles, target: Target, at_once: int
     ) -> float:
-        """Bytes of `source` that come from memory: once if the cache holds it, else once for every wave of blocks."""
+        """Bytes of `source` that come from memory: once if the cache holds it, else once for every wave of blocks, of
+        which the next begins with what the last has ended with."""
         whole = min(size * tiles.blocks, tensor_bytes(source.type))
         if tensor_bytes(source.type) <= target.l2 // 2:
             return whole
-        left, different = at_once, 1
-        for index in reversed(tiles.facts.free):
-            along = min(tiles.counts[index], left)
-            left = -(-left // max(1, along))
+        left, different = float(max(1, at_once)), 1.0
+        for index, count in tiles.order():
+            along = min(float(count), left)
+            left /= along
             if index in reach:
                 different *= along
-        waves = -(-tiles.blocks // max(1, at_once))
+        waves = max(1.0, tiles.blocks / max(1, at_once))
         return max(whole, min(size * tiles.blocks, waves * different * size / max(1, tiles.parts)))
 
 

@@ -97,7 +97,7 @@ def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
     """`schedule` with blocks in patches, where the grid can be divided so."""
     tiles = Tiles(facts, schedule)
     grid = [n for n in tiles.counts.values() if n != 1]
-    found = next((g for g in GROUPS if len(grid) > 1 and grid[-2] % g == 0 and grid[-2] > g), 1)
+    found = next((g for g in GROUPS if len(grid) > 1 and grid[-2] % g == 0), 1)
     return schedule.changed(group=found)
 
 
