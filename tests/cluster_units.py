@@ -30,10 +30,11 @@ kernel.func @unit(%x: {x}, %o: {o}) grid {2 * cluster} warps 2 cluster {cluster}
 @dataclass(frozen=True)
 class Neighbour:
     """Each block gives what its neighbour in the cluster has loaded. With `signalled` the blocks tell each other by
-    arrivals at mbarriers, else all wait for all."""
+    arrivals at mbarriers, else all wait for all; with `copied` the loads are asynchronous copies."""
 
     cluster: int
     signalled: bool = False
+    copied: bool = False
 
     def text(self) -> str:
         n, full = 2 * self.cluster, 'memref<1x!kernel.mbarrier, "shared">'
@@ -52,16 +53,22 @@ class Neighbour:
   kernel.mbar_wait %full[%c0] parity %c0 : {full}"""
         return f"""{_main(f"memref<{n}x64xf32>", f"memref<{n}x64xf32>", self.cluster)}
   %s = kernel.shared : memref<64xf32, "shared">{set_up if self.signalled else ""}
-  %v = kernel.load %x[%block, %t] : memref<{n}x64xf32> (index, index) -> vector<1xf32>
-  kernel.store %v, %s[%t] : memref<64xf32, "shared"> (index), vector<1xf32>{
-            meet if self.signalled else chr(10) + "  kernel.cluster_barrier"
-        }
+{self._filled(n)}{meet if self.signalled else chr(10) + "  kernel.cluster_barrier"}
   %p = kernel.peer %s of %next : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
   %w = kernel.load %p[%t] : memref<64xf32, "cluster"> (index) -> vector<1xf32>
   kernel.store %w, %o[%block, %t] : memref<{n}x64xf32> (index, index), vector<1xf32>
   kernel.cluster_barrier
 }}
 """
+
+    def _filled(self, n: int) -> str:
+        if self.copied:
+            return f"""  kernel.cp_async %x[%block, %t] to %s[%t]
+      : memref<{n}x64xf32> (index, index), memref<64xf32, "shared">
+  kernel.async_commit
+  kernel.async_wait 0"""
+        return f"""  %v = kernel.load %x[%block, %t] : memref<{n}x64xf32> (index, index) -> vector<1xf32>
+  kernel.store %v, %s[%t] : memref<64xf32, "shared"> (index), vector<1xf32>"""
 
     def inputs(self) -> list[np.ndarray]:
         return [np.arange(128 * self.cluster, dtype=np.float32).reshape(2 * self.cluster, 64)]
@@ -119,6 +126,7 @@ class Multicast:
 CLUSTER_UNITS = {
     "the neighbour's memory": Neighbour(2),
     "the neighbour's memory, of eight": Neighbour(8),
+    "the neighbour's memory, copied there": Neighbour(2, copied=True),
     "arrivals at the neighbour's barrier": Neighbour(4, signalled=True),
     "a box for two blocks": Multicast(2),
     "a box for four blocks": Multicast(4),

@@ -22,7 +22,11 @@ from deplodock.errors import DeplodockError
 from deplodock.passes.running import verify_module
 
 PRODUCT = Product(128, 128, 256, (64, 64), 64, 4, "tma", 2, cluster=2)
-UNITS: dict[str, Neighbour] = {"exchange": Neighbour(2), "signalled": Neighbour(4, signalled=True)}
+UNITS: dict[str, Neighbour] = {
+    "exchange": Neighbour(2),
+    "signalled": Neighbour(4, signalled=True),
+    "copied": Neighbour(2, copied=True),
+}
 SUBJECTS = ("product", *UNITS)
 
 

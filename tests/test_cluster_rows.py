@@ -14,18 +14,34 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.emulator.program import run_standalone_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
+from deplodock.backend.standalone import emit_standalone
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.printing import print_module
 from deplodock.errors import DeplodockError, ScheduleError
 from deplodock.frontend.arrays import to_numpy
 from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes
 
 USED_AFTERWARDS = ("softmax", "log_softmax", "rms_norm", "layer_norm")
+
+
+def test_alone() -> None:
+    """A standalone program makes clusters too, on the host as well."""
+    x = rows(3, 500)
+    program = lowered("softmax", x, 256, cluster=2)
+    tensors = Compilation(capture(FUNCTIONS["softmax"], (x,)).module, "sm_90a").at("tensor")
+    text = emit_standalone(program.kernel, tensors, print_cuda(program.kernel))
+    assert "__cluster_dims__(2, 1, 1)" in text
+    done = run_standalone_on_cpu(text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_standalone_on_cpu(text.replace("  cluster_barrier();\n", "", 1))
+    assert done.returncode != 0
 
 
 def check(name: str, dtype: torch.dtype, cluster: int, length: int, row: str = "registers") -> None:

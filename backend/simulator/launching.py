@@ -15,6 +15,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation
 from ...dialects import kernel, payload
 from ...dialects.calls import eager_results, is_eager
 from ...dialects.kernel_ranges import constant_index
+from ...dialects.kernel_roles import WARPGROUP
 from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT
 from ...dialects.payload import shape_of
 from ...dialects.sizes import Sizes
@@ -105,6 +106,8 @@ class HostFunctions(InterpreterFunctions):
         self.report.launches.append(counts)
         blocks = math.prod(self.sizes.count(c) for c in callee.factors)
         size = callee.cluster_size
+        if size > 1 and callee.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in callee.walk()):
+            raise ExecutionError("products of warpgroups in a cluster of blocks that are no whole warpgroups")
         blocks = blocks if self.max_blocks is None else min(blocks, -(-self.max_blocks // size) * size)
         counts.blocks = blocks
         for first, last in batches(callee, blocks):

@@ -70,6 +70,7 @@ IR_MUTANTS = [
         -1,
         "exchange",
     ),
+    _M("no wait for a copy that the neighbour reads", r"kernel\.async_wait 0", "", -1, "copied"),
     _M("arrivals that tell of no stores", r"of %before :", "of %before async :", -1, "signalled"),
     _M("arrivals at the wrong neighbour", r"of %before :", "of %next :", -1, "signalled"),
     _M("barriers set up without the cluster", r"kernel\.cluster_barrier", "kernel.barrier", _FIRST, "signalled"),
