@@ -155,3 +155,48 @@ def test_tiles_are_filled_up_to_an_atom(name: str) -> None:
     compilation = compiled(function, inputs, schedule)
     check(compilation, function, inputs)
     assert any(isinstance(op, kernel.MmaOp) for op in compilation.at("kernel").walk())
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def cache(heads: int, groups: int, keys: int, width: int, batch: int = 1) -> tuple[tuple[int, ...], ...]:
+    """One query of every head, and the keys and values of every group."""
+    return (batch, heads, 1, width), (batch, groups, keys, width), (batch, groups, keys, width)
+
+
+@pytest.mark.parametrize("shapes", [cache(32, 8, 8192, 128), cache(28, 4, 8192, 128), cache(32, 8, 2048, 64, batch=16)])
+def test_a_group_of_queries_is_on_tensor_cores_and_bound_by_memory(shapes: tuple[tuple[int, ...], ...]) -> None:
+    inputs = [torch.empty(s, dtype=BF16) for s in shapes]
+    (nest,) = nests(compiled(attention, inputs))
+    best = rank(Facts(nest), H200)[0]
+    assert best.prediction is not None
+    assert best.prediction.times.longest < 1.3 * seconds_of_bytes(inputs)
+    assert best.prediction.blocks >= 2 * H200.sms * 0.9
+    assert best.schedule.atom.data == "mma"
+
+
+GROUPS: dict[str, tuple[tuple[tuple[int, ...], ...], ScheduleAttr, torch.dtype]] = {
+    "four heads": (
+        cache(8, 2, 90, 32),
+        Schedule([1, 1, 16, 1, 32], [32] * 6, warps=1, atom="mma", copy="cp_async", stages=2),
+        BF16,
+    ),
+    "seven heads in parts": (
+        cache(14, 2, 192, 32),
+        Schedule([1, 1, 16, 1, 32], [32] * 6, warps=1, atom="mma", copy="cp_async", stages=3, split_k=2),
+        BF16,
+    ),
+    "f16": (cache(10, 2, 130, 16), Schedule([1, 1, 16, 1, 16], [64, 16] * 3, warps=1, atom="mma"), F16),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_warp_has_a_group_of_queries(name: str) -> None:
+    shapes, schedule, dtype = GROUPS[name]
+    inputs = inputs_of(*shapes, dtype=dtype)
+    compilation = compiled(attention, inputs, schedule)
+    check(compilation, attention, inputs)
+    products = [op for op in compilation.at("kernel").walk() if isinstance(op, kernel.MmaOp)]
+    assert len(products) >= 2

@@ -27,6 +27,10 @@ SMALLEST = 1 << 14
 MOST_PARTS = 256
 """Parts at most; more would make combining them the long reduction."""
 
+FULL, CROWD = (2, 1), (8, 4, 2)
+"""Blocks on a multiprocessor that a divided reduction is to give: usually, and of single warps that each have products
+inside other reductions, and so wait for one after the other."""
+
 STAGES = (3, 4, 2)
 """How many chunks of factors may be on their way or in use at once; of equally fast ones the first is taken."""
 
@@ -49,7 +53,8 @@ def candidates(facts: Facts, target: Target, products: list[Product], narrow: st
     divisible, once = _divisible(facts), distinct(facts, products)
     found: dict[ScheduleAttr, None] = {}
     for plan in plans:
-        for divided in (plan, *(plan.changed(split_k=n) for n in _parts(facts, plan, target, divisible))):
+        crowd = CROWD if plan.warps.data == 1 and products and is_nested(products) else FULL
+        for divided in (plan, *(plan.changed(split_k=n) for n in _parts(facts, plan, target, divisible, crowd))):
             found.update(dict.fromkeys(_with_copies(facts, divided, target, once)))
     return list(found)
 
@@ -99,13 +104,13 @@ def _divisible(facts: Facts) -> int:
     return max((n for n in stages_of(reduction)[0].sizes if isinstance(n, int)), default=1)  # a symbol has no divisors
 
 
-def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int) -> list[int]:
-    """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for one block
-    or two on every multiprocessor."""
+def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int, crowd: tuple[int, ...]) -> list[int]:
+    """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for so many
+    blocks on every multiprocessor as one of `crowd` says."""
     if divisible == 1 or schedule.row.data != "registers" or schedule.cluster.data > 1:
         return []
     tiles = Tiles(facts, schedule)
-    if not 0 < 2 * tiles.blocks <= target.sms:
+    if not 0 < 2 * tiles.blocks <= crowd[0] // FULL[0] * target.sms:
         return []
     read = sum(
         element_bytes(op.source.type)
@@ -113,7 +118,7 @@ def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int)
         for op in facts.loads
     ) // max(1, len(facts.groups[0]))
     found: list[int] = []
-    for wanted in (2 * target.sms, target.sms):
-        most = min(MOST_PARTS, -(-wanted // tiles.blocks), read // SMALLEST)
+    for wanted in crowd:
+        most = min(MOST_PARTS, -(-wanted * target.sms // tiles.blocks), read // SMALLEST)
         found.append(max((p for p in range(1, most + 1) if divisible % p == 0), default=1))
     return [p for p in dict.fromkeys(found) if p > 1]

@@ -13,9 +13,10 @@ from ...errors import ScheduleError
 from .candidates import candidates
 from .facts import Facts
 from .model import Model, Prediction
+from .products import is_nested
 
-WORTH_DIVIDING = 1.5
-"""So many times faster a product must be in parts."""
+WORTH_DIVIDING, WORTH_DIVIDING_ROWS = 1.5, 1.1
+"""So many times faster a product must be in parts, and one inside another reduction: its rows have no end."""
 
 WORTH_MEETING = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
@@ -59,12 +60,14 @@ class Candidate:
 def rank(facts: Facts, target: Target, narrow: str = "never", divide: bool = True) -> list[Candidate]:
     """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
     enumerated first comes first. A product with a divided sum counts as `WORTH_DIVIDING` times slower: it takes a
-    second kernel and memory for its parts; one in clusters as `WORTH_MEETING` times. Without `divide` there are none
-    with divided sums."""
+    second kernel and memory for its parts, inside another reduction as `WORTH_DIVIDING_ROWS` times; one in clusters as
+    `WORTH_MEETING` times. Without `divide` there are none with divided sums."""
     model = Model(facts, target)
     schedules = candidates(facts, target, model.found, narrow)
     found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
     worth, meeting = (WORTH_DIVIDING, WORTH_MEETING) if model.found else (1.0, 1.0)
+    if is_nested(model.found):
+        worth = WORTH_DIVIDING_ROWS
 
     def seconds(c: Candidate) -> float:
         if c.prediction is None:

@@ -34,6 +34,10 @@ many, if the copy goes through registers."""
 TF32, ROUNDING = 2, 2
 """How many times as long a product of f32 takes as one of 16 bits, and the operations that round a number to tf32."""
 
+ALONE = 12
+"""Warps with which a multiprocessor works at its rate on what is between two products of a warp: there each operation
+waits for the one before."""
+
 CHAINED = 33.0
 """Cycles from an `mma.sync` to the next one that adds to the same sums."""
 
@@ -82,6 +86,8 @@ class Arithmetic:
         if schedule.copy.data != "tma":
             vector += sum(self._moved(p, tiles, schedule, atoms[p]) / COPIED * issued for p in self.products)
         compute = Operations(vector, special).seconds(rates) * target.sms
+        if self.nested and "mma" in atoms.values():
+            compute /= min(1.0, warps / ALONE)
         shared = multiplied = 0.0
         for p in self.products:
             flops = 2.0 * tiles.span(self.steps[p])

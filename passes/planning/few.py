@@ -8,7 +8,7 @@ from ...backend.targets import Target
 from ...dialects.matrix_layouts import ATOM
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts, pow2_at_least
-from .products import Product, chunk_products, shrink_to_shared
+from .products import WIDEST_HEAD, Product, chunk_products, main_product, shrink_to_shared
 from .sizes import Sizes
 
 MOST = 32
@@ -19,6 +19,9 @@ WIDTHS = (64, 32, 16, 128)
 
 DEPTHS = (256, 128, 64)
 """Chunks of the summed index: long rows of the large factor, so that a few stages of them are enough under way."""
+
+KEYS = (32, 64)
+"""Chunks of the index between two products."""
 
 
 def few_plans(
@@ -38,6 +41,23 @@ def few_plans(
             chunk_products(facts, sizes, products, depth, warps)
             shrink_to_shared(facts, sizes, products, target)
             yield sizes.schedule(warps).changed(atom="mma", narrow=narrow)
+
+
+def few_nested_plans(facts: Facts, target: Target, products: list[Product], narrow: str) -> Iterator[ScheduleAttr]:
+    """Schedules with `atom = mma` for few rows where one product is a factor of another (a group of queries that share
+    keys and values): one warp has the rows, filled up to an atom, and keeps what is between the products in its
+    registers; that many such blocks run at once lets enough keys be under way."""
+    main = main_product(facts, products)
+    if facts.extents[main.row] >= ATOM[0] or any(p.row is not main.row for p in products):
+        return
+    for keys in KEYS:
+        sizes = Sizes(facts)
+        sizes.pad(main.row, ATOM[0])
+        sizes.set(main.column, WIDEST_HEAD)
+        chunk_products(facts, sizes, products, DEPTHS[-1], 1, keys)
+        depths = [max(sizes.tile[i] for i in p.reduction.indices) for p in products]
+        if min(*depths, *(sizes.tile[p.column] for p in products)) >= ATOM[0]:
+            yield sizes.schedule(1).changed(atom="mma", narrow=narrow)
 
 
 def is_few(facts: Facts, product: Product) -> bool:

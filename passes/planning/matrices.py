@@ -8,7 +8,7 @@ from ...backend.targets import Target
 from ...dialects.matrix_layouts import ATOM
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
-from .few import few_plans, is_few
+from .few import few_nested_plans, few_plans, is_few
 from .narrowing import is_tf32, may_be_narrow, narrow_type
 from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
 from .sizes import Sizes
@@ -54,6 +54,8 @@ def matrix_plans(
     if is_nested(products):
         if target.has("wgmma"):
             yield from nested_warpgroup_plans(facts, target, products, narrow)
+        if len(able) == len(products):
+            yield from few_nested_plans(facts, target, products, narrow)
         yield from _nested_plans(facts, target, products, able, narrow)
         return
     main = main_product(facts, products)
