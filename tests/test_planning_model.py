@@ -257,3 +257,15 @@ def test_chunks_outside_of_a_mask_are_not_counted(rows: int, chunk: int, window:
         for b in range(0, n, chunk)
     ]
     assert share == pytest.approx(sum(visited) / len(visited), rel=0.05)
+
+
+def test_patches_with_all_rows_read_what_the_columns_need_once() -> None:
+    """More than the level-2 cache holds: with the tiles of a column next to each other it comes from memory once."""
+    nest = product(512, 18944, 3584, "bf16")
+    read = {g: predict(nest, hopper(128, 256).changed(group=g)).read for g in (1, 2, 4)}
+    once = (512 + 18944) * 3584 * 2
+    assert read[4] == once
+    assert once < read[2] < read[1]
+    assert rank(Facts(nest), H200)[0].schedule.group.data == -(
+        -512 // rank(Facts(nest), H200)[0].schedule.block.data[0].data
+    )
