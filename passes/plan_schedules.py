@@ -58,8 +58,8 @@ class PlanSchedulesPass(ModulePass, Given):
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
     A schedule that is already there is checked and kept: it is the user's.
     The options `block`, `chunk` (or `k`), `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`,
-    `atom`, `copy` and `row` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for
-    all that they fit; if that is none, it is an error.
+    `cluster`, `atom`, `copy` and `row` decide in the planner's place, for the nest that `nest` names (`k0` is the
+    first) or for all that they fit; if that is none, it is an error.
     `record` names a file of schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the
     model's. Where several speak, what is in the text comes first, then the options, the record, the model.
     `again` plans what `split-reductions` made: the options have decided by then, and nothing is divided twice.
