@@ -453,6 +453,35 @@ class RoundTf32Op(IRDLOperation):
             raise VerifyException(f"rounds {self.operand.type} to tf32: only f32")
 
 
+@irdl_op_definition
+class JoinOp(IRDLOperation):
+    """The sum of three numbers of which each is what the ones before it leave of an f32: the largest first.
+
+    Adding them is exact. What is known beside a sum is how small the later ones are, so that products of some pairs of
+    parts need not be computed.
+
+    ```
+    %x = payload.join %first, %second, %third : f32
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    name = "payload.join"
+    first = operand_def(T)
+    second = operand_def(T)
+    third = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
+
+    def __init__(self, first: SSAValue, second: SSAValue, third: SSAValue):
+        super().__init__(operands=[first, second, third], result_types=[first.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.result.type), Float32Type):
+            raise VerifyException(f"joins parts to {self.result.type}: only f32 has some")
+
+
 def is_payload(op: Operation) -> bool:
     """Whether `op` is elementwise scalar computation, written alike at all levels."""
     return op.name.startswith(("payload.", "arith.", "math.")) and not op.regions
@@ -479,6 +508,6 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 
 Payload = Dialect(
     "payload",
-    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op],
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op, JoinOp],
     [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
 )

@@ -19,7 +19,7 @@ from .kernel_cluster import CLUSTERS
 
 ATOMS = ("fma", "mma", "wgmma")
 COPIES = ("plain", "cp_async", "tma")
-NARROWS = ("never", "operands", "parts", "tf32")
+NARROWS = ("never", "operands", "parts", "stored_parts", "tf32")
 ROWS = ("registers", "shared")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow", "row")
@@ -51,7 +51,8 @@ class ScheduleAttr(ParametrizedAttribute):
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
-             beside a factor in parts may become a NaN. `tf32` permits to multiply factors in f32 with 10 bits of their
+             beside a factor in parts may become a NaN. `stored_parts`: the same, and factors that are loaded are split
+             before, by kernels of their own. `tf32` permits to multiply factors in f32 with 10 bits of their
              fraction. No planner gives the permission for two factors in f32, nor that for tf32.
     row      where a block keeps what several of its loops read, between them: `registers` hold no more than one tile,
              so a row in several chunks is read from memory by each loop; in `shared` memory all chunks stay.

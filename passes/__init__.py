@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 OWN_PASSES = {
     "allocate-shared": ".allocate_shared:AllocateSharedPass",
     "base-two-exponentials": ".base_two_exponentials:BaseTwoExponentialsPass",
+    "chain-products": ".chain_products:ChainProductsPass",
     "check-border": ".check_border:CheckBorderPass",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "fill-product-waits": ".fill_product_waits:FillProductWaitsPass",
@@ -46,6 +47,7 @@ OWN_PASSES = {
     "simplify-index-maps": ".simplify_index_maps:SimplifyIndexMapsPass",
     "split-dimensions": ".split_dimensions:SplitDimensionsPass",
     "split-reductions": ".split_reductions:SplitReductionsPass",
+    "split-wide-factors": ".split_wide_factors:SplitWideFactorsPass",
     "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
     "tile-choose-atoms": ".tile_choose_atoms:TileChooseAtomsPass",
     "tile-order-blocks": ".tile_order_blocks:TileOrderBlocksPass",

@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from ..dialects import loop, tile
 from ..dialects.locations import location_of, location_text
 from ..errors import CompileError, ScheduleError
+from .split_wide_factors import STORED
 from .tiling.kernels import KernelBuilder, schedule_of
 
 
@@ -67,6 +68,8 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str) -> None:
     try:
         if schedule_of(nest).split_k.data > 1:
             raise ScheduleError("blocks are to share its sum; run split-reductions first", argument="split_k")
+        if schedule_of(nest).narrow.data == STORED:
+            raise ScheduleError("factors are to be split before; run split-wide-factors first", argument="narrow")
         builder = KernelBuilder(nest, name)
         kernel = builder.build()
     except CompileError as error:

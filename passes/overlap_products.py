@@ -19,7 +19,7 @@ from ..dialects.locations import copy_location
 from .overwrite_zero_sums import is_zero, start_over
 from .remarks import emit_remark
 
-_HARMLESS = (
+HARMLESS = (
     kernel.MbarWaitOp,
     kernel.SlotOp,
     kernel.WgmmaFenceOp,
@@ -118,7 +118,7 @@ def _find(loop: scf.ForOp, boxes: set[SSAValue]) -> Found | str:
             if isinstance(release, str):
                 return release
             found.releases.append(release)
-        elif not isinstance(op, (*_HARMLESS, scf.YieldOp)) and not payload.is_payload(op):
+        elif not isinstance(op, (*HARMLESS, scf.YieldOp)) and not payload.is_payload(op):
             why = f"it does something else as well: {op.name}"
         if why is not None:
             return why

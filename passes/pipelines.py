@@ -25,13 +25,13 @@ PIPELINES = {
     "check-border{level=tensor}",
     "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
     "cse,invert-sums-once,base-two-exponentials,cse,merge-reductions,cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-reductions,plan-schedules{again},lower-loop-to-tile,tile-order-blocks,"
-    "tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
+    "loop-to-tile": "plan-schedules,split-wide-factors,split-reductions,plan-schedules{again},lower-loop-to-tile,"
+    "tile-order-blocks,tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
     "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,tile-split-stores,"
     "tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,"
     "check-border{level=tile}",
     "tile-plan": "plan-schedules",
-    "tile-to-kernel": "lower-tile-to-kernel,overlap-products,overwrite-zero-sums,fill-product-waits,"
+    "tile-to-kernel": "lower-tile-to-kernel,chain-products,overlap-products,overwrite-zero-sums,fill-product-waits,"
     "fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,share-launches,dce,inline-calls,update-in-place,dce,"
     "check-border{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",

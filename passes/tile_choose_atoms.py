@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, bf16, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -18,13 +17,10 @@ from ..dialects.payload import element_bytes, element_type, shape_of, with_eleme
 from ..dialects.schedule import ScheduleAttr
 from ..dialects.warpgroup_layouts import warpgroup_accumulator
 from .layout_assignment.classes import Classes, TileClass
-from .narrow_factors import is_exact, widened_from
+from .narrow_factors import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from .remarks import emit_remark
 
 NAME = "tile-choose-atoms"
-
-PARTS = 3
-"""bf16 numbers of 8 bits that hold the 24 bits of an f32."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
     assert dot.parent is not None
     made: list[Operation] = []
     left, right = (
-        [_narrowed(v, narrow, made)] if whole else _parts(v, narrow, made)
+        [_narrowed(v, narrow, made)] if whole else parts_of(v) or split_in_parts(v, made)
         for v, whole in zip((dot.lhs, dot.rhs), exact, strict=True)
     )
     pairs = [(i, j) for i in range(len(left)) for j in range(len(right)) if i + j < PARTS]
@@ -177,31 +173,6 @@ def _rewrite_in_parts(dot: tile.DotOp, narrow: Attribute, atom: str) -> None:
     dot.parent.insert_ops_before(made, dot)
     dot.result.replace_all_uses_with(acc)
     dot.parent.erase_op(dot)
-
-
-def _parts(value: SSAValue, narrow: Attribute, made: list[Operation]) -> list[SSAValue]:
-    """Three narrow numbers whose sum is `value`: what it rounds to, what the rest rounds to, and what is left then.
-
-    Nothing is left of what rounds to an infinity or to NaN.
-    """
-    found: list[SSAValue] = []
-    rest = value
-    for number in range(PARTS):
-        part = payload.CastOp(rest, narrow)
-        part.result.name_hint = f"{value.name_hint or 'part'}_{number}"
-        made.append(part)
-        found.append(part.result)
-        if number == PARTS - 1:
-            break
-        wide = payload.CastOp(part.result, element_type(value.type))
-        left = arith.SubfOp(rest, wide.result)
-        size = math.AbsFOp(wide.result)
-        limit, zero = payload.ConstantOp(float("inf"), value.type), payload.ConstantOp(0.0, value.type)
-        finite = payload.CmpOp(payload.Predicate.LT, size.results[0], limit.result)
-        kept = payload.SelectOp(finite.result, left.result, zero.result)
-        made += [wide, left, size, limit, zero, finite, kept]
-        rest = kept.result
-    return found
 
 
 def _narrowed(value: SSAValue, narrow: Attribute, made: list[Operation]) -> SSAValue:

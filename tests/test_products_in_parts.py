@@ -13,7 +13,7 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.dialects import kernel
+from deplodock.dialects import kernel, loop
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes
@@ -36,6 +36,8 @@ func.func @main(%x: tensor<40x328xf32>, %w: tensor<328x24xf32>) -> tensor<40x24x
 """
 
 PARTS = "block = [32, 16], chunk = [32], warps = 2, atom = mma, narrow = parts"
+STORED = "block = [32, 16], chunk = [32], warps = 2, atom = mma, copy = cp_async, stages = 2, narrow = stored_parts"
+BOXES = "block = [64, 64], chunk = [64], warps = 4, atom = wgmma, copy = tma, stages = 2, narrow = stored_parts"
 PLAIN = "block = [32, 16], chunk = [32], thread = [2, 2], warps = 2"
 
 
@@ -63,12 +65,13 @@ def errors(got: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.abs(got - x @ w) / (np.abs(x) @ np.abs(w))
 
 
+@pytest.mark.parametrize("schedule", [PARTS, STORED, BOXES])
 @pytest.mark.parametrize("kind", ["ordinary", "sizes", "cancelling"])
-def test_no_worse_than_sums_in_f32(kind: str) -> None:
+def test_no_worse_than_sums_in_f32(kind: str, schedule: str) -> None:
     x, w = matrices(kind)
-    found, plain = (simulate(lowered(s), [x, w]) for s in (PARTS, PLAIN))
+    found, plain = (simulate(lowered(s), [x, w]) for s in (schedule, PLAIN))
     assert not found.report.findings, str(found.report)
-    counts = found.report.launches[0]
+    counts = found.report.launches[-1]
     assert counts.wavefronts == counts.ideal_wavefronts
     own, usual = errors(found.outputs[0], x, w), errors(plain.outputs[0], x, w)
     assert own.mean() <= 1.25 * usual.mean()
@@ -79,22 +82,25 @@ def test_no_worse_than_sums_in_f32(kind: str) -> None:
     assert errors(narrow @ w, x, w).mean() > 30 * usual.mean()
 
 
-def test_exactly_right() -> None:
+@pytest.mark.parametrize("schedule", [PARTS, STORED, BOXES])
+def test_exactly_right(schedule: str) -> None:
     x, w = matrices("ordinary")
-    module = lowered(PARTS)
-    assert sum(isinstance(op, kernel.MmaOp) for op in module.walk()) == 6
+    module = lowered(schedule)
+    products = sum(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in module.walk())
+    assert products in (6, 12)  # six, and six where a border is apart
     want = run(parse_module(make_context(), PROGRAM.replace("ATTRIBUTES", ""), "parts.mlir"), [x, w], "exact")
     np.testing.assert_array_equal(simulate(module, [x, w], domain="exact").outputs[0], want[0])
 
 
-def test_the_printed_text() -> None:
+@pytest.mark.parametrize("schedule", [PARTS, STORED, BOXES])
+def test_the_printed_text(schedule: str) -> None:
     x, w = matrices("sizes")
-    module = lowered(PARTS)
+    module = lowered(schedule)
     text = print_cuda(module)
     outputs, reports = run_cuda_on_cpu(text, make_plan(module), [x, w])
     assert not reports, str(reports[0])
     assert errors(outputs[0].astype(np.float64), x, w).max() < 1e-6
-    kernels = compile_cubin(text, "sm_80").kernels
+    kernels = compile_cubin(text, "sm_90a" if schedule is BOXES else "sm_80").kernels
     assert all(k.spills == 0 for k in kernels.values())
 
 
@@ -103,3 +109,29 @@ def test_only_with_permission() -> None:
     for options, mma in (("", False), ("{narrow=parts}", True)):
         module = lowered(None, f"plan-schedules{options},loop-to-tile,tile-to-kernel")
         assert any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in module.walk()) == mma
+
+
+def test_parts_are_stored_where_that_is_faster() -> None:
+    """Large factors are split once; the factors of a small product in the blocks that read them."""
+    for size, stored in ((4096, True), (128, False)):
+        text = PROGRAM.replace("40", str(size)).replace("24", str(size)).replace("328", str(size))
+        module = parse_module(make_context(), text.replace("ATTRIBUTES", ""), "parts.mlir")
+        run_passes(make_context(), module, parse_passes("plan-schedules{narrow=parts},split-wide-factors"))
+        nests = [op for op in module.walk() if isinstance(op, loop.NestOp)]
+        assert len(nests) == (3 if stored else 1)
+        assert "narrow = parts" in str(nests[-1].attributes["schedule"])
+
+
+def test_a_sum_of_three_is_not_in_parts() -> None:
+    """What is only added up, in whatever type it was, is split like anything else: nothing says how large its terms
+    are."""
+    text = PROGRAM.replace("ATTRIBUTES", f"attributes {{schedule = #tile.schedule<{PARTS}>}}").replace(
+        "      %p = arith.mulf %a, %b : f32",
+        "      %n = payload.cast %a : f32 -> bf16\n      %c = payload.cast %n : bf16 -> f32\n"
+        "      %d = arith.addf %c, %c : f32\n      %e = arith.addf %d, %c : f32\n      %p = arith.mulf %e, %b : f32",
+    )
+    module = parse_module(make_context(), text, "parts.mlir")
+    run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
+    x, w = matrices("ordinary")
+    narrow = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert errors(simulate(module, [x, w]).outputs[0], 3 * narrow, w).max() < 1e-6

@@ -179,6 +179,9 @@ def _float(op: Operation, operands: Sequence[Expr], t: Attribute, use: Use) -> E
         name = "max_nan" if op.name == "arith.maximumf" else "min_nan"
         use(f"{name}.{c}")
         return call(name, operands)
+    if op.name == "payload.join":
+        operator, level = FLOAT_OPERATORS["arith.addf"]
+        return infix(infix(operands[2], operator, operands[1], level), operator, operands[0], level)
     if op.name == "payload.round_tf32":
         use("round_tf32")
         return call("round_tf32", operands)

@@ -127,6 +127,12 @@ class PayloadFunctions(InterpreterFunctions):
     def round_tf32(self, interpreter: Interpreter, op: payload.RoundTf32Op, args: PythonValues) -> PythonValues:
         return (self.domain.unary(op.name, args[0], element_type(op.result.type)),)
 
+    @impl(payload.JoinOp)
+    def join(self, interpreter: Interpreter, op: payload.JoinOp, args: PythonValues) -> PythonValues:
+        element = element_type(op.result.type)
+        small = self.domain.binary("arith.addf", args[2], args[1], element)
+        return (self.domain.binary("arith.addf", small, args[0], element),)
+
     @impl(payload.FmodOp)
     def fmod(self, interpreter: Interpreter, op: payload.FmodOp, args: PythonValues) -> PythonValues:
         return (self.domain.binary(op.name, args[0], args[1], element_type(op.result.type)),)

@@ -14,6 +14,7 @@ from .candidates import candidates
 from .facts import Facts
 from .model import Model, Prediction
 from .products import is_nested
+from .stored import stored_plans
 
 WORTH_DIVIDING, WORTH_DIVIDING_ROWS = 1.5, 1.1
 """So many times faster a product must be in parts, and one inside another reduction: its rows have no end."""
@@ -47,7 +48,7 @@ class Candidate:
             "compute": t.compute,
             "latency": t.latency,
             "epilogue": t.drain,
-            "combining": p.combine,
+            "other kernels": p.combine,
         }
         parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
         waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
@@ -65,6 +66,10 @@ def rank(facts: Facts, target: Target, narrow: str = "never", divide: bool = Tru
     model = Model(facts, target)
     schedules = candidates(facts, target, model.found, narrow)
     found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
+    if narrow == "parts" and model.found:
+        for schedule, given in stored_plans(facts, target):
+            refused = isinstance(given, ScheduleError)
+            found.append(Candidate(schedule, None if refused else given, str(given) if refused else ""))
     worth, meeting = (WORTH_DIVIDING, WORTH_MEETING) if model.found else (1.0, 1.0)
     if is_nested(model.found):
         worth = WORTH_DIVIDING_ROWS

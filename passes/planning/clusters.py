@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from ...dialects.loop import LoadOp
 from ...dialects.schedule import ScheduleAttr
 from ..tiling.dependence import access_indices
-from .copies import loaded
+from .copies import loads_of
 from .facts import Facts
 from .products import Product
 from .tiles import Tiles
@@ -30,8 +30,7 @@ def neighbours(tiles: Tiles) -> tuple[SSAValue, int] | None:
 
 def factors_of(products: Iterable[Product]) -> list[LoadOp]:
     """The loads that factors of products are, on tensor cores."""
-    found = (loaded(f, narrow=True) for p in products for f in p.factors)
-    return list(dict.fromkeys(op for op in found if op is not None))
+    return list(dict.fromkeys(op for p in products for f in p.factors for op in loads_of(f, narrow=True)))
 
 
 def may_cluster(facts: Facts, schedule: ScheduleAttr, factors: Iterable[LoadOp]) -> bool:

@@ -10,11 +10,12 @@ from xdsl.ir import Operation, SSAValue
 from ...backend.targets import Target
 from ...dialects.kernel_roles import WARPGROUP
 from ...dialects.matrix_layouts import ATOM
-from ...dialects.payload import CastOp, element_type
+from ...dialects.payload import CastOp, JoinOp, element_type
 from ...dialects.schedule import ScheduleAttr
+from ..narrow_factors import widened_from
 from ..tiling.dependence import yielded
 from .clock import SPECIAL, Operations
-from .copies import loaded
+from .copies import PART_BYTES, loads_of
 from .facts import Facts
 from .narrowing import computed_factors, is_tf32, lies_along_k, may_be_narrow
 from .products import Product
@@ -41,6 +42,9 @@ waits for the one before."""
 CHAINED = 33.0
 """Cycles from an `mma.sync` to the next one that adds to the same sums."""
 
+SPLITTING = 10
+"""Operations that split an f32 into three bf16."""
+
 PARTS = (1, 3, 6)
 """Products that a product takes on tensor cores, by how many of its factors are in f32 and split into parts."""
 
@@ -66,6 +70,9 @@ class Arithmetic:
         """Factors of products: those on tensor cores take them before they were widened."""
         for p in products:
             inside |= {p.reduction.op, p.multiplication}
+            for factor in p.factors:
+                if isinstance(joined := factor.owner, JoinOp):  # its parts are what is multiplied
+                    inside |= {joined, *(o.owner for o in joined.operands if isinstance(o.owner, Operation))}
             self.widenings.update((factor, p) for factor in p.factors if isinstance(factor.owner, CastOp))
         self.others = [c for c in nest_operations(facts.nest) if c.op not in inside]
         self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
@@ -83,6 +90,8 @@ class Arithmetic:
             special += times if counted.op.name in SPECIAL else 0
         rates = target.rates
         issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
+        if schedule.narrow.data == "parts":
+            vector += SPLITTING * sum(self._split(p, tiles) for p in self.products if atoms[p] != "fma")
         if schedule.copy.data != "tma":
             vector += sum(self._moved(p, tiles, schedule, atoms[p]) / COPIED * issued for p in self.products)
         compute = Operations(vector, special).seconds(rates) * target.sms
@@ -129,16 +138,26 @@ class Arithmetic:
         wide, cycles = next(((n, c) for n, c in WGMMA_CYCLES if n <= columns), WGMMA_CYCLES[-1])
         return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
 
+    def _split(self, p: Product, tiles: Tiles) -> float:
+        """Elements of factors that a block splits into parts."""
+        wide = (f for f in p.factors if widened_from(f) is None and not isinstance(f.owner, JoinOp))
+        return sum(tiles.span(self.facts.dependence.of(f)) for f in wide)
+
     def _filled(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
         """Bytes of both factors that a block writes into shared memory."""
         size = 4.0 if atom == "fma" or is_tf32(p, schedule.narrow.data) else 2.0
-        return size * sum(tiles.span(self.facts.dependence.of(f)) for f in p.factors)
+        parts = schedule.narrow.data == "parts" and atom != "fma"
+
+        def each(factor: SSAValue) -> float:
+            return PART_BYTES if parts and widened_from(factor) is None else size
+
+        return sum(each(f) * tiles.span(self.facts.dependence.of(f)) for f in p.factors)
 
     def _moved(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
         """Those bytes, of which 4 count as 16 where a factor is turned on its way: each element is moved alone."""
         bytes = self._filled(p, tiles, schedule, atom)
         if atom == "wgmma" and is_tf32(p, schedule.narrow.data):
-            loads = [load for f in p.factors if (load := loaded(f, narrow=False)) is not None]
+            loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
             if not all(lies_along_k(p, load) for load in loads):
                 bytes *= COPIED / 4
         return bytes

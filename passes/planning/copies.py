@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.schedule import ScheduleAttr
+from ..narrow_factors import parts_of
 from .facts import Facts
 from .narrowing import is_tf32
 from .products import Product
@@ -49,14 +50,15 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
             tf32 = narrow and is_tf32(p, schedule.narrow.data)
             if narrow and _is_kept(factor, inner):
                 continue
-            load = loaded(factor, narrow and not tf32)
+            loads = loads_of(factor, narrow and not tf32)
             indices = facts.dependence.of(factor)
-            size = tiles.elements(indices) * (element_bytes(load.source.type) if load else 4)
+            each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
+            size = tiles.elements(indices) * each
             chunks = tiles.walked(i for i in indices if i not in tiles.counts)
             walked = max(walked, chunks)
-            if load is not None and narrow and schedule.narrow.data == "parts" and is_wide(load):
+            if narrow and schedule.narrow.data == "parts" and any(map(is_wide, loads)):
                 late[-1] += size * PART_BYTES // 4
-            elif load is not None and chunks > 1:
+            elif loads and chunks > 1:
                 early, most = early + size, max(most, chunks)
             else:
                 late[-1] += size
@@ -77,9 +79,13 @@ def is_wide(load: loop.LoadOp) -> bool:
     return isinstance(element_type(load.result.type), Float32Type)
 
 
-def loaded(factor: SSAValue, narrow: bool) -> loop.LoadOp | None:
-    """The load that a factor is, behind a widening if the product is of narrow factors."""
+def loads_of(factor: SSAValue, narrow: bool) -> list[loop.LoadOp]:
+    """The load that a factor is, behind a widening if the product is of narrow factors, or the loads of its parts; none
+    if it is computed."""
     op = factor.owner
+    if narrow and (parts := parts_of(factor)) is not None:
+        found = [part.owner for part in parts]
+        return [op for op in found if isinstance(op, loop.LoadOp)]
     if narrow and isinstance(op, payload.CastOp):
         op = op.operand.owner
-    return op if isinstance(op, loop.LoadOp) else None
+    return [op] if isinstance(op, loop.LoadOp) else []

@@ -36,7 +36,7 @@ class Prediction:
     """What a schedule would give.
 
     times      seconds by what they go to
-    combine    seconds of the second kernel that combines the parts of a divided reduction
+    combine    seconds of other kernels: of one that combines the parts of a divided reduction, or that splits factors
     blocks     blocks of the grid; `resident` of them run at once on a multiprocessor, in `waves` one after the other
     registers  of a thread, an estimate; `shared` bytes of a block
     read, written  bytes from and to device memory
@@ -60,7 +60,7 @@ class Prediction:
     @property
     def limit(self) -> str:
         """What most of the time goes to."""
-        return "combining" if self.combine > self.times.seconds else self.times.limit
+        return "other kernels" if self.combine > self.times.seconds else self.times.limit
 
 
 class Model:

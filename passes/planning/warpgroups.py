@@ -16,7 +16,7 @@ from ...dialects.kernel_roles import consumer_registers
 from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...dialects.warpgroup_layouts import warpgroup_accumulator
-from .copies import loaded
+from .copies import is_wide, loads_of
 from .facts import Facts
 from .narrowing import is_tf32, lies_along_k
 from .products import WIDEST_HEAD, Product, chunk_products, distinct, main_product, shrink_to_shared
@@ -104,7 +104,9 @@ def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
 def may_be_boxes(products: list[Product], narrow: str) -> bool:
     """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes; of
     f32, if all lie along what is summed."""
-    found = [(p, load) for p in products for f in p.factors if (load := loaded(f, narrow=True)) is not None]
+    found = [(p, load) for p in products for f in p.factors for load in loads_of(f, narrow=True)]
+    if narrow == "parts":  # what is to be split on its way is no box
+        found = [(p, load) for p, load in found if not is_wide(load)]
     turned = any(is_tf32(p, narrow) and not lies_along_k(p, load) for p, load in found)
     return not turned and any(_is_box(load) for _, load in found)
 

@@ -95,3 +95,9 @@
 // CHECK: fmod of i32: only floats
 %x = "test.op"() : () -> i32
 %y = payload.fmod %x, %x : i32
+
+// -----
+
+// CHECK: joins parts to f64: only f32 has some
+%x = "test.op"() : () -> f64
+%y = payload.join %x, %x, %x : f64
