@@ -12,8 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report
 from deplodock.backend.launch_plan import make_plan
-from deplodock.backend.simulator import Report as SimReport
-from deplodock.backend.simulator import simulate
+from deplodock.backend.simulator import Report as SimReport, simulate
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes, verify_module

@@ -7,8 +7,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 
 from deplodock.backend.cuda.printer import print_cuda

@@ -21,8 +21,7 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.dialects.kernel import FuncOp as KernelOp
 from deplodock.dialects.payload import shape_of
-from deplodock.dialects.tile import DotOp
-from deplodock.dialects.tile import KernelOp as TileKernelOp
+from deplodock.dialects.tile import DotOp, KernelOp as TileKernelOp
 from deplodock.errors import CaptureError
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture import capture

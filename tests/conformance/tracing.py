@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch.export import default_decompositions
-from torch.export import exported_program as export_internals
+from torch.export import default_decompositions, exported_program as export_internals
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from xdsl.dialects.builtin import ModuleOp
