@@ -113,6 +113,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     warps = kernel.warps.data
     found = kernel.attributes.get("schedule")
     schedule = found if isinstance(found, ScheduleAttr) else None
+    as_boxes = schedule is not None and schedule.copy.data == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
     rows = thread_rows(classes, schedule, warps)
@@ -129,7 +130,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     for c in sorted(classes, key=strength):
         layout = given.get(id(c))
         if layout is None and c.dots:
-            layout = product_layout(c, classes, rows, warps, row_in_warp)
+            layout = product_layout(c, classes, rows, warps, row_in_warp, as_boxes)
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:

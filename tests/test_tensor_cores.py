@@ -201,6 +201,20 @@ def test_stores_are_wide_without_shared_memory() -> None:
         assert [op.vec.data for op in stores] == [8]
 
 
+@pytest.mark.parametrize("right", ["nk", "kn"])
+def test_boxes_are_read_without_conflicts(right: str) -> None:
+    """Boxes are swizzled by eight rows, so the columns of the product stay in their order where they are rows."""
+    p = Product(64, 64, 64, (64, 64), 32, 4, right=right)
+    module = parse_module(make_context(), p.text.replace("atom = mma", "atom = mma, copy = tma, stages = 2"), "boxes")
+    run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
+    assert any(isinstance(op, kernel.TmaLoadOp) for op in module.walk())
+    found = simulate(module, p.inputs(), domain="exact")
+    assert not found.report.findings, str(found.report)
+    np.testing.assert_array_equal(found.outputs[0], run(p.parse(), p.inputs(), "exact")[0])
+    (counts,) = found.report.launches
+    assert counts.wavefronts == counts.ideal_wavefronts
+
+
 MISTAKES = {
     "transposed or not": lambda op: op.properties.pop("trans", None) or op.properties.update(trans=UnitAttr()),
     "sums for exclusive ors": lambda op: op.properties.pop("xor"),

@@ -122,6 +122,8 @@ PRODUCTS = {
     "copies ahead, transposed": Product(
         64, 64, 64, (64, 64), 16, 4, "km", "kn", "atom = mma, copy = cp_async, stages = 2"
     ),
+    "boxes": Product(64, 64, 64, (64, 64), 32, 4, rest="atom = mma, copy = tma, stages = 2"),
+    "boxes, transposed": Product(64, 64, 64, (64, 64), 32, 4, "km", "kn", "atom = mma, copy = tma, stages = 2"),
     "warpgroups": Product(72, 64, 40, (64, 64), 32, 4, rest="atom = wgmma"),
     "warpgroups, transposed": Product(64, 128, 32, (64, 64), 16, 4, "km", "kn", "atom = wgmma"),
     "warpgroups, copies ahead": Product(64, 64, 96, (64, 64), 32, 4, rest="atom = wgmma, copy = cp_async, stages = 2"),

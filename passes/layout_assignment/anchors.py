@@ -221,12 +221,14 @@ def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, war
     return 1 << log2(max(largest // (LANES * warps), 1)) // 2
 
 
-def product_layout(c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool) -> Linear:
+def product_layout(
+    c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool, as_boxes: bool = False
+) -> Linear:
     """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
 
     A product of warpgroups has one layout; `mma` leaves open which columns a thread has. If the right operands lie
     along k in memory they can be read in any order of columns, and a thread gets as many neighbours as its stores move
-    at once.
+    at once; but not where they come as boxes, which are swizzled for eight rows in their order.
     """
     if any(dot.atom is None for dot in c.dots):
         return patch(c.shape, rows, warps, row_in_warp)
@@ -237,7 +239,7 @@ def product_layout(c: TileClass, classes: Classes, rows: int, warps: int, row_in
         return found
     right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
     vec = 2
-    if right and all(wish.order[0] == 0 for wish in right):
+    if not as_boxes and right and all(wish.order[0] == 0 for wish in right):
         own = [preference(a) for a in c.accesses]
         vec = max((wish.vec for wish in own if wish.order[0] == 1), default=2)
     return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec)

@@ -8,17 +8,20 @@ from math import prod
 
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, IntegerType
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue, Use
 
 from ...dialects import payload, tile
 from ...dialects.extents import Extent, extents_of, least
 from ...dialects.kernel_tma import BOX_EXTENT
+from ...dialects.kernel_wgmma import SWIZZLES
 from ...dialects.payload import shape_of
 from ...dialects.tile_roles import StageBoxOp, box_dimensions
 from ...dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of
 from ..index_simplify import Form, Simplifier, dim, symbol
-from ..tile_layouts import attr_of, layout_in_shared
+from ..shared_layouts import Reader
+from ..tile_layouts import attr_of, layout_in_shared, linear_of
 from ..tile_to_kernel.accesses import element_bytes, memory_type
+from ..tile_to_kernel.matrices import readers
 from ..tile_to_kernel.places import range_of_value
 from .copies import is_zero
 
@@ -119,7 +122,8 @@ def _ends_with_buffer(access: tile.LoadOp | tile.StoreOp, extents: Sequence[Exte
 
 def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
     """How the tile lies in shared memory: as it does, if in boxes with rows along what is contiguous in memory; in such
-    boxes, if those who read it read any layout."""
+    boxes, if those who read it read any layout: the widest that warps read without bank conflicts, or else the widest.
+    """
     dimensions = box_dimensions(load.map.data)
     assert dimensions is not None
     rank, size = len(extents_of(memory_type(load.source))), element_bytes(load.result.type)
@@ -132,10 +136,24 @@ def _boxes_for(stage: tile.StageOp, load: tile.LoadOp) -> Boxes | str:
     if any(not isinstance(u, tile.DotOp) for u in users):
         return "it is read by other than products"
     fixed = any(isinstance(u, tile.DotOp) and u.atom is not None and u.atom.data == "wgmma" for u in users)
-    boxes = boxes_of(layout_in_shared(stage.result), size) if fixed else boxes_along(shape, fast, size)
-    if boxes is None or boxes.fast != fast:
+    if fixed:
+        fitting = [boxes_of(layout_in_shared(stage.result), size)]
+    else:
+        fitting = [boxes_along(shape, fast, size, widest) for widest in reversed(SWIZZLES)]
+    found = [b for b in fitting if b is not None and b.fast == fast]
+    if not found:
         return "it lies the other way round in shared memory than in global memory, or is too small for a box"
-    return boxes
+    reading = [] if fixed else [r for use in stage.result.uses if (r := _reader(use, fast)) is not None]
+    return next((b for b in found if all(r.cost(b.layout(shape, size))[1] for r in reading)), found[0])
+
+
+def _reader(use: Use, fast: int) -> Reader | None:
+    """How warps read an operand of a product on tensor cores that has its dimension `fast` in rows."""
+    dot = use.operation
+    if not isinstance(dot, tile.DotOp) or dot.atom is None or (acc := linear_of(dot.acc.type)) is None:
+        return None
+    along_k, across = readers(dot, acc, use.index)
+    return along_k if fast == 1 - use.index else across
 
 
 def is_index(value: SSAValue) -> bool:
