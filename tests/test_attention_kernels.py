@@ -92,6 +92,17 @@ def test_right_in_both_executors(mask: str, rows: int, keys: int, parts: int) ->
     assert products == parts, "the weights are multiplied from registers, once"
 
 
+def test_right_on_tensor_cores_of_other_targets() -> None:
+    """The pipeline goes on from the loop without masks to the one with them; weights stay in registers."""
+    chunks = ",".join(["32,64"] * 3)
+    decisions = f"block=1,1,64,64 chunk={chunks} warps=4 atom=mma copy=cp_async stages=3"
+    module = lowered(_loops(1, 1, 256, 64, "causal"), decisions, target="sm_80")
+    args = inputs(1, 1, 256, 64)
+    text = check(module, args, attention(*(t.double() for t in args), "causal"))
+    assert len(re.findall(r"for \(int k\d", text)) == 2
+    assert text.count("copy_async_wait<0>();") == 1, "copies in flight are waited for behind the last loop only"
+
+
 def test_the_planner_gives_a_producer_and_two_consumers() -> None:
     """128 queries and 128 keys at a time, whatever the length; the queries of a tile have one slot."""
     for length in (1024, 4096):

@@ -10,9 +10,18 @@ from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
 from .few import few_nested_plans, few_plans, is_few
 from .narrowing import is_tf32, may_be_narrow, narrow_type
-from .products import Product, chunk_products, is_nested, main_product, product_plans, shrink_to_shared
+from .products import (
+    WIDEST_HEAD,
+    Product,
+    chunk_products,
+    distinct,
+    is_nested,
+    main_product,
+    product_plans,
+    shrink_to_shared,
+)
 from .sizes import Sizes
-from .warpgroups import nested_warpgroup_plans, warpgroup_plans
+from .warpgroups import held_registers, nested_warpgroup_plans, warpgroup_plans
 
 SHAPES = (
     (128, 128, 8),
@@ -29,6 +38,13 @@ SHAPES = (
 WORTH_PARTS = 4.5
 """So many times faster than multiply-adds tensor cores must be, for three products to be worth one: as with weights of
 attention, which are computed in f32."""
+
+NESTED, KEYS = ((128, 8), (64, 4)), 64
+"""Rows with their warps, and chunks of what one product gives and the next one sums over, where all are on tensor
+cores."""
+
+MOST_HELD = 128
+"""Registers of a thread for the sums of such products: fragments of factors need as many."""
 
 DEPTHS = (64, 32)
 """Chunks of the summed index: a longer one is worth its two barriers where the tile is small."""
@@ -86,7 +102,16 @@ def _nested_plans(
     facts: Facts, target: Target, products: list[Product], able: list[Product], narrow: str
 ) -> Iterator[ScheduleAttr]:
     """The plans on CUDA cores with `atom = mma`; where all products are on tensor cores a warp keeps whole rows, from
-    scores to weights."""
+    scores to weights, and there are larger tiles as well, as far as registers have room for them."""
+    main = main_product(facts, products)
+    for rows, warps in NESTED if all(p in able for p in products) else ():
+        sizes = Sizes(facts)
+        sizes.set(main.row, rows)
+        sizes.set(main.column, WIDEST_HEAD)
+        chunk_products(facts, sizes, products, DEPTHS[0], warps, KEYS)
+        fits = all(_fits(sizes, p) for p in products) and facts.extents[main.row] > rows // 2
+        if fits and held_registers(sizes.tile, distinct(facts, products), warps) <= MOST_HELD:
+            yield sizes.schedule(warps).changed(atom="mma", narrow=narrow)
     for schedule in product_plans(facts, target, products):
         sizes = _sizes_of(facts, schedule)
         if all(p in able and _fits(sizes, p) for p in products):

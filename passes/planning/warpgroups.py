@@ -81,12 +81,12 @@ def nested_warpgroup_plans(
             tile = sizes.tile
             shapes = {(tile[p.row], tile[p.column]) for p in products}
             fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
-            fits = fits and _held(tile, distinct(facts, products), warps) + BESIDE <= consumer_registers(warps)
+            fits = fits and held_registers(tile, distinct(facts, products), warps) + BESIDE <= consumer_registers(warps)
             if fits and facts.extents[main.row] > rows // 2:
                 yield sizes.schedule(warps).changed(atom="wgmma", narrow=narrow)
 
 
-def _held(tile: Mapping[SSAValue, int], products: list[Product], warps: int) -> float:
+def held_registers(tile: Mapping[SSAValue, int], products: list[Product], warps: int) -> float:
     """Registers of a thread for the sums of all products, and for those that are a factor of the next one, rounded to
     half of their size."""
     sums = sum(tile[p.row] * tile[p.column] * (1.0 if p.reduction.outermost else 1.5) for p in products)
