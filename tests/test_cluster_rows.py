@@ -19,6 +19,7 @@ from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.backend.standalone import emit_standalone
+from deplodock.dialects import tile
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.printing import print_module
 from deplodock.errors import DeplodockError, ScheduleError
@@ -214,7 +215,7 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, target: str, decision
     ("name", "count", "length", "dtype", "target", "cluster", "row"),
     [
         ("softmax", 1024, 32768, torch.float32, "sm_90a", 1, "registers"),
-        ("softmax", 1024, 50000, torch.float32, "sm_90a", 2, "shared"),
+        ("softmax", 1024, 50000, torch.float32, "sm_90a", 1, "shared"),
         ("layer_norm", 64, 65536, torch.bfloat16, "sm_80", 1, "shared"),
         ("log_softmax", 64, 131072, torch.float32, "sm_90a", 4, "registers"),
         ("rms_norm", 64, 200000, torch.bfloat16, "sm_120", 8, "shared"),
@@ -234,3 +235,10 @@ def test_where_long_rows_are_kept(
     for k in kernels:
         narrow = ("STG of 32 bits at most", "stored in narrower") if name == "logsumexp" else ()  # one number a row
         assert [why for why in static_gates.check(k) if not any(n in why for n in narrow)] == []
+
+
+def test_few_long_rows_are_one_kernel() -> None:
+    """With clusters there are enough blocks for a few rows, so nothing has to be read once for each step."""
+    module = capture(FUNCTIONS["softmax"], (rows(16, 131072),)).module
+    found = Compilation(module, "sm_90a").at("tile")
+    assert sum(isinstance(op, tile.KernelOp) for op in found.ops) == 1

@@ -9,10 +9,12 @@ from math import prod
 from xdsl.ir import Attribute, SSAValue
 
 from ...backend.targets import Target
+from ...dialects.kernel_cluster import CLUSTERS
 from ...dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ...dialects.tensor import Kind
 from ..index_simplify import SYM
 from ..planning.clock import SPECIAL, Operations, Times
+from ..planning.rows import SHARED_LENGTH
 from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, children
 
 BLOCKS = (128, 64, 32, 16)
@@ -134,7 +136,16 @@ class Kernel:
         for node, opened in self.visited:
             if isinstance(node, Reduce) and not opened:
                 shared &= node.free
-        return float("inf") if shared == self.free else prod(extents[v] for v in self.variables if shared >> v & 1)
+        if shared == self.free:
+            return float("inf")
+        return prod(extents[v] for v in self.variables if shared >> v & 1) * self._sharers()
+
+    def _sharers(self) -> int:
+        """How many blocks can share one row: those of a cluster, if all that is reduced is long enough for them."""
+        lengths = [prod(self.graph.extents[v] for v in r.variables) for r, opened in self.reductions() if not opened]
+        single = all(len(r.variables) == 1 for r, _ in self.reductions())
+        shares = single and min(lengths, default=0) >= SHARED_LENGTH and self.target.has("cluster")
+        return max(CLUSTERS) if shares else 1
 
     def _pieces(self) -> int:
         """Into how many parts the outermost reductions can be cut."""
