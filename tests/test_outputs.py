@@ -95,7 +95,7 @@ PRODUCTS: dict[str, Product] = {
     "one warpgroup": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f16"),
     "no box": Residual(72, 132, 72, (64, 128), 64, 4, "tma", 2),
     "f32": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f32"),
-    "columns": Across(136, 136, 72, (128, 128), 64, 8, "tma", 2),
+    "columns": Across(72, 136, 72, (128, 128), 64, 8, "tma", 2),
 }
 BOXES = {"two parts": 2, "four parts, persistent": 4, "one warpgroup": 2, "columns": 2}
 """How many boxes leave for a tile."""
@@ -149,7 +149,7 @@ def test_simulated(name: str) -> None:
     assert counts.wavefronts == counts.ideal_wavefronts
 
 
-@pytest.mark.parametrize("name", ["four parts, persistent", "columns"])
+@pytest.mark.parametrize("name", ["four parts, persistent"])
 def test_machine_code(name: str) -> None:
     """Parts go into shared memory by matrices and leave as boxes; nothing spills."""
     p = PRODUCTS[name]
@@ -188,7 +188,7 @@ BUGS = {
 """Name -> a mistake in the IR and in the CUDA: what becomes what."""
 
 
-BROKEN = Product(72, 264, 72, (64, 256), 64, 4, "tma", 1)
+BROKEN = Product(64, 200, 64, (64, 256), 64, 4, "tma", 1)
 
 
 @cache
