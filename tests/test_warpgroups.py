@@ -22,7 +22,7 @@ from deplodock.dialects import kernel, tile
 from deplodock.dialects.linear_layout import Linear
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
-from deplodock.dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of, warpgroup_accumulator
+from deplodock.dialects.warpgroup_layouts import Boxes, boxes_along, boxes_of, part_of_group, warpgroup_accumulator
 from deplodock.errors import ExecutionError
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes
@@ -354,3 +354,23 @@ def test_products_with_roles_share_a_launch() -> None:
         for a, b in zip(outputs, wanted, strict=True):
             np.testing.assert_array_equal(a.astype(np.float32), b.astype(np.float32))
     assert not compile_cubin(source, "sm_90a").warnings
+
+
+def test_parts_of_accumulators() -> None:
+    """A part of the columns is held by the same threads, in registers of the whole; rows of warps are none."""
+    whole = warpgroup_accumulator((128, 256), 8)
+    assert isinstance(whole, Linear)
+    part = whole.part(1, 64)
+    assert part is not None
+    for start in (0, 64, 192):
+        registers = whole.registers_of(part, (0, start))
+        for warp in range(0, 8, 3):
+            for lane in (0, 7, 31):
+                for r, source in enumerate(registers):
+                    row, column = part.apply(r, lane, warp)
+                    assert whole.apply(source, lane, warp) == (row, column + start)
+    assert whole.part(0, 64) is None
+    assert whole.part(1, 4) is None
+    assert part_of_group((128, 256), whole.warp[2:]) == (64, 256)
+    assert part_of_group((128, 256), ((32, 0),)) is None
+    assert part_of_group((128, 256), ()) is None
