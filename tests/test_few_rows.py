@@ -200,3 +200,18 @@ def test_a_warp_has_a_group_of_queries(name: str) -> None:
     check(compilation, attention, inputs)
     products = [op for op in compilation.at("kernel").walk() if isinstance(op, kernel.MmaOp)]
     assert len(products) >= 2
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "target"),
+    [
+        (torch.matmul, ((1, 3000), (3000, 1000)), "sm_90a"),
+        (norm_first, ((1, 4096), (4096, 4096)), "sm_80"),
+        (attention, cache(32, 32, 4096, 128), "sm_80"),
+        (attention, cache(32, 8, 8192, 128), "sm_90a"),
+    ],
+)
+def test_what_is_chosen_does_not_spill(function: Function, shapes: tuple[tuple[int, ...], ...], target: str) -> None:
+    inputs = [torch.empty(s, dtype=BF16) for s in shapes]
+    compilation = Compilation(capture(function, inputs).module, target)
+    assert {use.spills for use in compile_cubin(compilation.cuda, target).kernels.values()} == {0}

@@ -20,8 +20,8 @@ WIDTHS = (64, 32, 16, 128)
 DEPTHS = (256, 128, 64)
 """Chunks of the summed index: long rows of the large factor, so that a few stages of them are enough under way."""
 
-KEYS = (32, 64)
-"""Chunks of the index between two products."""
+KEYS, SUMS = (32, 64), 160
+"""Chunks of the index between two products, and the columns of both whose sums one warp has registers for."""
 
 
 def few_plans(
@@ -56,7 +56,10 @@ def few_nested_plans(facts: Facts, target: Target, products: list[Product], narr
         sizes.set(main.column, WIDEST_HEAD)
         chunk_products(facts, sizes, products, DEPTHS[-1], 1, keys)
         depths = [max(sizes.tile[i] for i in p.reduction.indices) for p in products]
-        if min(*depths, *(sizes.tile[p.column] for p in products)) >= ATOM[0]:
+        if (
+            sizes.tile[main.column] + keys <= SUMS
+            and min(*depths, *(sizes.tile[p.column] for p in products)) >= ATOM[0]
+        ):
             yield sizes.schedule(1).changed(atom="mma", narrow=narrow)
 
 

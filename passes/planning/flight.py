@@ -17,6 +17,9 @@ TILES = (8192, 16384, 32768)
 HELD = (32, 64)
 """Elements of a tile that a thread holds at most."""
 
+MOST_WARPS = 16
+"""Warps of a block with so much in its registers: with twice as many a thread has 64 of them."""
+
 TOGETHER = (4, 8)
 """Rows a block, where something that is read serves all of them."""
 
@@ -38,9 +41,12 @@ def in_flight(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
             for index, extent in tile.items():
                 sizes.set(index, extent)
             sizes.chunk_reductions(elements)
+            if elements == TILES[-1] and any(facts.extents[i] % extent for i, extent in sizes.tile.items()):
+                continue  # what is filled in past an end takes registers, too
             largest = max(sizes.elements({*r.around, *r.indices}) for r in facts.reductions)
             for held in HELD:
-                yield sizes.schedule(largest // (32 * held))
+                if largest <= 32 * held * MOST_WARPS:
+                    yield sizes.schedule(largest // (32 * held))
 
 
 def _common(facts: Facts) -> SSAValue | None:
