@@ -244,3 +244,15 @@ def test_mistakes_show(what: str) -> None:
 def test_a_way_that_is_none_is_refused() -> None:
     with pytest.raises(ScheduleError, match="cannot be converted so"):
         lowered("mixed bases", "registers")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_device(name: str) -> None:
+    """The hardware's shuffles are those of the simulator."""
+    from deplodock.backend.runtime import CudaProgram
+    from deplodock.frontend.arrays import to_numpy, to_torch
+
+    module, x = lowered(name), numbers(name)
+    (result,) = CudaProgram(module, print_cuda(module)).run([to_torch(x)])
+    np.testing.assert_array_equal(to_numpy(result.cpu()), x)

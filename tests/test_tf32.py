@@ -333,3 +333,16 @@ def test_weights_of_attention_stay_in_registers(decisions: str) -> None:
     wanted = attend(*(a.double() for a in args)).numpy()
     error = np.max(np.abs(found.outputs[0] - wanted))
     assert 2.0**-16 < error < 2.0**-8
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_the_device(name: str) -> None:
+    """The hardware rounds and cuts what the simulator and the host bodies do."""
+    from deplodock.backend.runtime import CudaProgram
+    from deplodock.frontend.arrays import to_numpy, to_torch
+
+    p = PRODUCTS[name]
+    module = p.lowered()
+    (result,) = CudaProgram(module, print_cuda(module)).run([to_torch(a) for a in p.inputs()])
+    close(to_numpy(result.cpu()), p)
