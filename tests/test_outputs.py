@@ -39,7 +39,7 @@ func.func @main(%x: tensor<{m}x{k}xbf16>, %w: tensor<{n}x{k}xbf16>, %r: tensor<{
       %4 = arith.mulf %1, %3 : f32
       loop.yield %4 : f32
     }}
-    %5 = loop.load %r[affine_map<(d0, d1) -> (d0, d1)>]({order}) : tensor<{rm}x{rn}x{type}>
+    %5 = loop.load %r[affine_map<(d0, d1) -> (d0, d1)>]({beside}) : tensor<{rm}x{rn}x{type}>
     {widen}
     %7 = arith.addf %s, %6 : f32
     %8 = loop.load %b[affine_map<(d0) -> (d0)>](%j) : tensor<{n}xf32>
@@ -55,7 +55,7 @@ func.func @main(%x: tensor<{m}x{k}xbf16>, %w: tensor<{n}x{k}xbf16>, %r: tensor<{
 class Residual(Product):
     """a b + residual + bias, in a type, row by row or column by column."""
 
-    across = False
+    across = turned = False
 
     def parse(self) -> ModuleOp:
         """The loop nest."""
@@ -63,6 +63,7 @@ class Residual(Product):
         text = PROGRAM.format(
             **{"m": self.m, "n": self.n, "k": self.k, "rm": rows[0], "rn": rows[1], "type": self.type},
             order="%j, %i" if self.across else "%i, %j",
+            beside="%j, %i" if self.across or self.turned else "%i, %j",
             widen="%zero = payload.constant 0.0 : f32\n    %6 = arith.addf %5, %zero : f32"
             if wide
             else f"%6 = payload.cast %5 : {self.type} -> f32",
@@ -89,15 +90,22 @@ class Across(Residual):
     across = True
 
 
+class Turned(Residual):
+    """What is added lies column by column in memory: no warpgroup keeps to its own part on the way in."""
+
+    turned = True
+
+
 PRODUCTS: dict[str, Product] = {
     "two parts": Residual(136, 200, 72, (128, 128), 64, 8, "tma", 2),
     "four parts, persistent": Residual(136, 264, 72, (128, 256), 64, 8, "tma", 2, persistent=3),
     "one warpgroup": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f16"),
     "no box": Residual(72, 132, 72, (64, 128), 64, 4, "tma", 2),
     "f32": Residual(72, 136, 72, (64, 128), 64, 4, "tma", 2, type="f32"),
+    "turned": Turned(136, 136, 72, (128, 128), 64, 8, "tma", 2),
     "columns": Across(72, 136, 72, (128, 128), 64, 8, "tma", 2),
 }
-BOXES = {"two parts": 2, "four parts, persistent": 4, "one warpgroup": 2, "columns": 2}
+BOXES = {"turned": 2, "two parts": 2, "four parts, persistent": 4, "one warpgroup": 2, "columns": 2}
 """How many boxes leave for a tile."""
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from ...backend.targets import REGISTERS, Target, occupancy
 from ...dialects.kernel_roles import WARPGROUP
-from ...dialects.payload import element_bytes
+from ...dialects.payload import element_bytes, element_type
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..tile_split_stores import ROW
 from ..tile_to_kernel.scratch import TURNS
+from ..tiling.dependence import access_indices
 from .compute import atom_of, warp_tile
 from .copies import staged
 from .facts import Facts
@@ -81,13 +82,15 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
 
 
 def _outgoing(facts: Facts, tiles: Tiles, products: list[Product]) -> int:
-    """Bytes of the parts of results that are on their way out through shared memory at a time: two, each of a row of a
-    box for every row of the tile. Sums in f32 leave registers directly."""
+    """Bytes of the parts of results that are on their way out through shared memory at a time, and of what is loaded
+    beside them: two of each type, each of a row of a box for every row of the tile. What is in f32 needs none."""
     found = next(((p.row, p.column) for p in products if p.row in facts.free and p.column in facts.free), ())
     columns = tiles.tile[max(found, key=facts.free.index)] if found else 1
     total = tiles.elements(facts.free)
-    sizes = {size for r in facts.nest.res if (size := element_bytes(r.type)) < 4}
-    return sum(min(total * size, TURNS * total // columns * ROW) for size in sorted(sizes))
+    beside = [op.source.type for op in facts.loads if found and {*found} <= {*access_indices(op)}]
+    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in facts.nest.res), *beside))
+    sizes = [size for t in types if (size := element_bytes(t)) < 4]
+    return sum(min(total * size, TURNS * total // columns * ROW) for size in sizes)
 
 
 def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: list[Product], threads: int) -> int:

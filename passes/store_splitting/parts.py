@@ -125,7 +125,7 @@ class Part:
             return None
         converted = [isinstance(u.operation, tile.ConvertLayoutOp) for u in load.result.uses]
         gathers = any(isinstance(s.type, TensorType) for s in load.symbols)
-        return None if gathers or any(converted) and not all(converted) else load
+        return None if any(converted) and (gathers or not all(converted)) else load
 
     def _loads(self, value: SSAValue, dim: int, seen: set[SSAValue]) -> Iterator[tuple[tile.LoadOp, int]]:
         """The loads that `value` is computed from here, part by part along its dimension `dim`."""
@@ -149,7 +149,8 @@ class Part:
             map, domain = self._moved(op.map.data, dim), self._domain(op.domain, dim)
             shape = self._shape(op.result, dim)
             bare = TensorType(element_type(op.result.type), shape)
-            new = tile.LoadOp(op.source, map, op.symbols, bare, domain, op.fill)
+            symbols = [self.of(s, dim) for s in op.symbols]
+            new = tile.LoadOp(op.source, map, symbols, bare, domain, op.fill)
             users = [u.operation for u in op.result.uses]
             if users and isinstance(users[0], tile.ConvertLayoutOp):
                 layout = self._wide(new, self._part_of(users[0].result, dim))

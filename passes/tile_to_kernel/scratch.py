@@ -16,8 +16,8 @@ from .emitter import Emitter
 TURNS = 2
 """Buffers of a kind: one is filled while what is in the other leaves."""
 
-Kind = tuple[Attribute, int, int | None]
-"""Element type, elements, warps that stay among themselves."""
+Kind = tuple[Attribute, int]
+"""Element type and number of elements."""
 
 
 @dataclass
@@ -29,21 +29,24 @@ class Scratch:
     made: dict[Kind, int] = field(default_factory=dict[Kind, int])
 
     def take(self, element: Attribute, shared: Shared, apart: int | None, hint: str) -> SSAValue:
-        """A buffer of the size of `shared`; a new one, until there are enough for turns."""
-        kind = element, shared.size, apart
+        """A buffer of the size of `shared`; a new one, until there are enough for turns. `apart` is how many warps stay
+        among themselves, which has to hold for all who take a buffer."""
+        kind = element, shared.size
         free = self.free.setdefault(kind, [])
         if free and self.made[kind] >= TURNS:
-            return free.pop(0)
+            buffer = free.pop(0)
+            op = buffer.owner
+            assert isinstance(op, kernel.SharedOp)
+            if op.apart is not None and op.apart.data != apart:
+                op.apart = None
+            return buffer
         self.made[kind] = self.made.get(kind, 0) + 1
         return self.out.allocate(kernel.SharedOp(element, shared.size, apart=apart), hint)
 
     def give(self, buffer: SSAValue) -> None:
         """Whoever took `buffer` needs it no more."""
-        op = buffer.owner
-        assert isinstance(op, kernel.SharedOp)
         t = memory_type(buffer)
-        kind = t.element_type, t.get_shape()[0], None if op.apart is None else op.apart.data
-        self.free[kind].append(buffer)
+        self.free[t.element_type, t.get_shape()[0]].append(buffer)
 
 
 def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
