@@ -21,7 +21,7 @@ from .products import (
     shrink_to_shared,
 )
 from .sizes import Sizes
-from .warpgroups import held_registers, nested_warpgroup_plans, warpgroup_plans
+from .warpgroups import held_registers, in_patches, nested_warpgroup_plans, warpgroup_plans
 
 SHAPES = (
     (128, 128, 8),
@@ -95,7 +95,7 @@ def matrix_plans(
             chunk_products(facts, sizes, products, depth, warps)
             shrink_to_shared(facts, sizes, products, target)
             if _fits(sizes, main):
-                yield sizes.schedule(warps).changed(atom="mma", narrow=narrow)
+                yield in_patches(facts, sizes.schedule(warps).changed(atom="mma", narrow=narrow))
 
 
 def _nested_plans(

@@ -63,7 +63,7 @@ def warpgroup_plans(
         depth = max(sizes.tile[i] for i in main.reduction.indices)
         shape = sizes.tile[main.row], sizes.tile[main.column]
         if depth * bytes_each >= DEPTH // 4 and not isinstance(warpgroup_accumulator(shape, warps), str):
-            yield _ordered(facts, sizes.schedule(warps).changed(atom="wgmma", narrow=narrow))
+            yield in_patches(facts, sizes.schedule(warps).changed(atom="wgmma", narrow=narrow))
 
 
 def nested_warpgroup_plans(
@@ -93,7 +93,7 @@ def held_registers(tile: Mapping[SSAValue, int], products: list[Product], warps:
     return sums / (32 * warps)
 
 
-def _ordered(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
+def in_patches(facts: Facts, schedule: ScheduleAttr) -> ScheduleAttr:
     """`schedule` with blocks in patches, where the grid can be divided so."""
     tiles = Tiles(facts, schedule)
     grid = [n for n in tiles.counts.values() if n != 1]
