@@ -40,7 +40,10 @@ _CHUNK = 3
 """Iterations a chunk when staged reductions are checked in pieces; no power of two, so that there is a tail."""
 
 _SYNCHRONISES = "place-barriers"
-"""The pass after which a kernel may no longer have races; before it, barriers are not there yet."""
+"""The pass after which a kernel may no longer have races; before it, barriers and fences are not there yet."""
+
+_UNSYNCHRONISED = ("race", "fence")
+"""What is found of a kernel without them."""
 
 
 def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
@@ -215,8 +218,8 @@ class Checker:
 
         shadows = domain is self.exact  # races do not depend on the domain
         results, report = simulate(module, inputs, domain=domain, shadows=shadows)
-        report.raise_errors(allow=() if self.synchronised or synchronised else ("race",))
-        self.synchronised |= shadows and not any(f.kind == "race" for f in report.findings)
+        report.raise_errors(allow=() if self.synchronised or synchronised else _UNSYNCHRONISED)
+        self.synchronised |= shadows and not any(f.kind in _UNSYNCHRONISED for f in report.findings)
         return results
 
     def _compare_typed(self, pass_name: str, i: int, got: Array, how: str) -> None:

@@ -287,6 +287,18 @@ def test_every_pass_is_checked_with_its_tolerance() -> None:
     assert factor_roundoff(module) == 2.0**-10
 
 
+def test_every_pass_of_warpgroups_is_checked() -> None:
+    """What threads store for them is fenced by the pass that places barriers; before it nobody asks."""
+    product = Product(64, 64, 32, (64, 64), 32, 4, rest="atom = wgmma")
+    module = parse_module(make_context(), product.text, "product.mlir")
+    checker = Checker(module)
+    for one in parse_passes("loop-to-tile,tile-to-kernel"):
+        run_passes(make_context(), module, [one])
+        checker.after(one.name, module)
+    assert checker.synchronised
+    assert factor_roundoff(module) == 2.0**-10
+
+
 def test_torch_has_a_switch() -> None:
     """`deplodock.compile` does what PyTorch is permitted, unless it is told otherwise."""
     layer, x = torch.nn.Linear(64, 64), torch.randn(64, 64)
