@@ -474,7 +474,7 @@ CONTROL = [
     _here("loop stops one early, without a tail", "column sums", trips(0, end=-1)),
     _here("loop starts one late", "relu matmul", trips(0, first=1)),
     _here("inner loop stops one early", "chunked matmul", trips(1, end=-1)),
-    _here("loop with double step", "chunked attention", trips(3, step=2)),
+    _here("loop with double step", "chunked attention", trips(4, step=2)),
     _here("start of a maximum is 0", "chunked attention", operands(scf.ForOp, 0, [0, 1, 2, 5, 4, 5])),
     _here("carried values swapped", "chunked softmax", operands(scf.ForOp, 0, [0, 1, 2, 4, 3])),
     _here("yielded values swapped", "chunked softmax", operands(scf.YieldOp, 0, [1, 0])),

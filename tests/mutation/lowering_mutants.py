@@ -127,9 +127,9 @@ TO_TILES = [
         "self.tile_of(op.fill)",
         "self.constant(1, op.fill.type, (), 0)",
     ),
-    in_pass("tiles that all start at 0", "relu matmul", Coordinates.index, "* dim.tile", "* 0"),
-    in_pass("tiles that overlap", "chunked softmax", Coordinates.index, "* dim.tile", "* (dim.tile - 1)"),
-    in_pass("no tails", "layer_norm", Dim.has_tail.fget, "self.extent % self.tile != 0", "False"),
+    in_pass("tiles that all start at 0", "relu matmul", Coordinates.index, "* (dim.tile * dim.ranks)", "* 0"),
+    in_pass("tiles that overlap", "chunked softmax", Coordinates.index, "* (dim.tile * dim.ranks)", "* (dim.tile - 1)"),
+    in_pass("no tails", "layer_norm", Dim.has_tail.fget, "self.extent % (self.tile * self.ranks) != 0", "False"),
     in_pass(
         "a grid without the last block", "transpose", kernels.KernelBuilder.build, "count_of(n, b)", "max(n // b, 1)"
     ),

@@ -137,10 +137,7 @@ KERNELS = [
     in_ir_text("copies into the slot in use", PLAIN, "kernel", r"constant 512 : index", "constant 256 : index"),
     in_ir_text("a slot between two", CORES, "kernel", r"constant 1024 : index", "constant 1032 : index"),
     in_ir_text("the wrong free slot", PLAIN, "kernel", r"%free = %\d+", "%free = %1"),
-    *(
-        _here(f"barrier {n} of a pipeline dropped", s, drop(BarrierOp, n))
-        for s, n in ((PLAIN, 0), (CORES, 0), (CORES, 1))
-    ),
+    *(_here(f"barrier {n} of a pipeline dropped", s, drop(BarrierOp, n)) for s, n in ((PLAIN, 0), (CORES, 0))),
     _here("a barrier behind the copies that it orders", PLAIN, later(BarrierOp, 0, CopyAsyncOp)),
     in_ir_text(
         "a rotation the wrong way",
