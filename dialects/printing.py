@@ -1,9 +1,10 @@
 """Printing IR text that people read: long attributes that recur get a name in front of the module.
 
 ```
-#layout = #tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = []>
-builtin.module { ... tensor<16x64xf32, #layout> ... }
+#acc = #tile.layout<reg = [[0, 1], [8, 0], ...], lane = [[0, 2], ...], warp = []>
+builtin.module { ... tensor<16x64xf32, #acc> ... }
 ```
+The names say what they stand for: `#acc` a layout of accumulators of tensor cores, `#swz` a swizzled one of shared memory.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from .extents import SymbolAttr
-from .layouts import LayoutAttr, SharedAttr
+from .layouts import LayoutAttr, SharedAttr, bases_of
+from .matrix_layouts import is_accumulator
 
-_STEMS: dict[type[Attribute], str] = {LayoutAttr: "layout", SharedAttr: "shared"}
-"""The attributes that get names, and what their names begin with."""
+
+def _stem(attribute: Attribute) -> str | None:
+    """What the name of an attribute begins with; None for one that gets no name."""
+    if isinstance(attribute, SymbolAttr):
+        return attribute.hint
+    if isinstance(attribute, LayoutAttr):
+        return "acc" if is_accumulator(bases_of(attribute.reg), bases_of(attribute.lane)) else "layout"
+    if isinstance(attribute, SharedAttr):
+        return "swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "shared"
+    return None
 
 
 class Names:
@@ -75,7 +85,7 @@ class _AliasPrinter(Printer):
         return super().print_ssa_value(value)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        stem = attribute.hint if isinstance(attribute, SymbolAttr) else _STEMS.get(type(attribute))
+        stem = _stem(attribute)
         if stem is None:
             return super().print_attribute(attribute)
         aliases = self.names.aliases
