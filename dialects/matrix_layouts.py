@@ -56,14 +56,6 @@ def accumulator(shape: Sequence[int], warps: int, *, rows_first: bool = False, v
     return Linear(tuple(shape), reg, (*pairs, *rows[:3]), (*warp, *spare))
 
 
-def is_accumulator(reg: Sequence[Coordinate], lane: Sequence[Coordinate]) -> bool:
-    """Whether lanes and registers of a thread have what they have of a product's accumulator, whatever the warps do."""
-    rows = [_row(1 << i) for i in range(3)]
-    pairs, others = list(lane[:PAIR_BITS]), list(lane[PAIR_BITS:])
-    columns = [_column(c[1]) for c in pairs]
-    return others == rows and _row(8) in reg and _column(1) in reg and pairs == columns and all(c[1] for c in pairs)
-
-
 def split_of(shape: Sequence[int], warps: int, rows_first: bool) -> int:
     """Into how many parts the columns are split among `warps`: such that least is read of the operands."""
     m, n = shape

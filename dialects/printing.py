@@ -1,10 +1,10 @@
 """Printing IR text that people read: long attributes that recur get a name in front of the module.
 
 ```
-#acc = #tile.layout<reg = [[0, 1], [8, 0], ...], lane = [[0, 2], ...], warp = []>
-builtin.module { ... tensor<16x64xf32, #acc> ... }
+#layout = #tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = []>
+builtin.module { ... tensor<16x64xf32, #layout> ... }
 ```
-The names say what they stand for: `#acc` a layout of accumulators of tensor cores, `#swz` a swizzled one of shared memory.
+`#acc` is the layout of sums of products, `#swz` a swizzled one of shared memory.
 """
 
 from __future__ import annotations
@@ -13,24 +13,12 @@ from collections.abc import Iterator
 from io import StringIO
 from itertools import count
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from .extents import SymbolAttr
 from .layouts import LayoutAttr, SharedAttr, bases_of
-from .matrix_layouts import is_accumulator
-
-
-def _stem(attribute: Attribute) -> str | None:
-    """What the name of an attribute begins with; None for one that gets no name."""
-    if isinstance(attribute, SymbolAttr):
-        return attribute.hint
-    if isinstance(attribute, LayoutAttr):
-        return "acc" if is_accumulator(bases_of(attribute.reg), bases_of(attribute.lane)) else "layout"
-    if isinstance(attribute, SharedAttr):
-        return "swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "shared"
-    return None
 
 
 class Names:
@@ -44,6 +32,8 @@ class Names:
     def __init__(self) -> None:
         self.numbers: dict[SSAValue, int] = {}
         self.aliases: dict[Attribute, str] = {}
+        self.sums: set[Attribute] = set()
+        """The layouts of sums of products, as far as they are known."""
         self._next: dict[SSAValue, int] = {}
         """Of a value: the next number in the function or kernel that it is in."""
 
@@ -57,6 +47,23 @@ class Names:
             numbers.update((v, self.numbers[v] if v in self.numbers else next(free)) for v in values)
             following.update(dict.fromkeys(values, next(free)))
         self.numbers, self._next = numbers, following
+
+    def alias(self, attribute: Attribute) -> str | None:
+        """The name of an attribute; None for one that gets no name."""
+        if attribute not in self.aliases and (stem := self._stem(attribute)) is not None:
+            taken = set(self.aliases.values())
+            self.aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
+        return self.aliases.get(attribute)
+
+    def _stem(self, attribute: Attribute) -> str | None:
+        """What the name of an attribute begins with."""
+        if isinstance(attribute, SymbolAttr):
+            return attribute.hint
+        if isinstance(attribute, LayoutAttr):
+            return "acc" if attribute in self.sums else "layout"
+        if isinstance(attribute, SharedAttr):
+            return "swz" if any(sum(map(bool, c)) > 1 for c in bases_of(attribute.offset)) else "shared"
+        return None
 
 
 def _values(op: Operation) -> Iterator[SSAValue]:
@@ -85,15 +92,17 @@ class _AliasPrinter(Printer):
         return super().print_ssa_value(value)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        stem = _stem(attribute)
-        if stem is None:
+        alias = self.names.alias(attribute)
+        if alias is None:
             return super().print_attribute(attribute)
-        aliases = self.names.aliases
-        if attribute not in aliases:
-            taken = set(aliases.values())
-            aliases[attribute] = next(n for i in count() if (n := f"#{stem}{i or ''}") not in taken)
         self.used.add(attribute)
-        self.print_string(aliases[attribute])
+        self.print_string(alias)
+
+
+def _sums(module: ModuleOp) -> set[Attribute]:
+    """The layouts of the results of products."""
+    types = [op.results[0].type for op in module.walk() if op.name == "tile.dot"]
+    return {t.encoding for t in types if isinstance(t, TensorType)}
 
 
 def print_module(
@@ -105,6 +114,7 @@ def print_module(
     if names is not None:
         names.update(module)
     printer = _AliasPrinter(out, generic, debuginfo, names)
+    printer.names.sums.update(_sums(module))
     printer.print_op(module)
     aliases = StringIO()
     plain = Printer(aliases)

@@ -4,10 +4,10 @@
 // A product of warpgroups: the left operand lies along k, the right one across, both in swizzled boxes. What threads
 // store is ordered before what the product reads. Two warpgroups share 64 rows, so each has half of the columns.
 
-// TILE:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = {{\[\[}}16, 0], [32, 0], [0, 64]]>
-// TILE:       #shared = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0]]>
-// TILE:       #shared1 = #tile.shared<offset = {{.*}}, [32, 0], [0, 64]]>
-// TILE:       tile.dot %a_shared, %b_shared, %zero atom "wgmma" : tensor<64x64xbf16, #shared>, tensor<64x128xbf16, #shared1>, tensor<64x128xf32, #layout
+// TILE:       #acc = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = {{\[\[}}16, 0], [32, 0], [0, 64]]>
+// TILE:       #swz = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0]]>
+// TILE:       #swz1 = #tile.shared<offset = {{.*}}, [32, 0], [0, 64]]>
+// TILE:       tile.dot %a_shared, %b_shared, %zero atom "wgmma" : tensor<64x64xbf16, #swz>, tensor<64x128xbf16, #swz1>, tensor<64x128xf32, #acc
 
 // CHECK-LABEL: kernel.func @product
 // CHECK-SAME:    shared 24576

@@ -22,12 +22,12 @@ tile.kernel @rows(%x: memref<8x128xf32>, %y: memref<8x128xf32>) blocks (%i) in [
 
 // An accumulator is a patch a thread; its epilogue has that layout too. The constant is no tie between the two sides.
 
-// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [1, 0], [2, 0]], lane = {{\[\[}}0, 2], [0, 4], [0, 8], [4, 0], [8, 0]], warp = []>
+// CHECK:       #acc = #tile.layout<reg = {{\[\[}}0, 1], [1, 0], [2, 0]], lane = {{\[\[}}0, 2], [0, 4], [0, 8], [4, 0], [8, 0]], warp = []>
 // CHECK:       tile.kernel @dot
-// CHECK:         %a = tile.load {{.*}} -> tensor<16x8xf32, #layout1>
-// CHECK-NEXT:    %b = tile.load {{.*}} -> tensor<8x16xf32, #layout2>
-// CHECK-NEXT:    %c = tile.dot %a, %b, %zero_1 : {{.*}} -> tensor<16x16xf32, #layout>
-// CHECK-NEXT:    %r = arith.maximumf %c, %zero : tensor<16x16xf32, #layout>
+// CHECK:         %a = tile.load {{.*}} -> tensor<16x8xf32, #layout>
+// CHECK-NEXT:    %b = tile.load {{.*}} -> tensor<8x16xf32, #layout1>
+// CHECK-NEXT:    %c = tile.dot %a, %b, %zero_1 : {{.*}} -> tensor<16x16xf32, #acc>
+// CHECK-NEXT:    %r = arith.maximumf %c, %zero : tensor<16x16xf32, #acc>
 tile.kernel @dot(%x: memref<16x8xf32>, %w: memref<8x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [16, 16], chunk = [8], thread = [4, 2], warps = 1>} {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
@@ -94,10 +94,10 @@ tile.kernel @transpose(%x: memref<32x32xf32>, %t: memref<32x32xf32>, %y: memref<
 
 // Tensor cores: weights along k may be read in any order of columns, so a thread gets eight neighbours of the result.
 
-// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [0, 2], [0, 4], [8, 0], [16, 0]], lane = {{\[\[}}0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], warp = []>
+// CHECK:       #acc = #tile.layout<reg = {{\[\[}}0, 1], [0, 2], [0, 4], [8, 0], [16, 0]], lane = {{\[\[}}0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], warp = []>
 // CHECK:       tile.kernel @tensor_cores
-// CHECK:         tile.dot {{.*}} atom "mma" : {{.*}} -> tensor<32x32xf32, #layout>
-// CHECK-NEXT:    %d = payload.cast {{.*}} -> tensor<32x32xbf16, #layout>
+// CHECK:         tile.dot {{.*}} atom "mma" : {{.*}} -> tensor<32x32xf32, #acc>
+// CHECK-NEXT:    %d = payload.cast {{.*}} -> tensor<32x32xbf16, #acc>
 // CHECK-NEXT:    tile.store %d
 tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
@@ -113,10 +113,10 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
 // With weights along the columns the atom's own order stays, and the result goes to wide stores by a
 // conversion: four lanes exchange what they have of a row.
 
-// CHECK:       #layout = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
+// CHECK:       #acc = #tile.layout<reg = {{\[\[}}0, 1], [8, 0], [0, 8], [0, 16], [16, 0]], lane = {{\[\[}}0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = []>
 // CHECK:       tile.kernel @tensor_cores_trans
-// CHECK:         %d = payload.cast {{.*}} -> tensor<32x32xbf16, #layout>
-// CHECK-NEXT:    %[[W:.*]] = tile.convert_layout %d via "shuffles" : tensor<32x32xbf16, #layout> -> tensor<32x32xbf16, #layout1>
+// CHECK:         %d = payload.cast {{.*}} -> tensor<32x32xbf16, #acc>
+// CHECK-NEXT:    %[[W:.*]] = tile.convert_layout %d via "shuffles" : tensor<32x32xbf16, #acc> -> tensor<32x32xbf16, #layout>
 // CHECK-NEXT:    tile.store %[[W]]
 tile.kernel @tensor_cores_trans(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>

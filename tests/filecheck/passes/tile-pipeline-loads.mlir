@@ -7,10 +7,10 @@
 
 // Three stages: two copies of each operand in front of the loop, the third one started in it. The left operand lies the
 // other way round in shared memory: it is copied in pieces of 4 bytes, by threads that share sectors.
-// CHECK-DAG:   #layout1 = #tile.layout<reg = {{.*}}, lane = {{\[\[}}0, 1], [0, 2], [0, 4], [1, 0], [2, 0]], warp = []>
+// CHECK-DAG:   #layout = #tile.layout<reg = {{.*}}, lane = {{\[\[}}0, 1], [0, 2], [0, 4], [1, 0], [2, 0]], warp = []>
 // CHECK-LABEL: @three
-// CHECK:         %a = tile.stage_async %x[{{.*}}](%0) by #layout1
-// CHECK-NEXT:    %b = tile.stage_async %w[{{.*}}](%0) by #layout2
+// CHECK:         %a = tile.stage_async %x[{{.*}}](%0) by #layout
+// CHECK-NEXT:    %b = tile.stage_async %w[{{.*}}](%0) by #layout1
 // CHECK-NEXT:    tile.commit
 // CHECK-NEXT:    %1 = arith.constant 1 : index
 // CHECK-NEXT:    %a_1 = tile.stage_async
@@ -21,8 +21,8 @@
 // CHECK-NEXT:      %6 = arith.constant 2 : index
 // CHECK-NEXT:      %next = arith.addi %k, %6 : index
 // CHECK-NEXT:      %more = payload.cmp lt %next, %c6 : index
-// CHECK-NEXT:      %a_4 = tile.stage_async %x[{{.*}}](%next) if %more by #layout1
-// CHECK-NEXT:      %b_4 = tile.stage_async %w[{{.*}}](%next) if %more by #layout2
+// CHECK-NEXT:      %a_4 = tile.stage_async %x[{{.*}}](%next) if %more by #layout
+// CHECK-NEXT:      %b_4 = tile.stage_async %w[{{.*}}](%next) if %more by #layout1
 // CHECK-NEXT:      tile.commit
 // CHECK-NEXT:      %n = tile.dot %as, %bs, %c
 // CHECK-NEXT:      scf.yield %n, %a_3, %a_4, %b_3, %b_4

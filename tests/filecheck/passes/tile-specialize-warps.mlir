@@ -9,7 +9,7 @@
 #b = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0]]>
 
 // CHECK-LABEL: tile.kernel @product
-// CHECK-NEXT:    %ring = tile.ring : !tile.ring<3 of tensor<128x64xbf16, #shared>, tensor<64x64xbf16, #shared1>>
+// CHECK-NEXT:    %ring = tile.ring : !tile.ring<3 of tensor<128x64xbf16, #swz>, tensor<64x64xbf16, #swz1>>
 // CHECK-NEXT:    tile.roles {
 // CHECK:           scf.for %k
 // CHECK-NEXT:        %x_shared, %w_shared = tile.take %ring

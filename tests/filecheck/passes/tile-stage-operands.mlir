@@ -3,15 +3,15 @@
 // The left operand comes with consecutive k in a thread and is read along m: a swizzle keeps both free of conflicts.
 // It does not change in the loop, and is staged once.
 
-// CHECK-DAG:   #shared = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [16, 4], [8, 8]]>
-// CHECK-DAG:   #shared1 = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 0], [4, 0], [8, 0]]>
+// CHECK-DAG:   #swz = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [16, 4], [8, 8]]>
+// CHECK-DAG:   #shared = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 0], [4, 0], [8, 0]]>
 // CHECK:       tile.kernel @dot
 // CHECK:         %a = tile.load
-// CHECK-NEXT:    %a_shared = tile.stage %a : tensor<32x16xf32, #layout1> -> tensor<32x16xf32, #shared>
+// CHECK-NEXT:    %a_shared = tile.stage %a : tensor<32x16xf32, #layout> -> tensor<32x16xf32, #swz>
 // CHECK-NEXT:    %s = scf.for
 // CHECK-NEXT:      %b = tile.load
-// CHECK-NEXT:      %b_shared = tile.stage %b : tensor<16x32xf32, #layout2> -> tensor<16x32xf32, #shared1>
-// CHECK-NEXT:      %c = tile.dot %a_shared, %b_shared, %acc : tensor<32x16xf32, #shared>, tensor<16x32xf32, #shared1>
+// CHECK-NEXT:      %b_shared = tile.stage %b : tensor<16x32xf32, #layout1> -> tensor<16x32xf32, #shared>
+// CHECK-NEXT:      %c = tile.dot %a_shared, %b_shared, %acc : tensor<32x16xf32, #swz>, tensor<16x32xf32, #shared>
 tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32xf32>) blocks () in [] warps 1
     attributes {schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 8], warps = 1>} {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
@@ -31,10 +31,10 @@ tile.kernel @dot(%x: memref<32x16xf32>, %w: memref<64x32xf32>, %y: memref<32x32x
 
 // For tensor cores rows of sixteen bytes stay whole: swizzles move only them.
 
-// CHECK-DAG:   #shared = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>
-// CHECK-DAG:   #shared1 = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [0, 4], [16, 8], [8, 16]]>
+// CHECK-DAG:   #swz = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [1, 0], [2, 16], [4, 8], [8, 0], [16, 0]]>
+// CHECK-DAG:   #swz1 = #tile.shared<offset = {{\[\[}}1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [0, 1], [0, 2], [0, 4], [16, 8], [8, 16]]>
 // CHECK:       tile.kernel @tensor_cores
-// CHECK:         tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #shared>, tensor<32x32xbf16, #shared1>
+// CHECK:         tile.dot %a_shared, %b_shared, %zero atom "mma" : tensor<32x32xbf16, #swz>, tensor<32x32xbf16, #swz1>
 tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: memref<32x32xbf16>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<32x32xf32>
   %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<32x32xbf16> -> tensor<32x32xbf16>
@@ -50,7 +50,7 @@ tile.kernel @tensor_cores(%x: memref<32x32xbf16>, %w: memref<32x32xbf16>, %y: me
 
 // CHECK:       tile.kernel @chained
 // CHECK:         %p = payload.cast %c
-// CHECK-NEXT:    %d = tile.dot %p, %b_shared, %zero atom "mma" : tensor<16x16xbf16, #{{.*}}>, tensor<16x16xbf16, #shared{{.*}}>
+// CHECK-NEXT:    %d = tile.dot %p, %b_shared, %zero atom "mma" : tensor<16x16xbf16, #{{.*}}>, tensor<16x16xbf16, #{{s.*}}{{.*}}>
 tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
   %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xbf16> -> tensor<16x16xbf16>
@@ -67,7 +67,7 @@ tile.kernel @chained(%x: memref<16x16xbf16>, %y: memref<16x16xf32>) blocks () in
 
 // CHECK:       tile.kernel @chained_tf32
 // CHECK:         %[[P:.*]] = tile.convert_layout %c via "shuffles" : tensor<16x16xf32, #[[ACC:.*]]> -> tensor<16x16xf32, #[[PART:.*]]>
-// CHECK-NEXT:    %d = tile.dot %[[P]], %b_shared, %zero atom "mma" : tensor<16x16xf32, #[[PART]]>, tensor<16x16xf32, #shared{{.*}}>
+// CHECK-NEXT:    %d = tile.dot %[[P]], %b_shared, %zero atom "mma" : tensor<16x16xf32, #[[PART]]>, tensor<16x16xf32, #{{s.*}}{{.*}}>
 tile.kernel @chained_tf32(%x: memref<16x16xf32>, %y: memref<16x16xf32>) blocks () in [] warps 1 {
   %zero = payload.constant 0.0 : tensor<16x16xf32>
   %a = tile.load %x[affine_map<(d0, d1) -> (d0, d1)>]() : memref<16x16xf32> -> tensor<16x16xf32>

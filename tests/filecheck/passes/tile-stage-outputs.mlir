@@ -7,10 +7,10 @@
 // CHECK: remark: [tile-stage-outputs] tile.store: the rows of its buffer do not start at multiples of 16 bytes
 
 // What ends where its buffer ends leaves as a box, in rows of 128 bytes that are swizzled.
-// CHECK:       #shared = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0], [64, 0]]>
+// CHECK:       #swz = #tile.shared<offset = {{\[\[}}0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0], [64, 0]]>
 // CHECK-LABEL: tile.kernel @box
-// CHECK:         %o_1 = tile.stage %o : tensor<128x64xbf16, #layout> -> tensor<128x64xbf16, #shared>
-// CHECK-NEXT:    tile.store_box %o_1, %y[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 128)), d1)>](%i) : tensor<128x64xbf16, #shared>, memref<200x64xbf16>, index
+// CHECK:         %o_1 = tile.stage %o : tensor<128x64xbf16, #layout> -> tensor<128x64xbf16, #swz>
+// CHECK-NEXT:    tile.store_box %o_1, %y[affine_map<(d0, d1)[s0] -> ((d0 + (s0 * 128)), d1)>](%i) : tensor<128x64xbf16, #swz>, memref<200x64xbf16>, index
 // CHECK-NOT:     tile.store
 tile.kernel @box(%a: memref<200x64xbf16>, %y: memref<200x64xbf16>) blocks (%i) in [2] warps 8
     attributes {schedule = #tile.schedule<block = [128, 64], warps = 8, copy = tma>} {
