@@ -269,3 +269,9 @@ def test_patches_with_all_rows_read_what_the_columns_need_once() -> None:
     assert rank(Facts(nest), H200)[0].schedule.group.data == -(
         -512 // rank(Facts(nest), H200)[0].schedule.block.data[0].data
     )
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 8, 0), (0, 8, 8), (2, 4096, 0)])
+def test_products_of_nothing_have_a_schedule(m: int, n: int, k: int) -> None:
+    nest = product(m, n, k, "bf16")
+    assert rank(Facts(nest), H200)[0].prediction is not None

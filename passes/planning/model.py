@@ -147,6 +147,8 @@ class Model:
         steps = tiles.walked(free) * max(
             tiles.walked({*p.reduction.indices, *(i for i in p.reduction.around if i not in free)}) for p in products
         )
+        if compute == 0 or steps == 0:
+            return 0.0  # sums over an empty range
         own, stages = compute / steps, schedule.stages.data
         barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
         if schedule.copy.data == "plain" or stages == 1:
