@@ -19,6 +19,7 @@ from ..dialects.schedule import NARROWS, ScheduleAttr
 from ..errors import ScheduleError
 from .planning.abilities import CARRIED_OUT
 from .planning.choice import Candidate, rank
+from .planning.clusters import last_of_grid
 from .planning.companions import companions, together
 from .planning.facts import Facts
 from .planning.given import Given
@@ -220,6 +221,8 @@ def _check(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> None:
         raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
     if shares_rows(schedule):
         _check_sharing(facts, schedule, tile)
+    elif schedule.cluster.data > 1:
+        _check_neighbours(facts, schedule)
     if facts.reductions:
         products = tiled(distinct(facts, find_products(facts)), tile)
         resources(facts, Tiles(facts, schedule), schedule, target, products)
@@ -242,6 +245,16 @@ def _check_sharing(facts: Facts, schedule: ScheduleAttr, tile: dict[SSAValue, in
     if schedule.split_k.data > 1 or schedule.group.data > 1 or schedule.persistent.data:
         raise ScheduleError("blocks that share rows are not divided, ordered or kept any further", argument="cluster")
     Tiles(facts, schedule)
+
+
+def _check_neighbours(facts: Facts, schedule: ScheduleAttr) -> None:
+    """Raise ScheduleError if clusters of neighbours do not make up the grid."""
+    last = last_of_grid(Tiles(facts, schedule), schedule)
+    if last % schedule.cluster.data and all(isinstance(facts.sizes[i], int) for i in facts.free):
+        raise ScheduleError(
+            f"clusters of {schedule.cluster.data} blocks do not make up the last extent of the grid, {last}",
+            argument="cluster",
+        )
 
 
 def _check_copies(schedule: ScheduleAttr, target: Target) -> None:

@@ -275,3 +275,18 @@ def test_patches_with_all_rows_read_what_the_columns_need_once() -> None:
 def test_products_of_nothing_have_a_schedule(m: int, n: int, k: int) -> None:
     nest = product(m, n, k, "bf16")
     assert rank(Facts(nest), H200)[0].prediction is not None
+
+
+@pytest.mark.parametrize(
+    ("columns", "cluster", "persistent", "last"), [(512, 2, 0, 4), (384, 2, 0, 3), (384, 4, 6, 6), (384, 2, 132, 3)]
+)
+def test_clusters_make_up_the_grid(columns: int, cluster: int, persistent: int, last: int) -> None:
+    """Of 4 x 4 or 4 x 3 tiles; persistent blocks are a grid of their own, if they are fewer than the tiles."""
+    nest = product(512, columns, 512, "bf16")
+    nest.attributes["schedule"] = ScheduleAttr.get(
+        [128, 128], [64], warps=8, stages=2, atom="wgmma", copy="tma", cluster=cluster, persistent=persistent
+    )
+    if last % cluster == 0:
+        return check_schedule(nest, H200)
+    with pytest.raises(ScheduleError, match=f"do not make up the last extent of the grid, {last}"):
+        check_schedule(nest, H200)

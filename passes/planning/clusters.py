@@ -28,6 +28,14 @@ def neighbours(tiles: Tiles) -> tuple[SSAValue, int] | None:
     return None if last is None else (last, tiles.counts[last])
 
 
+def last_of_grid(tiles: Tiles, schedule: ScheduleAttr) -> int:
+    """How many blocks differ in the last index of the grid alone."""
+    if 0 < schedule.persistent.data < tiles.blocks:
+        return schedule.persistent.data
+    found = neighbours(tiles)
+    return 1 if found is None else found[1]
+
+
 def factors_of(products: Iterable[Product]) -> list[LoadOp]:
     """The loads that factors of products are, on tensor cores."""
     return list(dict.fromkeys(op for p in products for f in p.factors for op in loads_of(f, narrow=True)))
