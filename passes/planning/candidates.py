@@ -19,7 +19,7 @@ from .products import Product, distinct, is_nested, may_be_rows, product_plans, 
 from .resources import resources
 from .rows import elementwise_plans, row_plans
 from .tiles import Tiles
-from .warpgroups import may_be_boxes
+from .warpgroups import in_patches, may_be_boxes
 
 SMALLEST = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""
@@ -43,7 +43,8 @@ def candidates(facts: Facts, target: Target, products: list[Product], narrow: st
     if products:
         plans = [*matrix_plans(facts, target, products, narrow)]
         if not plans or any(p.narrow.data == "tf32" for p in plans):  # a permission, no wish
-            plans += product_plans(facts, target, products)
+            scalar = product_plans(facts, target, products)
+            plans += scalar if is_nested(products) else [in_patches(facts, p) for p in scalar]
         if may_be_rows(facts, products):
             plans += row_plans(facts, target)
     elif facts.reductions:
