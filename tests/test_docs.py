@@ -12,13 +12,18 @@ import pytest
 from deplodock.tools import cli, dl_opt, walkthrough
 
 ROOT = Path(__file__).parent.parent
+PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"
+"""What follows `-p`, with its options."""
+
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
 
 
 def commands(file: str) -> list[str]:
     """The lines of the `sh` blocks of a document, without comments; of `pip ... && command` the command."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.M | re.S)
-    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    lines = [
+        re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()
+    ]
     lines = [re.sub(r"^pip install .*?&& ", "", line) for line in lines]
     return [line for line in lines if re.match(r"(dl-opt|deplodock) ", line)]
 
@@ -56,7 +61,7 @@ def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFi
     known = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
     for file in ("README.md", "docs/architecture.md"):
         text = (ROOT / file).read_text(encoding="utf-8")
-        named = [p for group in re.findall(r"dl-opt [^\n`]*?-p '?([\w,{}=-]+)", text) for p in re.split(r",", group)]
+        named = [p for group in re.findall(PIPELINE, text) for p in re.split(r",(?![^{]*\})", group)]
         assert named
         assert {re.sub(r"\{.*", "", name) for name in named} <= known
         for path in re.findall(r"`((?:passes|dialects|examples|frontend|backend|tools)/[\w/.]+)`", text):

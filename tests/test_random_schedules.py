@@ -47,7 +47,7 @@ def test_what_was_tried() -> None:
 def test_what_is_drawn() -> None:
     """Every decision has all its values, none of them rarely."""
     assert len(corpus()) >= 20
-    cases = [draw(seed) for seed in range(4 * len(corpus()))]
+    cases = [draw(seed) for seed in range(6 * len(corpus()))]
     assert len({str(case) for case in cases}) == len(cases)
     seen: dict[str, Counter[object]] = {}
     for case in cases:

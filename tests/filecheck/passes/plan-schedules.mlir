@@ -108,8 +108,8 @@ func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
 // matrix product but a row program.
 
 // CHECK-LABEL: func.func @products
-// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], thread = [8, 8], warps = 8, stages = 3, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], thread = [8, 8], warps = 8, stages = 3, group = 8, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, group = 4, copy = cp_async>
 // CHECK:         schedule = #tile.schedule<block = [1, 2], chunk = [2048], warps = 8>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
