@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..backend.factor_rounding import factor_roundoff
 from ..backend.interpreter.running import main_function
@@ -239,7 +240,7 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     captured, compilation = program.captured, program.compilation
     leaves = [_random(e) if isinstance(e, torch.Tensor) else e for e in captured.examples]
-    args, kwargs = torch.utils._pytree.tree_unflatten(leaves, captured.in_spec)
+    args, kwargs = pytree.tree_unflatten(leaves, captured.in_spec)
     arguments = captured.bind(args, kwargs)
     actual = program.executor.run(arguments)
     expected = make_executor("reference", compilation).run(arguments)
@@ -315,4 +316,4 @@ def bench(loaded: Loaded) -> dict[str, Any]:
 
 def _to_device(values: Any) -> Any:
     """The same arguments with tensors on the GPU."""
-    return torch.utils._pytree.tree_map(lambda v: v.cuda() if isinstance(v, torch.Tensor) else v, values)
+    return pytree.tree_map(lambda v: v.cuda() if isinstance(v, torch.Tensor) else v, values)
