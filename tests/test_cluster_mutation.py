@@ -9,6 +9,7 @@ import numpy as np
 from cluster_units import Neighbour
 from hopper_running import allocated
 from mutation.cluster_mutants import CUDA_MUTANTS, IR_MUTANTS, ClusterMutant
+from mutation.hopper_mutants import tell_missed
 from test_warpgroups import Product
 from xdsl.dialects.builtin import ModuleOp
 
@@ -89,10 +90,7 @@ def judge_cuda(texts: list[tuple[str, str]]) -> list[str | None]:
 def _report(
     mutants: list[ClusterMutant], verdicts: list[str | None], where: str, summarise: Callable[[str], None]
 ) -> None:
-    missed = [m.name for m, v in zip(mutants, verdicts, strict=True) if v is None]
-    for m, v in zip(mutants, verdicts, strict=True):
-        print(f"{m.name:50} {(v or 'NOT CAUGHT')[:150]}")
-    summarise(f"clusters, {where}: {len(mutants) - len(missed)} of {len(mutants)} planted bugs caught {missed or ''}")
+    missed = tell_missed(mutants, verdicts, f"clusters, {where}", summarise)
     assert not missed, missed
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from hopper_running import allocated, inputs, wanted
-from mutation.hopper_mutants import CUDA_MUTANTS, IR_MUTANTS, SUBJECTS, TextMutant
+from mutation.hopper_mutants import CUDA_MUTANTS, IR_MUTANTS, SUBJECTS, TextMutant, tell_missed
 
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -63,10 +63,7 @@ def test_nobody_objects_without_bugs(subject: str) -> None:
 def _report(
     mutants: list[TextMutant], verdicts: list[str | None], where: str, summarise: Callable[[str], None]
 ) -> None:
-    missed = [m.name for m, v in zip(mutants, verdicts, strict=True) if v is None]
-    for m, v in zip(mutants, verdicts, strict=True):
-        print(f"{m.name:50} {(v or 'NOT CAUGHT')[:150]}")
-    summarise(f"sm_90a, {where}: {len(mutants) - len(missed)} of {len(mutants)} planted bugs caught {missed or ''}")
+    missed = tell_missed(mutants, verdicts, f"sm_90a, {where}", summarise)
     assert len(missed) <= len(mutants) // 20, missed
 
 

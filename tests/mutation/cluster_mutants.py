@@ -3,32 +3,16 @@ together, as passes make it, and blocks that read their neighbours' shared memor
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from deplodock.backend.cuda.printer import KERNELS_MARK
+from mutation.hopper_mutants import TextMutant
 
 
 @dataclass(frozen=True)
-class ClusterMutant:
-    """Replaces match number `number` (-1: all) of `pattern` in the IR or the CUDA of a subject."""
+class ClusterMutant(TextMutant):
+    """A mistake in the text of a program for clusters."""
 
-    name: str
-    pattern: str
-    replacement: str = ""
-    number: int = -1
     subject: str = "product"
-    cuda: bool = False
-
-    def apply(self, text: str) -> str:
-        """The text with the mistake; helpers of the CUDA stay as they are."""
-        helpers, mark, text = text.partition(KERNELS_MARK) if self.cuda else ("", "", text)
-        found = list(re.finditer(self.pattern, text))
-        assert found, f"{self.name}: stale"
-        chosen = found if self.number < 0 else [found[self.number]]
-        for match in reversed(chosen):
-            text = text[: match.start()] + match.expand(self.replacement) + text[match.end() :]
-        return helpers + mark + text
 
 
 def _cuda(name: str, pattern: str, replacement: str = "", number: int = -1, subject: str = "product") -> ClusterMutant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hopper_programs import Gemm
@@ -37,6 +38,17 @@ class TextMutant:
         for match in reversed(chosen):
             text = text[: match.start()] + match.expand(self.replacement) + text[match.end() :]
         return helpers + mark + text
+
+
+def tell_missed(
+    mutants: Sequence[TextMutant], verdicts: Sequence[str | None], where: str, summarise: Callable[[str], None]
+) -> list[str]:
+    """Say who caught which mistake; the names of those that nobody caught."""
+    missed = [m.name for m, v in zip(mutants, verdicts, strict=True) if v is None]
+    for m, v in zip(mutants, verdicts, strict=True):
+        print(f"{m.name:50} {(v or 'NOT CAUGHT')[:150]}")
+    summarise(f"{where}: {len(mutants) - len(missed)} of {len(mutants)} planted bugs caught {missed or ''}")
+    return missed
 
 
 def _ir(name: str, pattern: str, replacement: str = "", number: int = -1, subject: str = "ring") -> TextMutant:
