@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from xdsl.ir import Dialect
 
 from ..errors import PluginError
+from ..plugins import plugins
 
 ENTRY_POINT_GROUP = "deplodock.dialects"
 """Entry points of this group, each naming a `Dialect` object, are third-party dialects."""
@@ -61,7 +61,7 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
     """
     references = {**OWN_DIALECTS, **UPSTREAM_DIALECTS}
     found: dict[str, Callable[[], Dialect]] = {name: partial(_load_dialect, ref) for name, ref in references.items()}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in plugins(ENTRY_POINT_GROUP):
         if entry.name in found:
             raise PluginError(f"plugin {entry.value!r} redefines the dialect {entry.name!r}")
         found[entry.name] = entry.load

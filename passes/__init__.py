@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from xdsl.passes import ModulePass
 
 from ..errors import PluginError
+from ..plugins import plugins
 
 ENTRY_POINT_GROUP = "deplodock.passes"
 """Entry points of this group, each naming a `ModulePass` class, are third-party passes."""
@@ -89,7 +89,7 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     found: dict[str, Callable[[], type[ModulePass]]] = {
         name: partial(_load_pass, reference) for name, reference in references.items()
     }
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in plugins(ENTRY_POINT_GROUP):
         if entry.name in found:
             raise PluginError(f"plugin {entry.value!r} redefines the pass {entry.name!r}")
         found[entry.name] = entry.load

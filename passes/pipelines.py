@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
@@ -52,7 +53,13 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
 
     Raises PipelineError.
     """
-    return tuple(_Expansion(get_all_passes()).expand(text, {}, set()))
+    return _parsed(text, tuple(PIPELINES.items()))
+
+
+@lru_cache(256)
+def _parsed(text: str, pipelines: tuple[tuple[str, str], ...]) -> tuple[ModulePass, ...]:
+    """The passes of `text`, read once: passes are frozen, and a compilation asks for the same few texts."""
+    return tuple(_Expansion(get_all_passes(), dict(pipelines)).expand(text, {}, set()))
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:
@@ -65,20 +72,21 @@ class _Expansion:
     """Turns text into passes; remembers which named pipelines it is inside of."""
 
     registry: Registry
+    pipelines: dict[str, str]
     within: list[str] = field(default_factory=list[str])
 
     def expand(self, text: str, inherited: Options, used: set[str]) -> Iterator[ModulePass]:
         """The passes of `text`; `inherited` options go to each pass that has them, and into `used` when one did."""
         for spec in _read(text):
             spec = spec.normalize_parameter_names()
-            if spec.name not in PIPELINES:
+            if spec.name not in self.pipelines:
                 yield self.make_pass(spec, inherited, used)
                 continue
             if spec.name in self.within:
                 raise PipelineError(f"pipeline {spec.name!r} contains itself")
             taken: set[str] = set()
             self.within.append(spec.name)
-            yield from self.expand(PIPELINES[spec.name], {**inherited, **spec.parameters}, taken)
+            yield from self.expand(self.pipelines[spec.name], {**inherited, **spec.parameters}, taken)
             self.within.pop()
             for unknown in sorted(set(spec.parameters) - taken):
                 raise PipelineError(f"no pass of this pipeline has the option {unknown!r}", operator=spec.name)
@@ -87,7 +95,9 @@ class _Expansion:
     def make_pass(self, spec: ArgSpec, inherited: Options, used: set[str]) -> ModulePass:
         """The pass that `spec` describes."""
         if spec.name not in self.registry:
-            raise PipelineError(f"unknown pass {spec.name!r}{_suggestion(spec.name, [*self.registry, *PIPELINES])}")
+            raise PipelineError(
+                f"unknown pass {spec.name!r}{_suggestion(spec.name, [*self.registry, *self.pipelines])}"
+            )
         cls = self.registry[spec.name]()
         own = {option.name for option in dataclasses.fields(cls)}
         for unknown in sorted(set(spec.parameters) - own):

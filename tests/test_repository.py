@@ -21,7 +21,14 @@ from deplodock.passes.pipelines import PIPELINES, parse_passes, pipeline_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("backend", "dialects", "frontend", "passes", "tools")
-LIBRARY = sorted([ROOT / "__init__.py", ROOT / "errors.py", *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py"))])
+LIBRARY = sorted(
+    [
+        ROOT / "__init__.py",
+        ROOT / "errors.py",
+        ROOT / "plugins.py",
+        *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py")),
+    ]
+)
 LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
 
 LONGEST_FILE = 500
@@ -29,8 +36,8 @@ LONGEST_FUNCTION = 80
 
 MAY_IMPORT = {
     "": {"", "frontend"},
-    "dialects": {"dialects", "errors"},
-    "passes": {"passes", "dialects", "errors", "backend.targets"},
+    "dialects": {"dialects", "errors", "plugins"},
+    "passes": {"passes", "dialects", "errors", "plugins", "backend.targets"},
     "backend": {"backend", "dialects", "errors"},
     "frontend": {"frontend", "passes", "dialects", "backend", "errors"},
     "tools": {"", "tools", "frontend", "passes", "dialects", "backend", "errors"},
@@ -79,11 +86,11 @@ def _library_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", LIBRARY, ids=_name)
 def test_layers(path: Path) -> None:
     own = path.relative_to(ROOT).parent.parts
-    allowed = MAY_IMPORT[own[0] if own else ""] if path.name != "errors.py" else set[str]()
+    allowed = MAY_IMPORT[own[0] if own else ""] if path.name not in ("errors.py", "plugins.py") else set[str]()
     bad = {
         module
         for module in _library_imports(path)
-        if module.split(".")[0] in {*PACKAGES, "errors"}
+        if module.split(".")[0] in {*PACKAGES, "errors", "plugins"}
         and not any(module == ok or module.startswith(f"{ok}.") for ok in allowed if ok)
     }
     if path == ROOT / "__init__.py":
