@@ -90,6 +90,9 @@ from .kernel_wgmma import (
 )
 from .payload import ExtentOp
 
+MOST_THREADS = 2048
+"""Threads that a multiprocessor runs at once, of the targets that have most."""
+
 
 class Id(StrEnum):
     """Who a thread is: its block in the grid, its block in the cluster, itself in the block, its lane in the warp, its
@@ -121,7 +124,9 @@ class FuncOp(IRDLOperation):
     ```
     `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
     known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
-    consecutive numbers form a cluster (see `kernel_cluster.py`); the grid is a multiple of it.
+    consecutive numbers form a cluster (see `kernel_cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
+    at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
+    CUDA's `__launch_bounds__`); without, it takes as many registers as it likes.
     """
 
     name = "kernel.func"
@@ -130,6 +135,7 @@ class FuncOp(IRDLOperation):
     warps = prop_def(IntAttr)
     shared = opt_prop_def(IntAttr)
     cluster = opt_prop_def(IntAttr)
+    blocks_per_sm = opt_prop_def(IntAttr)
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
 
@@ -141,7 +147,9 @@ class FuncOp(IRDLOperation):
         body: Region,
         shared: int | None = None,
         cluster: int = 1,
+        blocks_per_sm: int = 0,
     ):
+        """`blocks_per_sm` is 0 where nobody asks for a number."""
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
@@ -149,6 +157,7 @@ class FuncOp(IRDLOperation):
                 "warps": IntAttr(warps),
                 "shared": None if shared is None else IntAttr(shared),
                 "cluster": None if cluster == 1 else IntAttr(cluster),
+                "blocks_per_sm": None if blocks_per_sm == 0 else IntAttr(blocks_per_sm),
             },
             regions=[body],
         )
@@ -157,6 +166,11 @@ class FuncOp(IRDLOperation):
     def cluster_size(self) -> int:
         """How many blocks a cluster has; 1 where there are none."""
         return 1 if self.cluster is None else self.cluster.data
+
+    @property
+    def resident(self) -> int:
+        """How many blocks have to fit on a multiprocessor at once; 0 where nobody asks for a number."""
+        return 0 if self.blocks_per_sm is None else self.blocks_per_sm.data
 
     @property
     def threads(self) -> int:
@@ -199,6 +213,8 @@ class FuncOp(IRDLOperation):
         fixed = prod(c for c in self.factors if isinstance(c, int))
         if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
             raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
+        if self.blocks_per_sm is not None and not 1 <= self.resident <= MOST_THREADS // self.threads:
+            raise VerifyException(f"{self.resident} blocks of {self.threads} threads do not fit on a multiprocessor")
         if self.cluster_size not in CLUSTERS:
             raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
         if fixed % self.cluster_size:
@@ -219,9 +235,11 @@ class FuncOp(IRDLOperation):
         parser.parse_keyword("warps")
         warps = parser.parse_integer()
         cluster = parser.parse_integer() if parser.parse_optional_keyword("cluster") else 1
+        resident = parser.parse_integer() if parser.parse_optional_keyword("blocks_per_sm") else None
         shared = parser.parse_integer() if parser.parse_optional_keyword("shared") else None
         attrs = parser.parse_optional_attr_dict_with_keyword()
         op = cls(name.data, grid, warps, parser.parse_region(args), shared, cluster)
+        op.blocks_per_sm = None if resident is None else IntAttr(resident)
         op.attributes.update(attrs.data if attrs else {})
         return op
 
@@ -239,6 +257,8 @@ class FuncOp(IRDLOperation):
         printer.print_string(f" warps {self.warps.data}")
         if self.cluster is not None:
             printer.print_string(f" cluster {self.cluster.data}")
+        if self.blocks_per_sm is not None:
+            printer.print_string(f" blocks_per_sm {self.resident}")
         if self.shared is not None:
             printer.print_string(f" shared {self.shared.data}")
         printer.print_op_attributes(self.attributes, print_keyword=True)

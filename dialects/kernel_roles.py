@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, StringAttr, i64
-from xdsl.ir import Operation, Region
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, StringAttr, i64
+from xdsl.ir import Attribute, Operation, Region
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def, var_region_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 REGISTERS = 64 * 1024
-"""32-bit registers of a multiprocessor: what the roles of one block share."""
+"""32-bit registers of a multiprocessor."""
 
 WARPGROUP = 4
 """Warps of a warpgroup; its first warp's number is a multiple of this."""
@@ -24,10 +25,28 @@ PRODUCER_REGISTERS = 24
 MOST_REGISTERS = 240
 """Registers of any other thread: as many as the hardware hands out."""
 
+MOST_AT_LAUNCH = 255
+"""Registers that a thread can be compiled for."""
 
-def consumer_registers(warps: int) -> int:
+
+def launch_registers(threads: int, blocks_per_sm: int = 1) -> int:
+    """Registers that each thread of a kernel with `__launch_bounds__(threads, blocks_per_sm)` may start with.
+
+    ptxas divides the register file among the threads that have to be resident, and registers are handed out in steps of
+    eight. `setmaxnreg` moves registers within a block (PTX ISA: it "blocks until enough registers are available in the
+    per-CTA maximum register pool"), whose pool is this number times the threads, however many a multiprocessor has.
+    """
+    return min(REGISTERS // (threads * blocks_per_sm), MOST_AT_LAUNCH) // 8 * 8
+
+
+def register_pool(threads: int, blocks_per_sm: int = 1) -> int:
+    """Registers of a block of `threads` threads: what its roles share."""
+    return threads * launch_registers(threads, blocks_per_sm)
+
+
+def consumer_registers(warps: int, blocks_per_sm: int = 1) -> int:
     """Registers that each thread of `warps` warps can have beside a warpgroup that gives away what it does not need."""
-    left = REGISTERS - 32 * WARPGROUP * PRODUCER_REGISTERS
+    left = register_pool(32 * (warps + WARPGROUP), blocks_per_sm) - 32 * WARPGROUP * PRODUCER_REGISTERS
     return min(left // (32 * warps) // 8 * 8, MOST_REGISTERS)
 
 
@@ -38,6 +57,7 @@ class RolesOp(IRDLOperation):
     Every role has its own program, whose argument is the number of the warp within the role; `kernel.id` still counts
     within the block. Roles agree on nothing but what mbarriers order. With `registers` each of a role's threads gives
     registers up or takes them, to have that many; all roles say so or none, and each is made of whole warpgroups.
+    Together they have no more than the block has at its launch (`register_pool`): nobody would ever get the rest.
     Roles stand at the top of a kernel, once, behind everything but constants, ids and index arithmetic; there is
     no `kernel.barrier` inside, and no two roles have a `kernel.group_barrier` with one number.
 
@@ -106,14 +126,25 @@ class RolesOp(IRDLOperation):
         if registers:
             self._verify_registers(warps, registers)
 
+    @property
+    def blocks_per_sm(self) -> int:
+        """How many blocks the kernel wants on a multiprocessor; they share its registers."""
+        kernel = self.parent_op()
+        found: Attribute | None = None if kernel is None else kernel.properties.get("blocks_per_sm")
+        return max(1, found.data) if isa(found, IntAttr) else 1
+
     def _verify_registers(self, warps: list[int], registers: list[int]) -> None:
         if any(n % WARPGROUP for n in warps):
             raise VerifyException(f"whole warpgroups change their registers, not {warps} warps")
         if any(n % 8 or not 24 <= n <= 240 for n in registers):
             raise VerifyException(f"a thread has 24 to 240 registers, in steps of 8, not {registers}")
+        threads, blocks = 32 * sum(warps), self.blocks_per_sm
         total = sum(32 * w * r for w, r in zip(warps, registers, strict=True))
-        if total > REGISTERS:
-            raise VerifyException(f"the roles have {total} registers, a multiprocessor has {REGISTERS}")
+        if total > register_pool(threads, blocks):
+            raise VerifyException(
+                f"the roles want {total} registers; the block has {register_pool(threads, blocks)}, {threads} threads"
+                f" with {launch_registers(threads, blocks)} each at its launch"
+            )
 
     @classmethod
     def parse(cls, parser: Parser) -> RolesOp:

@@ -175,7 +175,8 @@ class _Sharing:
         while name in self.kernels:
             name += "_"
         shared = max((k.shared.data for k in (a, b) if k.shared is not None), default=None)
-        made = kernel.FuncOp(name, a.blocks + b.blocks, a.warps.data, Region(block), shared)
+        resident = min(a.resident, b.resident)  # each finds the registers that it had alone
+        made = kernel.FuncOp(name, a.blocks + b.blocks, a.warps.data, Region(block), shared, blocks_per_sm=resident)
         made.attributes[PARTS] = ArrayAttr([StringAttr(k.sym_name.data) for k in (a, b)])
         if all("schedule" in k.attributes for k in (a, b)):
             made.attributes["schedules"] = ArrayAttr([k.attributes["schedule"] for k in (a, b)])

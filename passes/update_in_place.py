@@ -145,7 +145,10 @@ class _Updates:
         while name in self.kernels:
             name += "_"
         shared = function.shared.data if function.shared is not None else None
-        made = kernel.FuncOp(name, function.factors, function.warps.data, Region(block), shared, function.cluster_size)
+        made = kernel.FuncOp(
+            *(name, function.factors, function.warps.data, Region(block), shared),
+            *(function.cluster_size, function.resident),
+        )
         made.attributes.update(function.attributes)
         made.location = function.location
         parent = function.parent

@@ -156,10 +156,20 @@ def check(k: Kernel) -> Iterator[str]:
     if k.use.spills or k.use.stack or k.code.local_accesses:
         yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
     yield from k.warnings
+    if missing := missing_registers(k.function, k.use):
+        yield f"the roles want {missing} registers more than the block has at its launch, and wait for ever"
     yield from _opcodes(k)
     yield from _widths(k)
     yield from _occupancy(k)
     yield from _traffic(k)
+
+
+def missing_registers(function: kernel.FuncOp, use: KernelUse) -> int:
+    """Registers that the roles of a compiled kernel want and its block does not have at its launch."""
+    if function.roles is None:
+        return 0
+    budgets = zip(function.roles.role_warps, function.roles.role_registers, strict=False)
+    return max(0, sum(32 * w * r for w, r in budgets) - function.threads * use.registers)
 
 
 def _opcodes(k: Kernel) -> Iterator[str]:

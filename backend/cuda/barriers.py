@@ -16,16 +16,13 @@ from ...dialects.kernel import (
     RolesOp,
 )
 from ...dialects.kernel_barriers import MbarrierOp
-from ...dialects.kernel_roles import REGISTERS, role_of
+from ...dialects.kernel_roles import launch_registers, role_of
 from .access import memory_name
 from .control import print_block
 from .names import sanitise
 from .statements import Statements, add_printer
 from .types import ADD, EQUALITY, MUL, UNARY
 from .writer import Place
-
-MOST_REGISTERS = 255
-"""Registers of a thread, at most."""
 
 
 def barrier_at(statements: Statements, op: MbarrierOp) -> str:
@@ -106,7 +103,7 @@ def print_roles(statements: Statements, op: RolesOp) -> None:
         with writer.braces(head):
             writer.line(f"// {sanitise(name)}")
             if registers:
-                _set_registers(statements, registers[number])
+                _set_registers(statements, registers[number], op.blocks_per_sm)
             own = program.block.args[0]
             if own.first_use is not None or _has_groups(program, op.role_warps[number]):
                 warp = writer.names.mint(own.name_hint, "warp")
@@ -120,9 +117,9 @@ def _has_groups(program: Region, warps: int) -> bool:
     return any(isinstance(o, GroupBarrierOp) and o.warps.data < warps for o in program.walk())
 
 
-def _set_registers(statements: Statements, wanted: int) -> None:
+def _set_registers(statements: Statements, wanted: int, blocks_per_sm: int) -> None:
     """Give up or take registers: a thread starts with what its share of the multiprocessor is."""
-    share = min(REGISTERS // statements.writer.func.threads, MOST_REGISTERS) // 8 * 8
+    share = launch_registers(statements.writer.func.threads, blocks_per_sm)
     if wanted != share:
         _call(statements, "take_registers" if wanted > share else "give_registers", template=wanted)
 

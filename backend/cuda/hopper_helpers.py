@@ -57,13 +57,13 @@ def barrier_helpers() -> dict[str, Helper]:
             '{ emu_named_barrier(0, "group_barrier", number, threads); }',
         ),
     ]
-    for name, mode in (("take_registers", "inc"), ("give_registers", "dec")):
+    for name, mode, more in (("take_registers", "inc", "true"), ("give_registers", "dec", "false")):
         asm = f'asm volatile("setmaxnreg.{mode}.sync.aligned.u32 %0;" :: "n"(n));'
         found.append(
             Helper(
                 name,
                 f"template <int n> static __device__ __forceinline__ void {name}() {{ {asm} }}",
-                f"template <int n> static inline void {name}() {{ emu_set_registers(n); }}",
+                f"template <int n> static inline void {name}() {{ emu_set_registers(n, {more}); }}",
             )
         )
     return {h.name: h for h in found}

@@ -80,12 +80,18 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    # Large blocks and tensor cores get the second bound, or ptxas spills in order to fit more onto one multiprocessor.
-    crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
-    bounds = f"{func.threads}, 1" if crowded else str(func.threads)
-    bounds = f"{clusters.cluster_bounds(func)}__launch_bounds__({bounds})"
-    head = f'extern "C" __global__ void {bounds} {name}({parameters}) {{'
+    head = f'extern "C" __global__ void {clusters.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
+
+
+def _launch_bounds(func: FuncOp) -> str:
+    """The threads of a block and, where somebody asks for it, how many blocks a multiprocessor has to have room for.
+    Roles need that number, or ptxas ignores `setmaxnreg`; large blocks and tensor cores, or it spills in order to fit
+    more onto one multiprocessor."""
+    roles = func.roles is not None and func.roles.role_registers
+    crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
+    resident = func.resident or int(bool(roles or crowded))
+    return f"__launch_bounds__({func.threads}{f', {resident}' if resident else ''})"
 
 
 def _header(func: FuncOp) -> list[str]:

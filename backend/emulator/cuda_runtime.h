@@ -20,23 +20,27 @@ extern "C" {
 void* emu_host_allocate(unsigned long size);
 void emu_host_initialised(void* memory);
 int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, unsigned long shared,
-                    void** arguments, unsigned cluster);
+                    void** arguments, unsigned cluster, unsigned registers);
 }
 
-// How many blocks are a cluster, by kernel: where that is not one, the program's host text says so.
-struct EmuCluster {
+// What the head of a kernel says, by kernel: how many blocks are a cluster, registers of a thread at the launch (0: left
+// to the compiler). The program's host text makes one of these for each kernel.
+struct EmuBounds {
   const void* kernel;
-  unsigned size;
-  const EmuCluster* before;
-  static const EmuCluster*& last() {
-    static const EmuCluster* found = nullptr;
+  unsigned cluster, registers;
+  const EmuBounds* before;
+  static const EmuBounds*& last() {
+    static const EmuBounds* found = nullptr;
     return found;
   }
-  EmuCluster(const void* kernel, unsigned size) : kernel(kernel), size(size), before(last()) { last() = this; }
-  static unsigned of(const void* kernel) {
-    for (const EmuCluster* c = last(); c; c = c->before)
-      if (c->kernel == kernel) return c->size;
-    return 1;
+  EmuBounds(const void* kernel, unsigned cluster, unsigned registers)
+      : kernel(kernel), cluster(cluster), registers(registers), before(last()) {
+    last() = this;
+  }
+  static const EmuBounds& of(const void* kernel) {
+    const EmuBounds* b = last();
+    while (b->kernel != kernel) b = b->before;
+    return *b;
   }
 };
 
@@ -75,7 +79,8 @@ cudaError_t cudaLaunchKernel(void (*kernel)(A...), dim3 grid, dim3 block, void**
                              cudaStream_t) {
   EmuCurrent<A...>::kernel = kernel;
   const unsigned blocks[3] = {grid.x, grid.y, grid.z}, threads[3] = {block.x, block.y, block.z};
-  const int stopped = emu_host_launch(EmuCurrent<A...>::call, blocks, threads, shared, arguments,
-                                     EmuCluster::of(reinterpret_cast<const void*>(kernel)));
+  const EmuBounds& bounds = EmuBounds::of(reinterpret_cast<const void*>(kernel));
+  const int stopped = emu_host_launch(EmuCurrent<A...>::call, blocks, threads, shared, arguments, bounds.cluster,
+                                     bounds.registers);
   return stopped ? cudaErrorLaunchFailure : cudaSuccess;
 }

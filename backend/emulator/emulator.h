@@ -65,7 +65,8 @@ void emu_wgmma(float* d, int columns, unsigned long long a_at, const void* a, un
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);
-void emu_set_registers(int n);
+// A warp's threads have `n` registers from here on: they give up the others, or take `more` that others have given up.
+void emu_set_registers(int n, bool more);
 unsigned long long emu_shared_address(const void* p);
 
 // Checks that the compiler's instrumentation does not make.

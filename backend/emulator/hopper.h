@@ -366,6 +366,33 @@ u32 my_number() { return scheduler.current % block_threads() % warpgroup_threads
 
 // ---- blocks ----
 
+// ---- registers of warps ----
+
+std::vector<u32> warp_registers;         // of a thread of each warp
+std::vector<long long> free_registers;  // of each block: given up, and taken by nobody
+
+// Warps that give registers up go on; those that take some as soon as enough of them are free.
+bool open_registers() {
+  bool opened = false;
+  for (unsigned first = 0; first < scheduler.count(); first += 32) {
+    const Fiber& f = scheduler.fibers[first];
+    bool all = true;
+    for (unsigned t = first; t < first + 32; ++t)
+      all &= scheduler.fibers[t].state == State::registers && scheduler.fibers[t].mask == f.mask;
+    if (!all) continue;
+    u32& has = warp_registers[first / 32];
+    const long long change = 32 * ((long long)f.mask - has);
+    if (f.barrier_id ? change < 0 : change > 0)
+      report("protocol", std::string(f.name) + "<" + std::to_string(f.mask) + "> by threads that have " + std::to_string(has), 0);
+    if (change > free_registers[rank_of(first)]) continue;
+    free_registers[rank_of(first)] -= change;
+    has = f.mask;
+    for (unsigned t = first; t < first + 32; ++t) scheduler.fibers[t].state = State::ready;
+    opened = true;
+  }
+  return opened;
+}
+
 void start_hopper(unsigned threads, u64 seed) {
   agents.start_block(threads, detector.serial);
   mbarriers.clear();
@@ -374,6 +401,8 @@ void start_hopper(unsigned threads, u64 seed) {
   warpgroups.clear();
   warpgroups.resize(std::size_t(launch.cluster) * block_warpgroups());
   hopper_seed = seed;
+  warp_registers.assign((threads + 31) / 32, launch.registers);
+  free_registers.assign(launch.cluster, 0);
 }
 
 void end_block(unsigned rank) {

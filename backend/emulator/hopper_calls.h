@@ -146,7 +146,13 @@ void emu_wgmma_wait(int pending) {
   scheduler.self().mask = unsigned(pending);
   wait_as(State::products, 0, "wgmma_wait");
 }
-void emu_set_registers(int) {}
+void emu_set_registers(int n, bool more) {
+  if (!launch.registers)
+    return report("protocol", "setmaxnreg is ignored: no launch bounds say how many registers a thread starts with", PLACE);
+  scheduler.self().mask = unsigned(n);
+  scheduler.self().barrier_id = more;
+  wait_as(State::registers, 0, more ? "take_registers" : "give_registers");
+}
 unsigned long long emu_shared_address(const void* p) {
   return (address_of(p) - address_of(emu_shared_area)) % EMU_MOST_SHARED;
 }

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ...dialects.kernel_roles import launch_registers
 from ...errors import ExecutionError
 from ..cuda.helpers import host_text_of
 
 _KERNEL = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((\d+)[^)]*\)\s*)?(?:__launch_bounds__\([^)]*\)\s*)?'
-    r"([A-Za-z_]\w*)\s*\("
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((?P<cluster>\d+)[^)]*\)\s*)?'
+    r"(?:__launch_bounds__\((?P<threads>\d+)(?:\s*,\s*(?P<blocks>\d+))?[^)]*\)\s*)?(?P<name>[A-Za-z_]\w*)\s*\("
 )
 _HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\([^)]*\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
@@ -23,18 +25,29 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What the head of a kernel says: blocks of a cluster, and registers that a thread has at the launch; 0 where the
+    launch bounds leave that to the compiler."""
+
+    cluster: int
+    registers: int
+
+
 def kernel_names(source: str) -> tuple[str, ...]:
     """The kernels of a printed text, in order."""
-    return tuple(kernel_clusters(source))
+    return tuple(kernel_bounds(source))
 
 
-def kernel_clusters(source: str) -> dict[str, int]:
-    """How many blocks a cluster of each kernel has, in the order of the text."""
-    found = _KERNEL.findall(_COMMENT.sub("", source))
-    names = [name for _, name in found]
-    if len(set(names)) != len(names):
-        raise ExecutionError("two kernels of one name in the CUDA text")
-    return {name: int(size or 1) for size, name in found}
+def kernel_bounds(source: str) -> dict[str, Bounds]:
+    """What the heads of the kernels of a printed text say, by their names, in the order of the text."""
+    found: dict[str, Bounds] = {}
+    for match in _KERNEL.finditer(_COMMENT.sub("", source)):
+        if match["name"] in found:
+            raise ExecutionError("two kernels of one name in the CUDA text")
+        registers = launch_registers(int(match["threads"]), int(match["blocks"])) if match["blocks"] else 0
+        found[match["name"]] = Bounds(int(match["cluster"] or 1), registers)
+    return found
 
 
 def host_text(source: str, *, standalone: bool = False) -> str:
@@ -48,8 +61,8 @@ def host_text(source: str, *, standalone: bool = False) -> str:
     text = _SHARED.sub(r"\1* const \2 = (\1*)emu_shared_start();", text)
     text = re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
     if standalone:
-        pairs = [(n, size) for n, size in kernel_clusters(source).items() if size > 1]
-        text += "".join(f"static const EmuCluster emu_{n}((const void*){n}, {size});\n" for n, size in pairs)
+        for n, b in kernel_bounds(source).items():
+            text += f"static const EmuBounds emu_{n}((const void*){n}, {b.cluster}, {b.registers});\n"
     return text
 
 

@@ -19,7 +19,7 @@ from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..tensor_maps import describe
 from .build import build, build_standalone
-from .host_text import kernel_clusters, source_name
+from .host_text import kernel_bounds, source_name
 
 ACCESS_LIMIT = 4_000_000_000
 """Memory accesses after which a launch is given up, about a minute's worth."""
@@ -98,7 +98,7 @@ class EmulatedProgram:
         self.eager = eager or {}
         self.plan = plan
         self.module = module or compile_many([source])[0]
-        missing = [x.kernel for x in plan.launches if x.kernel not in kernel_clusters(source)]
+        missing = [x.kernel for x in plan.launches if x.kernel not in kernel_bounds(source)]
         if missing:
             raise ExecutionError(f"the CUDA text has no kernel {missing[0]}")
 
@@ -164,7 +164,8 @@ class _Library:
         c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
         pointers = [ctypes.c_void_p] * 3
         head = [*pointers, u64, *pointers[:2], ctypes.c_int]
-        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, pointers[0], ctypes.c_int, u64, u64, ctypes.c_uint]
+        tail = [ctypes.c_int, u64, u64, ctypes.c_uint, ctypes.c_uint]
+        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, pointers[0], *tail]
         self.kernels = self._read_table()
 
     def _read_table(self) -> dict[str, int]:
@@ -213,10 +214,11 @@ class _Library:
         number = ctypes.c_int if launch.size_bytes == 4 else ctypes.c_longlong
         numbers_taken = [number(v) for v in launch.values]
         values = (ctypes.c_void_p * len(numbers_taken))(*(ctypes.addressof(v) for v in numbers_taken))
+        bounds = kernel_bounds(module.source)[launch.kernel]
         stopped = self.c.emu_launch(
             *(call, grid, threads, launch.shared, numbers, names, count, first, size_of),
             *(maps.ctypes.data, len(maps), values, len(numbers_taken), seed, ACCESS_LIMIT),
-            kernel_clusters(module.source)[launch.kernel],
+            *(bounds.cluster, bounds.registers),
         )
         return not stopped
 

@@ -52,7 +52,7 @@ struct Launch {
   EmuIndex grid{1, 1, 1}, extent{1, 1, 1}, block{0, 0, 0};
   u64 shared_bytes = 0, accesses = 0, limit = 0;
   u32 first_serial = 0;
-  unsigned cluster = 1;
+  unsigned cluster = 1, registers = 0;
 };
 
 std::vector<std::unique_ptr<Buffer>> all_buffers;
@@ -239,7 +239,7 @@ bool run_block(u64& seed) {
     if (ran && deliver_something(false)) continue;
     if (ran || done == threads) continue;
     if (open_mbarriers() || open_warpgroups() || open_warp() || open_named_barrier() || open_barrier() ||
-        open_cluster_barrier())
+        open_cluster_barrier() || open_registers())
       continue;
     if (deliver_something(true)) continue;
     report("deadlock", scheduler.who_waits(), 0);
@@ -289,9 +289,10 @@ int run_launch(u64 seed) {
 }
 
 void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, const unsigned* extent, u64 shared,
-                unsigned cluster) {
+                unsigned cluster, unsigned registers) {
   launch = Launch();
   launch.cluster = cluster;
+  launch.registers = registers;
   launch.call = call;
   launch.arguments = arguments;
   launch.grid = {grid[0], grid[1], grid[2]};
@@ -332,12 +333,14 @@ void emu_reset() {
 }
 
 // Runs a kernel on parts of the buffers `ids`, `sizes` bytes from `begins` on each, on what `maps` say of them, and on
-// numbers that lie at `values`; at most `limit` accesses; so many blocks are a `cluster`. Gives 0, or 1 if the launch stopped early.
+// numbers that lie at `values`; at most `limit` accesses; so many blocks are a `cluster`; a thread starts with so many
+// `registers`. Gives 0, or 1 if the launch stopped early.
 int emu_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared_bytes, const int* ids,
                const char* const* names, int count, const u64* begins, const u64* sizes, const BoxMap* maps,
-               int map_count, void* const* values, int value_count, u64 seed, u64 limit, unsigned cluster) {
+               int map_count, void* const* values, int value_count, u64 seed, u64 limit, unsigned cluster,
+               unsigned registers) {
   std::vector<void*> pointers(count), arguments(count + map_count + value_count);
-  set_launch(call, arguments.data(), grid, extent, shared_bytes, cluster);
+  set_launch(call, arguments.data(), grid, extent, shared_bytes, cluster, registers);
   for (int i = 0; i < count; ++i) {
     pointers[i] = static_cast<char*>(emu_buffer_data(ids[i])) + begins[i];
     arguments[i] = &pointers[i];

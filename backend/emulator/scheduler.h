@@ -13,7 +13,7 @@
 
 namespace emu {
 
-enum class State : unsigned char { ready, barrier, named, warp, mbarrier, products, cluster, done };
+enum class State : unsigned char { ready, barrier, named, warp, mbarrier, products, cluster, registers, done };
 
 struct Fiber {
   ucontext_t context;
@@ -131,6 +131,7 @@ class Scheduler {
     std::string text = std::string(" in ") + f.name;
     if (f.state == State::mbarrier)
       return text + " at byte " + std::to_string(f.mask) + " for parity " + std::to_string(f.barrier_id);
+    if (f.state == State::registers) return text + " for " + std::to_string(f.mask) + " registers a thread";
     if (f.state == State::products || f.state == State::cluster) return text;
     text += " (line " + std::to_string(f.line) + ")";
     if (f.state == State::warp) {

@@ -10,8 +10,8 @@ void emu_host_initialised(void* memory) {
     if (buffer->near(address_of(memory))) buffer->initialised = true;
 }
 int emu_host_launch(void (*call)(void**), const unsigned* grid, const unsigned* extent, u64 shared, void** arguments,
-                    unsigned cluster) {
-  set_launch(call, arguments, grid, extent, shared, cluster);
+                    unsigned cluster, unsigned registers) {
+  set_launch(call, arguments, grid, extent, shared, cluster, registers);
   const std::vector<const char*> names(all_buffers.size(), "a buffer, in bytes");
   for (auto& buffer : all_buffers) launch.buffers.push_back({buffer.get(), 0, buffer->size});
   launch.names = names.data();

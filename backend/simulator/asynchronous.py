@@ -90,6 +90,8 @@ class Asynchronous:
         self.fenced: set[int] = set()
         self.closed: dict[int, int] = {}
         self.waits: dict[int, tuple[Operation, str]] = {}
+        self.free_registers = [0] * machine.cluster
+        """Of each block: what its warps have given up and none has taken. At a launch all of them are somebody's."""
 
     # -- who acts
 
@@ -243,10 +245,12 @@ class Asynchronous:
     # -- ends
 
     def deadlock(self) -> None:
-        """Nobody can go on: say who waits for what."""
-        for warp, (op, text) in sorted(self.waits.items()):
+        """Nobody can go on: say who waits for what; for registers before all else, because the others wait for whoever
+        does."""
+        order = sorted(self.waits, key=lambda warp: (not isinstance(self.waits[warp][0], kernel.RolesOp), warp))
+        for warp in order[:1]:
+            op, text = self.waits[warp]
             self.complain("deadlock", op, f"waits {text}, which never comes", warp)
-            return
 
     def end(self, rank: int) -> None:
         """A block ends: nothing of it may be going on, and nobody may need its shared memory."""

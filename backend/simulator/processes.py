@@ -11,6 +11,7 @@ from xdsl.ir import Block, Region, SSAValue
 from xdsl.utils.scoped_dict import ScopedDict
 
 from ...dialects import kernel
+from ...dialects.kernel_roles import launch_registers
 from ..interpreter.domains import Array
 from .asynchronous import Asynchronous
 from .control import Ready, Steps, Values, choose, loop
@@ -101,10 +102,26 @@ class Processes:
         for number, (count, program) in enumerate(zip(op.role_warps, op.programs, strict=True)):
             first = op.first_warp(number)
             mine = ranked(outer & (warp >= first) & (warp < first + count), 2)
-            programs.append((mine, self._region(program, (warp - first,), scope)))
+            programs.append((mine, self._role(op, number, self._region(program, (warp - first,), scope))))
         yield from self._turns(programs)
         machine.active = outer
         return ()
+
+    def _role(self, op: kernel.RolesOp, number: int, program: Steps) -> Steps:
+        """A role's program, once its warps have the registers that it says: it waits for what others give up."""
+        machine, state, active = self.machine, self.state, self.machine.active
+        if op.role_registers:
+            wanted, launched = op.role_registers[number], launch_registers(machine.block_threads, op.blocks_per_sm)
+            more = 32 * op.role_warps[number] * (wanted - launched)
+            warp = int(np.flatnonzero(active[0])[0]) // 32
+            free, rank = state.free_registers, state.cluster.rank_of(warp)
+            if more > free[rank]:
+                state.waits[warp] = (op, f"for {wanted} registers a thread ({launched} at the launch)")
+                yield lambda: more <= free[rank]
+                machine.active = active
+                del state.waits[warp]
+            free[rank] -= more
+        return (yield from program)
 
     def _meet(self, op: kernel.ClusterBarrierOp) -> Steps:
         """The block waits for the others of its cluster."""

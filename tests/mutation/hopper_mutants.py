@@ -197,7 +197,12 @@ STORES = [
     ),
 ]
 
-IR_MUTANTS = [*WAITS, *RINGS, *BOXES, *STORES]
+REGISTERS = [
+    _ir("the producer keeps registers that consumers want", r"registers 40", "registers 56", -1, "two warpgroups"),
+    _ir("half as many registers at the launch", r"(grid \d+ warps 12)", r"\1 blocks_per_sm 2", -1, "two warpgroups"),
+]
+
+IR_MUTANTS = [*WAITS, *RINGS, *BOXES, *STORES, *REGISTERS]
 
 CUDA_MUTANTS = [
     _cuda("full slots: the other parity", r"mbar_wait\(&full\[(\w+)\], (\w+)\)", r"mbar_wait(&full[\1], \2 ^ 1)"),
@@ -230,4 +235,14 @@ CUDA_MUTANTS = [
     _cuda("fewer bytes announced", r", 16384\);", ", 16000);"),
     _cuda("no fence of barriers", r"    fence_mbar_init\(\);\n", "\n"),
     _cuda("no barrier after setting up", r"__syncthreads\(\);"),
+    _cuda("the producer keeps registers", r"give_registers<40>", "give_registers<64>", -1, "two warpgroups"),
+    _cuda("nobody gives registers up", r"give_registers<40>\(\);", "", -1, "two warpgroups"),
+    _cuda("half as many registers", r"__launch_bounds__\(384, 1\)", "__launch_bounds__(384, 2)", -1, "two warpgroups"),
+    _cuda(
+        "registers as the compiler likes",
+        r"__launch_bounds__\(384, 1\)",
+        "__launch_bounds__(384)",
+        -1,
+        "two warpgroups",
+    ),
 ]

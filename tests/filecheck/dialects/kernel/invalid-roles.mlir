@@ -432,12 +432,24 @@ kernel.func @k() grid 1 warps 4 {
 
 // -----
 
-// CHECK: error: kernel.roles: the roles have 66560 registers, a multiprocessor has 65536
+// CHECK: error: kernel.roles: the roles want 66560 registers; the block has 64512, 384 threads with 168 each at its launch
 kernel.func @k() grid 1 warps 12 {
   kernel.roles {
     role "a"(%w) warps 4 registers 40 {
     }
     role "b"(%v) warps 8 registers 240 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.roles: the roles want 41984 registers; the block has 30720, 384 threads with 80 each at its launch
+kernel.func @k() grid 1 warps 12 blocks_per_sm 2 {
+  kernel.roles {
+    role "a"(%w) warps 4 registers 24 {
+    }
+    role "b"(%v) warps 8 registers 152 {
     }
   }
 }

@@ -163,3 +163,15 @@ kernel.func @k() grid 1 warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
   %s = kernel.renumber %v by %l moves [1, 0, 0, 0] : vector<2xf32>
 }
+
+// -----
+
+// CHECK: error: kernel.func: 3 blocks of 1024 threads do not fit on a multiprocessor
+kernel.func @k() grid 1 warps 32 blocks_per_sm 3 {
+}
+
+// -----
+
+// CHECK: error: kernel.func: 0 blocks of 32 threads do not fit on a multiprocessor
+kernel.func @k() grid 1 warps 1 blocks_per_sm 0 {
+}

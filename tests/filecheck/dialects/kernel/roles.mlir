@@ -76,7 +76,7 @@ kernel.func @products() grid 1 warps 4 {
 }
 
 // CHECK-LABEL: @roles
-// CHECK-SAME:    grid 2 warps 12
+// CHECK-SAME:    grid 2 warps 12 blocks_per_sm 1 {
 // CHECK:         kernel.roles {
 // CHECK-NEXT:      role "producer"(%w) warps 4 registers 40 {
 // CHECK-NEXT:        kernel.bulk_commit
@@ -85,7 +85,7 @@ kernel.func @products() grid 1 warps 4 {
 // CHECK-NEXT:        kernel.group_barrier 1 warps 4
 // CHECK-NEXT:      }
 // CHECK-NEXT:    }
-kernel.func @roles() grid 2 warps 12 {
+kernel.func @roles() grid 2 warps 12 blocks_per_sm 1 {
   kernel.roles {
     role "producer"(%w) warps 4 registers 40 {
       kernel.bulk_commit
