@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType, UnitAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ...backend.targets import TARGETS, Target
 from ...dialects import payload, tensor
@@ -15,7 +16,7 @@ from ...dialects.calls import Call
 from ..index_simplify import DIM, Form
 from .cost import Kernel
 from .graph import Graph, Index, Load, VariableKey
-from .pull import Pull, TooLarge, in_memory
+from .pull import Pull, TooLarge
 from .sources import inner_of_made
 
 ROOT = "fuse.root"
@@ -23,6 +24,8 @@ ROOT = "fuse.root"
 
 MAX_NODES = 1_000
 """A kernel may compute that many values; views can make exponentially many of a few tensors (repeated rolls, say)."""
+
+_NONE = frozenset[int]()
 
 Legality = Callable[[Kernel], bool]
 """Whether a kernel's dependent reductions can be merged, so that what is nested in them is computed once."""
@@ -86,7 +89,9 @@ class Search:
     """Best-first search from the unfused program.
 
     A state is the set of kept candidates. A step stops keeping one of them: all kernels that read it compute it
-    themselves. The step that saves most is taken, until none saves anything. Sets of candidates are bit masks.
+    themselves. The step that saves most is taken, until none saves anything. What a step would change is known from the
+    kernels that read its value, so after a step only their gains, and those of what they read, are looked at again; and
+    whether a step is legal is asked only when it is the best. Sets of candidates are bit masks.
     """
 
     function: func.FuncOp
@@ -98,96 +103,121 @@ class Search:
         self.number = {value: i for i, value in enumerate(self.values)}
         returned = set(kept_values(self.function))
         self.fixed = {i for i, value in enumerate(self.values) if value in returned}
-        self.inputs = [self._inputs(value) for value in self.values]
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
         self.costs: dict[tuple[int, int], float | None] = {}
+        self.verdicts: dict[tuple[int, int], bool] = {}
+        self.inlined = dict.fromkeys(range(len(self.values)), 0)
+        """Kept candidate -> what its kernel computes besides it."""
+        self.sources = self._inputs()
+        """Kept candidate -> the kept candidates that its kernel reads."""
+        self.readers: dict[int, set[int]] = {i: set() for i in self.inlined}
+        """Kept candidate -> those whose kernels read it."""
+        for reader, read in self.sources.items():
+            for i in read:
+                self.readers[i].add(reader)
 
-    def _inputs(self, value: SSAValue) -> int:
-        """The candidates that `value` is computed from directly or through views."""
-        found, todo = 0, list(_operands(value))
-        while todo:
-            v = todo.pop()
-            if v in self.number:
-                found |= 1 << self.number[v]
-            else:
-                todo.extend(_operands(v))
+    def _inputs(self) -> dict[int, set[int]]:
+        """For each candidate those that it is computed from directly or through values that are none."""
+        through: dict[SSAValue, frozenset[int]] = {}
+        found: dict[int, set[int]] = {}
+        for op in self.function.body.block.ops:
+            if isinstance(op, Call):
+                continue  # what it gives is in memory, and no candidate
+            parts = [frozenset((self.number[v],)) if v in self.number else through.get(v, _NONE) for v in op.operands]
+            read = parts[0] if len(parts) == 1 else _NONE.union(*parts)
+            for result in op.results:
+                if result in self.number:
+                    found[self.number[result]] = set(read)
+                else:
+                    through[result] = read
         return found
 
     def run(self) -> set[SSAValue]:
         """The values to keep."""
-        inlined = dict.fromkeys(range(len(self.values)), 0)  # kept candidate -> what its kernel computes besides it
-        gains = {v: self._gain(v, inlined) for v in inlined if v not in self.fixed}
-        while gains:
-            best = min(gains, key=lambda v: (gains[v], v))
-            if gains[best] >= 0:
-                break
-            readers = self._readers(best, inlined)
-            merged = {r: inlined[r] | inlined[best] | 1 << best for r in readers}
-            del inlined[best], gains[best]
-            inlined.update(merged)
-            touched = set(readers)
-            for r in readers:
-                touched |= {v for v in gains if self._sources(r, inlined) >> v & 1}
-            for v in sorted(touched & gains.keys()):
-                gains[v] = self._gain(v, inlined)
-        return {self.values[v] for v in inlined}
+        gains = {v: self._gain(v) for v in self.inlined if v not in self.fixed}
+        queue = [(gain, v) for v, gain in gains.items() if gain < 0]
+        heapify(queue)
+        while queue:
+            gain, best = heappop(queue)
+            if gains.get(best) != gain:
+                continue  # it was looked at again
+            if not self._is_legal(best):
+                gains[best] = float("inf")
+                continue
+            del gains[best]
+            readers = self._stop_keeping(best)
+            for v in sorted((set(readers).union(*(self.sources[r] for r in readers))) & gains.keys()):
+                gains[v] = self._gain(v)
+                if gains[v] < 0:
+                    heappush(queue, (gains[v], v))
+        return {self.values[v] for v in self.inlined}
 
-    def _sources(self, root: int, inlined: dict[int, int]) -> int:
-        sources, rest, v = self.inputs[root], inlined[root], 0
-        while rest:
-            if rest & 1:
-                sources |= self.inputs[v]
-            rest >>= 1
-            v += 1
-        return sources & ~inlined[root]
-
-    def _readers(self, value: int, inlined: dict[int, int]) -> list[int]:
-        return [r for r in inlined if r != value and self._sources(r, inlined) >> value & 1]
-
-    def _gain(self, value: int, inlined: dict[int, int]) -> float:
-        """Change of the total time if `value` is no longer kept; infinite if that is not legal."""
-        readers = self._readers(value, inlined)
-        own = self.cost(value, inlined[value])
-        change = -own if own is not None else 0.0
+    def _stop_keeping(self, value: int) -> list[int]:
+        """Let all kernels that read `value` compute it; gives them in program order."""
+        computed = self.inlined.pop(value) | 1 << value
+        sources, readers = self.sources.pop(value), sorted(self.readers.pop(value))
+        for s in sources:
+            self.readers[s].discard(value)
+            self.readers[s].update(readers)
         for r in readers:
-            new = self.cost(r, inlined[r] | inlined[value] | 1 << value)
-            old = self.cost(r, inlined[r])
+            self.inlined[r] |= computed
+            self.sources[r].discard(value)
+            self.sources[r] |= sources
+        return readers
+
+    def _gain(self, value: int) -> float:
+        """Change of the total time if `value` is no longer kept; infinite if a kernel would be too large."""
+        own = self.inlined[value] | 1 << value
+        change = -(self.cost(value, self.inlined[value]) or 0.0)
+        for r in sorted(self.readers[value]):
+            new, old = self.cost(r, self.inlined[r] | own), self.cost(r, self.inlined[r])
             if new is None:
                 return float("inf")
             change += new - (old or 0.0)
         return change
 
     def cost(self, root: int, inlined: int) -> float | None:
-        """Seconds of the kernel that keeps `root` and computes `inlined` itself; None if it is not legal."""
+        """Seconds of the kernel that keeps `root` and computes `inlined` itself; None if it is too large."""
         key = (root, inlined)
         if key not in self.costs:
             try:
-                kernel = self.kernel(root, inlined)
-                self.costs[key] = kernel.time() if self._legal(kernel) else None
+                self.costs[key] = self.kernel(root, inlined).time()
             except TooLarge:
                 self.costs[key] = None
         return self.costs[key]
 
     def kernel(self, root: int, inlined: int) -> Kernel:
         """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
-        stops = frozenset(v for i, v in enumerate(self.values) if not inlined >> i & 1)
+        inside = frozenset(self.values[i] for i in _members(inlined))
         splits = dict[VariableKey, tuple[int, ...]]()
         while True:
             graph_key = tuple(sorted(splits.items()))
             graph = self.graphs.setdefault(graph_key, Graph(splits))
-            node, variables = Pull(graph, stops, limit=MAX_NODES).root(self.values[root])
+            pull = Pull(graph, self.number, inside, limit=MAX_NODES)
+            node, variables = pull.root(self.values[root])
             kernel = Kernel(graph, node, variables, self.values[root].type, self.target)
             more = wanted_splits(kernel, splits)
             if more == splits:
                 return kernel
             splits = more
 
-    def _legal(self, kernel: Kernel) -> bool:
-        merging = False
+    def _is_legal(self, value: int) -> bool:
+        """Whether every kernel that reads `value` may compute it."""
+        own = self.inlined[value] | 1 << value
+        for r in sorted(self.readers[value]):
+            key = (r, self.inlined[r] | own)
+            if key not in self.verdicts:
+                self.verdicts[key] = self._may_be_one(self.kernel(*key))
+            if not self.verdicts[key]:
+                return False
+        return True
+
+    def _may_be_one(self, kernel: Kernel) -> bool:
+        merging, reductions = False, kernel.reductions()
         for _, around in kernel.nested_contractions():
             bound = {r.variables for r in around}
-            opened = {o for r, o in kernel.reductions() if r in around}
-            group = [r for r, o in kernel.reductions() if r.variables in bound and o in opened]
+            opened = {o for r, o in reductions if r in around}
+            group = {r for r, o in reductions if r.variables in bound and o in opened}
             if len(group) > 1:
                 merging = True
             elif any(c.reduce in group for c in kernel.contractions):
@@ -195,9 +225,12 @@ class Search:
         return not merging or self.legal(kernel)
 
 
-def _operands(value: SSAValue) -> Sequence[SSAValue]:
-    """What `value` is computed from, unless it is in memory anyway."""
-    return value.owner.operands if isinstance(value.owner, Operation) and not in_memory(value) else ()
+def _members(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) -> dict[VariableKey, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -48,7 +48,9 @@ class Pull:
     """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
 
     graph: Graph
-    stops: frozenset[SSAValue] | set[SSAValue]
+    stops: Container[SSAValue]
+    inlined: frozenset[SSAValue] = frozenset()
+    """Those of `stops` that are computed all the same."""
     limit: int | None = None
     """Raise TooLarge beyond that many values."""
     _done: dict[tuple[SSAValue, tuple[Form, ...], Guard], Node] = field(
@@ -74,7 +76,7 @@ class Pull:
             if self.limit is not None and len(self._done) >= self.limit:
                 raise TooLarge
             owner = value.owner
-            if not isinstance(owner, Block | Call) and value not in self.stops:
+            if not isinstance(owner, Block | Call) and (value not in self.stops or value in self.inlined):
                 node = self._define(value, owner, at, guard)
             elif isinstance(value.type, TensorType):
                 node = self._load(value, at, guard)
