@@ -94,10 +94,15 @@ def _nvrtc() -> ModuleType:
     return nvrtc
 
 
-def nvrtc_version() -> str:
-    """The version of NVRTC (`"13.0"`). Raises ExecutionError where it is not installed."""
+def compiler_version() -> tuple[int, int]:
+    """The version of NVRTC, major and minor. Raises ExecutionError where it is not installed."""
     _, major, minor = _nvrtc().nvrtcVersion()
-    return f"{major}.{minor}"
+    return major, minor
+
+
+def nvrtc_version() -> str:
+    """The version of NVRTC as text (`"13.0"`). Raises ExecutionError where it is not installed."""
+    return "{}.{}".format(*compiler_version())
 
 
 def _compile(source: str, flags: tuple[str, ...], name: str) -> tuple[bytes, str]:

@@ -6,16 +6,17 @@ tensors throughout and kernels get raw pointers.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from ..errors import ExecutionError, TargetError
+from .driver import check_driver, driver_version
 from .launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
-from .nvrtc import compile_cubin
+from .nvrtc import Compiled, compile_cubin, compiler_version
 from .tensor_maps import encode
 
 ALIGNMENT = 16
@@ -27,7 +28,6 @@ KEPT_PLANS = 256
 """So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
-_FLUSHED_BYTES = 256 * 1024 * 1024
 _ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
 """Architecture to compile for, by compute capability. Code for 8.0 runs on every 8.x."""
 
@@ -45,8 +45,11 @@ class CudaProgram:
 
     Making one compiles and loads the kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
     `eager` computes, on tensors on the device, the functions that are left to PyTorch.
-    Raises ExecutionError where there is no CUDA device or no CuPy, TargetError for a device that no target, or not the
-    saved one, fits.
+    Raises ExecutionError where there is no CUDA device or no CuPy, or while a CUDA graph is captured; TargetError for a
+    device that no target, or not the saved one, fits, and for a driver that is too old for the machine code.
+
+    `run` may be part of a CUDA graph (`torch.cuda.graph`): then nothing is copied from or to the host. Keep the program
+    as long as graphs of it are replayed, since they run its kernels.
     """
 
     def __init__(
@@ -56,20 +59,32 @@ class CudaProgram:
         saved: tuple[str, bytes] | None = None,
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
     ) -> None:
-        self.torch, self.cupy, self.eager = _torch_with_cuda(), _cupy(), eager or {}
+        self.torch, self.cupy, self.eager = torch_with_cuda(), _cupy(), eager or {}
+        if self.torch.cuda.is_current_stream_capturing():
+            raise ExecutionError(
+                "is compiled and loaded at its first call: call it once before a CUDA graph is captured"
+            )
         self.plan = make_plan(module)
         self.device = self.torch.device("cuda", self.torch.cuda.current_device())
         arch = arch_of(self.torch.cuda.get_device_capability(self.device))
         if saved is not None and saved[0] != arch:
             raise TargetError(f"was compiled for {saved[0]}, the device is {arch}", operator="cuda")
-        compiled = None if saved is not None else compile_cubin(cuda, arch)
+        compiled = None if saved is not None else _compile(cuda, arch)
         self.use = compiled.kernels if compiled is not None else {}
         cubin = compiled.cubin if compiled is not None else (saved or ("", b""))[1]
         with self.cupy.cuda.Device(self.device.index):
-            self.loaded = self.cupy.cuda.function.Module()
+            self._load(cubin, arch)
+        self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
+
+    def _load(self, cubin: bytes, arch: str) -> None:
+        """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
+        self.loaded = self.cupy.cuda.function.Module()
+        try:
             self.loaded.load(cubin)
             self.functions = {x.kernel: self._prepare(x.kernel, x.shared) for x in self.plan.launches}
-        self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
+        except self.cupy.cuda.driver.CUDADriverError as error:
+            runs = "CUDA {}.{}".format(*driver_version())
+            raise ExecutionError(f"the driver, of {runs}, refuses code for {arch}: {error}", operator="cuda") from error
 
     def _prepare(self, kernel: str, shared: int) -> Any:
         """The loaded function, allowed as much shared memory as it is launched with."""
@@ -83,18 +98,23 @@ class CudaProgram:
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The results for the tensors `args`, on the device if any of them is there, else on the host.
 
-        Asynchronous on torch's current stream. Raises ExecutionError if the arguments do not fit, or a launch fails.
+        Asynchronous on torch's current stream. Raises ExecutionError if the arguments do not fit, or a launch fails, or
+        if something would have to be copied from or to the host while a CUDA graph is captured.
         """
         torch, placed = self.torch, self._placed(args)
         plan, offsets, scratch_bytes = placed
-        inputs = _on_device(torch, plan, args, self.device)
+        capturing = torch.cuda.is_current_stream_capturing()
+        stays = any(getattr(a, "is_cuda", False) for a in args)
+        if capturing and not stays:
+            raise ExecutionError("its results go to the host, which cannot be part of a CUDA graph", operator="cuda")
+        inputs = _on_device(torch, plan, args, self.device, capturing)
         places = dict(plan.in_place)
         numbers = range(plan.inputs, plan.arguments)
         outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
         scratch = torch.empty(max(scratch_bytes, 1), dtype=torch.uint8, device=self.device)
         pointers = [t.data_ptr() for t in (*inputs, *outputs)]
         pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]
-        stream = self.cupy.cuda.ExternalStream(torch.cuda.current_stream(self.device).cuda_stream)
+        stream = _Stream(torch.cuda.current_stream(self.device).cuda_stream)
         try:
             with self.cupy.cuda.Device(self.device.index):
                 for x in plan.steps:
@@ -110,9 +130,7 @@ class CudaProgram:
                     function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
-        if any(getattr(a, "is_cuda", False) for a in args):
-            return outputs
-        return [t.cpu() for t in outputs]
+        return outputs if stays else [t.cpu() for t in outputs]
 
     def _eager(self, step: EagerStep, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> None:
         """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""
@@ -150,37 +168,27 @@ class CudaProgram:
         return self.torch.empty(buffer.shape, dtype=dtype, device=self.device)
 
 
-def time_on_device(arms: Mapping[str, Callable[[], Any]], repetitions: int = 100) -> dict[str, float]:
-    """The median device time of each arm in seconds, by CUDA events, with a cold L2 cache.
-
-    The arms take turns, so that clocks and temperature are the same for all. Raises ExecutionError without CUDA.
-    """
-    torch = _torch_with_cuda()
-    flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
-    for arm in arms.values():
-        for _ in range(3):
-            arm()
-    torch.cuda.synchronize()
-    events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in arms}
-    for _ in range(repetitions):
-        for name, arm in arms.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()
-            start.record()
-            arm()
-            end.record()
-            events[name].append((start, end))
-    torch.cuda.synchronize()
-    return {name: statistics.median(s.elapsed_time(e) for s, e in pairs) / 1e3 for name, pairs in events.items()}
-
-
-def _torch_with_cuda() -> Any:
+def torch_with_cuda() -> Any:
+    """torch, with CUDA initialised. Raises ExecutionError where it sees no device."""
     import torch
 
     if not torch.cuda.is_available():
         raise ExecutionError("PyTorch sees no CUDA device", operator="cuda")
     torch.cuda.init()
     return torch
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream as CuPy's launches take it: anything with a `ptr`. Its class for streams of others is deprecated."""
+
+    ptr: int
+
+
+def _compile(cuda: str, arch: str) -> Compiled:
+    """Machine code that the driver takes. Raises TargetError if NVRTC makes none."""
+    check_driver(compiler_version(), driver_version())
+    return compile_cubin(cuda, arch)
 
 
 def _cupy() -> Any:
@@ -203,14 +211,17 @@ def _scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
     return offsets or [0], end
 
 
-def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any) -> list[Any]:
-    """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes."""
+def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, capturing: bool) -> list[Any]:
+    """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes, or if
+    they come from the host while a CUDA graph is captured."""
     checked = plan.with_inputs(len(args))
     tensors: list[Any] = []
     for buffer, arg in zip(checked.input_buffers, args, strict=True):
         if tuple(arg.shape) != buffer.shape or arg.dtype != _torch_dtype(torch, buffer):
             given = f"{str(arg.dtype).removeprefix('torch.')}{list(arg.shape)}"
             raise ExecutionError(f"is {given}, not {buffer.dtype}{list(buffer.shape)}", argument=buffer.name)
+        if capturing and not arg.is_cuda:
+            raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=buffer.name)
         tensor = arg.detach().to(device).contiguous()
         tensors.append(tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor)
     return tensors

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..dialects.extents import static
 from ..errors import ExecutionError
+from .driver import library
 from .launch_plan import TensorMap
+
+KEPT_MAPS = 4096
+"""So many encoded maps are kept, by what they describe and where it lies: about a megabyte."""
 
 _TYPES = {"ui8": 0, "i8": 0, "i1": 0, "i16": 1, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
 """CUtensorMapDataType, by element type; a copy moves bits, so signs do not matter."""
@@ -24,16 +29,17 @@ _WORDS = 16
 """64-bit words of a CUtensorMap."""
 
 
+@lru_cache(KEPT_MAPS)
 def encode(wanted: TensorMap, address: int) -> Any:
     """The 128 bytes of a map of what lies at `address` on the device: a NumPy array of one record, passed by value.
 
-    Raises ExecutionError where there is no driver, or if it refuses the map.
+    Equal maps of one address are encoded once. Raises ExecutionError where there is no driver, or if it refuses.
     """
     rank, shape = len(wanted.shape), static(wanted.shape)
     strides = [s * wanted.item for s in _pitches(shape)]
     result = _aligned(_WORDS * 8)
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
-    status = _driver().cuTensorMapEncodeTiled(
+    status = library().cuTensorMapEncodeTiled(
         ctypes.c_void_p(result.ctypes.data),
         _TYPES[wanted.dtype],
         u32(rank),
@@ -48,8 +54,9 @@ def encode(wanted: TensorMap, address: int) -> Any:
         0,
     )
     if status:
-        text = f"the driver refuses a map of boxes {list(wanted.box)}: error {status}"
-        raise ExecutionError(text, operator="kernel.tensor_map")
+        what = f"{wanted.dtype}{list(shape)} at {address:#x} in boxes {list(wanted.box)}, swizzled by {wanted.swizzle}"
+        raise ExecutionError(f"the driver refuses a map of {what}: error {status}", operator="kernel.tensor_map")
+    result.flags.writeable = False
     return result.view(f"V{_WORDS * 8}")
 
 
@@ -71,10 +78,3 @@ def _aligned(size: int) -> np.ndarray:
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]
-
-
-def _driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise ExecutionError("there is no CUDA driver", operator="cuda") from error

@@ -20,9 +20,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from seed84 import NAMES, make_case
-from timing import environment, on_device
+from timing import environment
 
 from deplodock.backend.runtime import arch_of
+from deplodock.backend.timing import on_device
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.capture import capture
 from deplodock.frontend.comparison import compare, tolerances
@@ -48,14 +49,13 @@ def measure(name: str, dtype: str, target: str, modes: tuple[str, ...]) -> dict[
         for mode in modes:
             compiled = torch.compile(case.function, dynamic=False, mode=_MODES[mode])
             arms[mode] = lambda compiled=compiled: compiled(*inputs)
-        timings, graphs = on_device(arms)
+        timings = on_device(arms)
     return {
         "name": name,
         "dtype": dtype,
         "right": difference.ok,
         "error": difference.error,
         "tolerance": difference.tolerance,
-        "cuda_graphs": graphs,
         "seconds": {name: t.median for name, t in timings.items()},
         "timings": {name: t.as_dict() for name, t in timings.items()},
     }

@@ -23,11 +23,12 @@ import torch
 from classes import CLASSES, Case, Class
 from rich.console import Console
 from rich.table import Table
-from timing import environment, on_device, whole_calls
+from timing import environment, whole_calls
 
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.runtime import arch_of
 from deplodock.backend.targets import get_target
+from deplodock.backend.timing import on_device
 from deplodock.dialects.loop import NestOp
 from deplodock.errors import CompileError
 from deplodock.frontend.api import CompiledFunction
@@ -103,13 +104,12 @@ def measure(case: Case, target: str, autotune: bool) -> dict[str, Any]:
         wanted = case.function(*[t.double() if t.is_floating_point() else t for t in inputs])
         errors = {name: error(arm(), wanted) for name, arm in arms.items()}
         del wanted
-        device, graphs = on_device(arms)
+        device = on_device(arms)
         calls = whole_calls(arms)
     return {
         "case": case.name,
         "errors": errors,
         "right": errors["deplodock"] <= WORSE * errors["eager"] + torch.finfo(torch.float32).eps,
-        "cuda_graphs": graphs,
         "device": {name: t.as_dict() for name, t in device.items()},
         "whole_calls": {name: t.as_dict() for name, t in calls.items()},
     }

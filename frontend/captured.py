@@ -16,6 +16,7 @@ from ..dialects.payload import element_type, is_float8
 from ..dialects.sizes import bind_sizes, symbols_of
 from ..dialects.updates import UPDATES, set_pairs
 from ..errors import CompileError, ExecutionError, ShapeError
+from .arrays import capturing
 from .dtypes import dtype_of
 from .fallback import EagerCall
 from .importing import is_dense
@@ -79,11 +80,8 @@ class CapturedProgram:
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if (problem := _unlike(leaf, example, i in varying)) is not None:
                 raise ShapeError(problem, argument=f"input {i}")
-        key = _new_key() if self.draws else 0
-        tensors = [
-            torch.tensor([key, b.leaf]) if b.kind == "generator" else leaves[b.leaf] if b.tensor is None else b.tensor
-            for b in self.bindings
-        ]
+        key = _new_key() if self.draws else None
+        tensors = [_tensor(b, leaves, key) for b in self.bindings]
         tensors = [t.view(torch.uint8) if i in self.float8[0] else t for i, t in enumerate(tensors)]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
@@ -148,14 +146,17 @@ class CapturedProgram:
         """The Python result from the results of `@main`, after looking at assertions and carrying out updates.
 
         `arguments` is what `bind` gave; it is needed where the program returns or updates one. Raises ExecutionError
-        for an assertion that does not hold.
+        for an assertion that does not hold. In a CUDA graph, which cannot wait for it, the assertion is part of the
+        graph and stops the device.
         """
         if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
             raise CompileError(
                 "this program returns or changes its arguments, so they are needed to restore its result"
             )
         for result, message in self.checks:
-            if not results[result]:
+            if capturing():
+                torch._assert_async(results[result], message)
+            elif not results[result]:
                 raise ExecutionError(message, operator="assertion")
         for result, argument in self.updates:
             target = (arguments or [])[argument]
@@ -177,10 +178,18 @@ class CapturedProgram:
         return [found[i] for i in sorted(found)]
 
 
-def _new_key() -> int:
+def _new_key() -> torch.Tensor:
     """The key of one call's random numbers, from PyTorch's default generator: `torch.manual_seed` fixes it, and every
-    call has another."""
-    return int(torch.randint(-(2**63), 2**63 - 1, (), dtype=torch.int64))
+    call has another. In a CUDA graph it is the device's generator, so every replay has another."""
+    device = "cuda" if capturing() else "cpu"
+    return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
+
+
+def _tensor(binding: Binding, leaves: Sequence[Any], key: torch.Tensor | None) -> torch.Tensor:
+    """What a binding stands for in a call; a generator starts from the call's key and its own number."""
+    if key is not None and binding.kind == "generator":
+        return torch.cat([key, torch.full_like(key, binding.leaf)])
+    return leaves[binding.leaf] if binding.tensor is None else binding.tensor
 
 
 def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> list[torch.Tensor]:

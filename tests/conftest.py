@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""
+    import stub_cuda
+
+    from deplodock.backend import driver, tensor_maps
+
+    for name in ("cupy", "cupy.cuda", "cupy.cuda.function"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with stub_cuda.install(monkeypatch.setattr):
+        yield stub_cuda.DEVICE
+    driver.library.cache_clear()
+    tensor_maps.encode.cache_clear()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,51 +208,26 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok" in taken.out
 
 
-def test_steps_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_the_device(stub_cuda: Any) -> None:
     """PyTorch gets and fills the buffers themselves, between the launches."""
     compiled = left(several_results, torch.randn(4, 4))
     plan = make_plan(compiled.compilation.at("kernel"))
     steps = [type(s) is EagerStep for s in plan.steps]
     assert steps[:2] == [False, True]
     assert sum(steps) == 1
-    done: list[str] = []
-
-    class Function:
-        def __init__(self, name: str) -> None:
-            self.ptr = self.name = name
-
-        def __call__(self, grid: Any, block: Any, arguments: Any, **_: Any) -> None:
-            done.append(self.name)
-
-    class Device:
-        def __init__(self, index: int) -> None: ...
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
-
-    loader = SimpleNamespace(load=lambda cubin: None, get_function=Function)
-    driver = SimpleNamespace(CUDADriverError=RuntimeError)
-    function = SimpleNamespace(Module=lambda: loader)
-    cuda = SimpleNamespace(Device=Device, driver=driver, function=function, ExternalStream=lambda pointer: pointer)
-    host = SimpleNamespace(
-        current_device=lambda: 0,
-        get_device_capability=lambda _: (9, 0),
-        current_stream=lambda _: SimpleNamespace(cuda_stream=0),
-    )
-    stand_in = SimpleNamespace(**{n: getattr(torch, n) for n in ("empty", "float32", "uint8")})
-    stand_in.cuda, stand_in.device = host, lambda *_: torch.device("cpu")
-    monkeypatch.setattr(runtime, "_cupy", lambda: SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(runtime, "_torch_with_cuda", lambda: stand_in)
-    monkeypatch.setattr(runtime, "compile_cubin", lambda source, arch: SimpleNamespace(cubin=b"", kernels={}))
+    launched: list[int] = []
 
     def qr(tensors: Any) -> list[torch.Tensor]:
         assert [tuple(t.shape) for t in tensors] == [(4, 4)]
-        done.append("qr")
-        return [torch.ones(4, 4), torch.ones(4, 4)]
+        launched.append(len(stub_cuda.launches))
+        return [*torch.linalg.qr(tensors[0])]
 
-    program = runtime.CudaProgram(compiled.compilation.at("kernel"), "", eager={"eager_linalg_qr": qr})
-    program.run([torch.randn(4, 4)])
-    assert done.index("qr") == 1
-    assert len(done) == len(steps)
-    without = runtime.CudaProgram(compiled.compilation.at("kernel"), "")
+    text, x = compiled.ir("cuda"), torch.randn(4, 4)
+    program = runtime.CudaProgram(compiled.compilation.at("kernel"), text, eager={"eager_linalg_qr": qr})
+    results = compiled.captured.restore(program.run([x]))
+    torch.testing.assert_close(results, several_results(x), rtol=1e-4, atol=1e-4)
+    assert launched == [1]
+    assert len(stub_cuda.launches) == len(steps) - 1
+    without = runtime.CudaProgram(compiled.compilation.at("kernel"), text)
     with pytest.raises(ExecutionError, match="left to PyTorch, which is not here"):
         without.run([torch.randn(4, 4)])

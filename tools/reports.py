@@ -294,7 +294,7 @@ def bench(loaded: Loaded) -> dict[str, Any]:
         moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
         note = f"nothing was timed: {missing}. Predicted for {loaded.compilation.target}: {_si(moved)}B moved"
         return {"seconds": {"predicted": predicted}, "bytes": moved, "note": note}
-    from ..backend.runtime import time_on_device
+    from ..backend.timing import on_device
 
     program = loaded.program
     args, kwargs = _to_device(program.args), _to_device(program.kwargs)
@@ -309,9 +309,12 @@ def bench(loaded: Loaded) -> dict[str, Any]:
     }
     try:
         with torch.no_grad():
-            return {"seconds": time_on_device(arms), "note": "median device time, arms interleaved"}
+            times = on_device(arms)
     except RuntimeError as error:
         raise ExecutionError(" ".join(str(error).split())[:300]) from error
+    without = "".join(f"; {name} without: {t.why}" for name, t in times.items() if t.why)
+    note = f"median device time of CUDA graphs, arms interleaved{without}"
+    return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
 
 
 def _to_device(values: Any) -> Any:

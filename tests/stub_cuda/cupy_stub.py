@@ -1,0 +1,113 @@
+"""CuPy 14, as far as the runtime uses it."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from .launches import Request, Source, check
+from .state import CAPTURE_ERROR, DEVICE, StubError
+
+MAX_DYNAMIC_SHARED = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
+
+class CUDADriverError(RuntimeError):
+    """What CuPy raises for an error of the driver."""
+
+
+LOADING: list[tuple[Any, str]] = []
+"""The module and the text of the program that is being made."""
+
+
+class Function:
+    """A kernel of a loaded module."""
+
+    pointers: dict[int, Function] = {}
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.source, self.name, self.allowed = source, name, 0
+        self.ptr = 0x1000 + len(Function.pointers)
+        Function.pointers[self.ptr] = self
+
+    def __call__(
+        self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None, enable_cooperative_groups=False
+    ) -> None:
+        grid, block = ((*(max(1, n) for n in sizes), 1, 1)[:3] for sizes in (grid, block))
+        request = Request(self.name, grid, block, tuple(args), shared_mem, self.allowed)
+        checked = check(self.source, request)
+        handle = DEVICE.stream.cuda_stream if stream is None else stream.ptr
+        if handle != DEVICE.stream.cuda_stream:
+            raise StubError(f"a launch on stream {handle}; torch's current one is {DEVICE.stream.cuda_stream}")
+        DEVICE.launches.append(request)
+        if DEVICE.execute:
+            DEVICE.run(checked.run, handle)
+
+
+class Module:
+    """A module: machine code for the device, with the kernels that are looked up in it."""
+
+    def load(self, cubin: bytes) -> None:
+        """Raises CUDADriverError for what is no code for the device."""
+        if DEVICE.capturing is not None:
+            raise CUDADriverError(CAPTURE_ERROR)
+        if not isinstance(cubin, bytes) or cubin[:4] != b"\x7fELF":
+            raise CUDADriverError("CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid")
+        (flags,) = struct.unpack_from("<I", cubin, 48)
+        number = 10 * DEVICE.capability[0] + DEVICE.capability[1]
+        if number not in (flags & 0xFF, flags >> 8 & 0xFF):
+            raise CUDADriverError("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution")
+        self.cubin = cubin
+        module, text = LOADING[-1]
+        self.source = Source(module, text, {9: "sm_90a", 12: "sm_120"}.get(DEVICE.capability[0], f"sm_{number}"))
+
+    def get_function(self, name: str) -> Function:
+        """Raises CUDADriverError for a name that the code does not have."""
+        if name.encode() + b"\0" not in self.cubin:
+            raise CUDADriverError("CUDA_ERROR_NOT_FOUND: named symbol not found")
+        return Function(self.source, name)
+
+
+class Device:
+    """A device as a context."""
+
+    def __init__(self, device: int = 0) -> None:
+        if device != 0:
+            raise StubError(f"there is no device {device}")
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class ExternalStream:
+    """Deprecated by CuPy 14."""
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        warnings.warn("ExternalStream is deprecated. Use Stream.from_external()", DeprecationWarning, stacklevel=2)
+        self.ptr = ptr
+
+
+def _set_attribute(pointer: int, attribute: int, value: int) -> None:
+    function = Function.pointers[pointer]
+    if attribute != MAX_DYNAMIC_SHARED or not 0 <= value <= 227 * 1024:
+        raise CUDADriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+    function.allowed = value
+
+
+def make_modules() -> dict[str, ModuleType]:
+    """The modules by name, for `sys.modules`."""
+    cupy, cuda, function = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.function")
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=MAX_DYNAMIC_SHARED,
+        CUDADriverError=CUDADriverError,
+        funcSetAttribute=_set_attribute,
+    )
+    function.Module, function.Function = Module, Function  # pyright: ignore
+    contents = {"Device": Device, "ExternalStream": ExternalStream, "function": function, "driver": driver}
+    cuda.__dict__.update(contents)
+    cupy.cuda, cupy.__version__ = cuda, "14.2.0"  # pyright: ignore
+    return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.function": function}

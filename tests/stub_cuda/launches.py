@@ -1,0 +1,232 @@
+"""What a launch has to be: checked against the kernel IR and the printed text, then run by the emulator."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from deplodock.backend.cuda.printer import kernel_names, tensor_maps
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap, buffer_dtype
+from deplodock.backend.targets import get_target
+from deplodock.dialects import kernel
+from deplodock.dialects.extents import extents_of
+from deplodock.dialects.kernel import symbols_in
+from deplodock.dialects.kernel_tma import is_written
+from deplodock.dialects.sizes import Sizes
+
+from .libcuda import EncodedMap, decoded
+from .state import DEVICE, StubError
+
+WITHOUT_ASKING = 48 * 1024
+"""Bytes of dynamic shared memory that a kernel may have without the attribute."""
+
+MOST_BLOCKS = 2**31 - 1
+WIDEST = 16
+"""Bytes of the widest access of a kernel: to that buffers are aligned."""
+
+TYPES = {"ui8": 0, "i8": 0, "i1": 0, "i16": 1, "i32": 3, "i64": 5, "index": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
+"""CUtensorMapDataType, by element type, as cuda.h numbers them."""
+
+NUMPY = {0: "ui8", 1: "i16", 3: "i32", 5: "i64", 6: "f16", 7: "f32", 8: "f64", 9: "bf16"}
+
+_HEAD = (
+    r'extern "C" __global__ void (?:__cluster_dims__\((\d+), 1, 1\) )?'
+    r"(?:__launch_bounds__\((\d+)[^)]*\) )?%s\((.*)\) \{"
+)
+
+
+class Source:
+    """A loaded program: the IR at the kernel level, and the text that was compiled."""
+
+    def __init__(self, module: ModuleOp, cuda: str, arch: str) -> None:
+        names = kernel_names(module)
+        self.kernels = {names[f.sym_name.data]: f for f in module.body.ops if isinstance(f, kernel.FuncOp)}
+        self.cuda, self.arch = cuda, arch
+
+    @cached_property
+    def built(self) -> Any:
+        """The program for the emulator."""
+        return compile_many([self.cuda])[0]
+
+
+@dataclass
+class Request:
+    """What a launch was asked for, as the driver gets it."""
+
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    shared: int
+    allowed: int
+    """Bytes of dynamic shared memory that the function's attribute permits."""
+
+
+@dataclass
+class Checked:
+    """A launch whose arguments are right: what the emulator needs of them."""
+
+    source: Source
+    request: Request
+    func: kernel.FuncOp
+    addresses: list[int]
+    shapes: list[tuple[int, ...]]
+    maps: list[TensorMap]
+    sizes: tuple[int, ...]
+    size_bytes: int
+
+    def run(self) -> None:
+        """Run it on the memory that was passed. Raises StubError for what the emulator reports."""
+        args = self.func.body.block.args
+        dtypes = [buffer_dtype(a.type.element_type) for a in args]  # pyright: ignore
+        written = [i for i, a in enumerate(args) if is_written(a)]
+        given = [Buffer(f"p{i}", s, d, 0, 0) for i, (s, d) in enumerate(zip(self.shapes, dtypes, strict=True))]
+        results = [Buffer(f"r{i}", given[i].shape, given[i].dtype, 0, 0, written=True) for i in written]
+        place = {i: len(given) + n for n, i in enumerate(written)}
+        r = self.request
+        where = tuple(place.get(i, i) for i in range(len(given)))
+        sizes: dict[str, Any] = {"sizes": self.sizes, "size_bytes": self.size_bytes}
+        launch = Launch(r.name, r.grid, r.block, r.shared, where, (), tuple(self.maps), **sizes)
+        pairs = tuple((n, i) for i, n in place.items())
+        plan = LaunchPlan((*given, *results), (launch,), len(given) + len(results), len(given), in_place=pairs)
+        arrays = [_read(a, b) for a, b in zip(self.addresses, given, strict=True)]
+        outputs, reports = EmulatedProgram(self.source.cuda, plan, self.source.built).run(arrays, seeds=(0,))
+        if reports:
+            raise StubError(f"launch of {r.name}: {reports[0]}")
+        for i, output in zip(written, outputs, strict=True):
+            ctypes.memmove(self.addresses[i], output.ctypes.data, output.nbytes)
+
+
+def _read(address: int, buffer: Buffer) -> np.ndarray:
+    data = np.frombuffer(ctypes.string_at(address, buffer.bytes), buffer.numpy_dtype)
+    return data.reshape(buffer.shape)  # pyright: ignore[reportArgumentType]
+
+
+def check(source: Source, request: Request) -> Checked:
+    """Check a launch against everything that is known of its kernel. Raises StubError."""
+    func = source.kernels[request.name]
+    head = re.search(_HEAD % request.name, source.cuda)
+    if head is None:
+        raise StubError(f"the text has no kernel {request.name}")
+    signature = _signature(head[3])
+    buffers, maps = list(func.body.block.args), tensor_maps(func)
+    kinds = ["pointer"] * len(buffers) + ["map"] * len(maps)
+    if signature[: len(kinds)] != kinds or len(signature) != len(kinds) + len(symbols_in(func)):
+        raise StubError(f"{request.name} takes {signature} in the text, and other things in the IR")
+    if len(request.arguments) != len(signature):
+        raise StubError(f"{len(request.arguments)} arguments for the {len(signature)} of {request.name}")
+    for number, (kind, value) in enumerate(zip(signature, request.arguments, strict=True)):
+        _check_type(request.name, number, kind, value)
+    values = [int(v) for v in request.arguments[len(kinds) :]]
+    sizes = Sizes({s.hint: v for s, v in zip(symbols_in(func), values, strict=True)})
+    _check_shape(source, request, func, sizes, int(head[1] or 1), int(head[2] or 1024))
+    addresses = [int(v) for v in request.arguments[: len(buffers)]]
+    shapes = [_shape(a.type, sizes, address) for a, address in zip(buffers, addresses, strict=True)]
+    _check_memory(request.name, func, addresses, shapes)
+    records = request.arguments[len(buffers) : len(kinds)]
+    described = [
+        _check_map(op, decoded(r), addresses[buffers.index(op.memory)], shapes[buffers.index(op.memory)])  # pyright: ignore
+        for op, r in zip(maps, records, strict=True)
+    ]
+    taken = [TensorMap(buffers.index(op.memory), *d) for op, d in zip(maps, described, strict=True)]  # pyright: ignore
+    wide = 8 if "long long" in signature else 4
+    return Checked(source, request, func, addresses, shapes, taken, tuple(values), wide)
+
+
+def _signature(parameters: str) -> list[str]:
+    """What each parameter is: a pointer, a map, or a number by its C type."""
+    found: list[str] = []
+    for text in parameters.split(", ") if parameters else []:
+        number = re.match(r"(int|long long) \w+$", text)
+        known = "pointer" if "*" in text else "map" if "TensorMap" in text else number and number[1]
+        if not known:
+            raise StubError(f"a parameter {text!r}")
+        found.append(known)
+    return found
+
+
+_NUMPY_TYPES = {"pointer": np.uint64, "int": np.int32, "long long": np.int64}
+
+
+def _check_type(name: str, number: int, kind: str, value: Any) -> None:
+    """CuPy passes a NumPy scalar by its bytes, and an array only if it is of one record."""
+    if kind == "map":
+        right = isinstance(value, np.ndarray) and value.shape == (1,)
+    else:
+        right = type(value) is _NUMPY_TYPES[kind]
+    if not right:
+        raise StubError(f"argument {number} of {name} is a {type(value).__name__}, not a {kind}")
+
+
+def _check_shape(source: Source, request: Request, func: kernel.FuncOp, sizes: Sizes, cluster: int, bound: int) -> None:
+    """Grid, block, cluster and shared memory."""
+    name, target = request.name, get_target(source.arch)
+    grid = (prod(_count(sizes, n) for n in func.factors), 1, 1)
+    if request.grid != grid or not 0 < grid[0] <= MOST_BLOCKS:
+        raise StubError(f"{name} on a grid of {request.grid}, not {grid}")
+    if request.block != (func.threads, 1, 1) or func.threads > min(1024, bound):
+        raise StubError(f"{name} with blocks of {request.block}, not of {func.threads} threads (bound {bound})")
+    if cluster != func.cluster_size or cluster > 8 or grid[0] % cluster or cluster > 1 and not target.has("cluster"):
+        raise StubError(f"{name} in clusters of {cluster} (the IR says {func.cluster_size}) on a grid of {grid[0]}")
+    wanted = func.shared.data if func.shared is not None else 0
+    if request.shared != wanted or wanted > target.shared_per_block:
+        raise StubError(f"{name} with {request.shared} bytes of shared memory, not {wanted}")
+    if wanted > max(WITHOUT_ASKING, request.allowed):
+        raise StubError(f"{name} needs {wanted} bytes of shared memory, but its attribute permits {request.allowed}")
+
+
+def _count(sizes: Sizes, factor: Any) -> int:
+    return factor if isinstance(factor, int) else sizes.count(factor)
+
+
+def _shape(t: Any, sizes: Sizes, address: int) -> tuple[int, ...]:
+    """The extents of a buffer. A first one that no kernel computes with is not passed: then it is what is there."""
+    extents, item = extents_of(t), Buffer("", (), buffer_dtype(t.element_type)).numpy_dtype.itemsize
+    known = [sizes.values.get(getattr(e, "hint", ""), e) for e in extents]
+    if known and not isinstance(known[0], int):
+        known[0] = (DEVICE.memory.after(address) or 0) // max(item * prod(known[1:]), 1)
+    return tuple(known)
+
+
+def _check_memory(name: str, func: kernel.FuncOp, addresses: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Every buffer lies in one allocation, aligned; nothing that is written is also another argument."""
+    ranges: list[tuple[int, int, bool]] = []
+    for number, (arg, address, shape) in enumerate(zip(func.body.block.args, addresses, shapes, strict=True)):
+        size = prod(shape) * Buffer("", (), buffer_dtype(arg.type.element_type)).numpy_dtype.itemsize  # pyright: ignore
+        room = DEVICE.memory.after(address)
+        if size and (room is None or room < size):
+            raise StubError(f"argument {number} of {name} has {size} bytes, its allocation {room} from there on")
+        if size and address % WIDEST:
+            raise StubError(f"argument {number} of {name} is at {address:#x}, no multiple of {WIDEST}")
+        ranges.append((address, address + size, is_written(arg)))
+    for i, (start, end, written) in enumerate(ranges):
+        for j, (other, last, _) in enumerate(ranges):
+            if i != j and written and start < last and other < end:
+                raise StubError(f"argument {i} of {name} is written, and overlaps argument {j}")
+
+
+def _check_map(
+    op: kernel.TensorMapOp, found: EncodedMap, address: int, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], str, tuple[int, ...], int]:
+    """An encoded map against the IR's, and against the buffer that is passed with it."""
+    t = op.result.type
+    assert isinstance(t, kernel.TensorMapType)
+    dtype = buffer_dtype(t.element)
+    item = Buffer("", (), dtype).numpy_dtype.itemsize
+    strides = tuple(prod(shape[d + 1 :]) * item for d in range(len(shape) - 1))[::-1]
+    swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[t.swizzle.data]
+    rank = len(shape)
+    wanted = EncodedMap(TYPES[dtype], address, shape[::-1], strides, t.shape[::-1], (1,) * rank, 0, swizzle, 2, 0)
+    if found != wanted:
+        raise StubError(f"a tensor map is {found}, not {wanted}")
+    box = found.box[::-1]
+    return found.extents[::-1], NUMPY[found.type], box, {0: 0, 1: 32, 2: 64, 3: 128}[found.swizzle]
