@@ -155,7 +155,7 @@ class CapturedProgram:
             )
         for result, message in self.checks:
             if capturing():
-                torch._assert_async(results[result], message)
+                torch.ops.aten._assert_async.msg(results[result], message)
             elif not results[result]:
                 raise ExecutionError(message, operator="assertion")
         for result, argument in self.updates:

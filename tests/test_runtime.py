@@ -182,8 +182,8 @@ class Plants:
 
     @staticmethod
     def a_grid_of_another_size(monkeypatch: Any) -> None:
-        real = launch_plan.Launch.blocks.fget  # pyright: ignore
-        monkeypatch.setattr(launch_plan.Launch, "blocks", property(lambda self: (real(self)[0] + 1,)))
+        real: Any = launch_plan.Launch.blocks
+        monkeypatch.setattr(launch_plan.Launch, "blocks", property(lambda self: (real.fget(self)[0] + 1,)))
 
     @staticmethod
     def threads_of_another_number(monkeypatch: Any) -> None:
@@ -275,7 +275,8 @@ def test_nothing_waits_in_a_graph(program, stub_cuda) -> None:
     add = deplodock.compile(torch.add, (torch.zeros(8), torch.zeros(8)))
     on_host = deplodock.compile(torch.add, (torch.zeros(8), torch.zeros(8)), executor="reference")
     x = torch.zeros(8, device="cuda")
-    add(x, x), on_host(x, x)
+    for function in (add, on_host):
+        function(x, x)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         with pytest.raises(ExecutionError, match="is on the host, and a CUDA graph copies nothing from there"):
             add(x, torch.zeros(8))

@@ -18,7 +18,7 @@ from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap, buffer_dtype
 from deplodock.backend.targets import get_target
 from deplodock.dialects import kernel
-from deplodock.dialects.extents import extents_of
+from deplodock.dialects.extents import extents_of, static
 from deplodock.dialects.kernel import symbols_in
 from deplodock.dialects.kernel_tma import is_written
 from deplodock.dialects.sizes import Sizes
@@ -194,7 +194,7 @@ def _shape(t: Any, sizes: Sizes, address: int) -> tuple[int, ...]:
     known = [sizes.values.get(getattr(e, "hint", ""), e) for e in extents]
     if known and not isinstance(known[0], int):
         known[0] = (DEVICE.memory.after(address) or 0) // max(item * prod(known[1:]), 1)
-    return tuple(known)
+    return static(known)
 
 
 def _check_memory(name: str, func: kernel.FuncOp, addresses: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> None:

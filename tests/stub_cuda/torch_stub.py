@@ -20,7 +20,7 @@ WAITING = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__ind
 MIXING = {"copy_", "__getitem__", "__setitem__", "index_put_", "to", "set_", "type_as", "data_ptr"}
 """Methods that may see tensors of the host and of the device."""
 
-_ANYWHERE = torch._C._TensorBase.is_cuda.__get__, torch._C._TensorBase.device.__get__
+_ANYWHERE = tuple(getattr(torch.Tensor, name).__get__ for name in ("is_cuda", "device"))
 
 
 def _to_cuda(device: Any) -> bool:
@@ -64,7 +64,7 @@ class OnDevice(TorchFunctionMode):
         for tensor in made:
             DEVICE.memory.add(tensor)
         if getattr(func, "__name__", "") == "empty" and made and made[0].numel():
-            made[0].untyped_storage().fill_(255)
+            made[0].untyped_storage().fill_(255)  # pyright: ignore
         if there and DEVICE.capturing is not None:
             DEVICE.run(lambda: _again(func, args, kwargs, made), DEVICE.stream.cuda_stream)
         return result
@@ -162,7 +162,7 @@ class _Generator(torch.Generator):
     """A generator of the device is one of the host."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return torch.Generator.__new__(cls, "cpu")
+        return torch.Generator.__new__(cls, "cpu")  # pyright: ignore
 
 
 def _bypassed(function: Any = None, **_: Any) -> Any:
