@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from deplodock.errors import ExecutionError
 from deplodock.passes import tile_split_masked_loops
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.running import run_passes
+from deplodock.passes.sampling import scattered
 
 TO_TILE = "lower-loop-to-tile,cse,dce"
 
@@ -132,6 +134,34 @@ def test_planted_bugs_are_seen(bug: Callable[[list[scf.ForOp]], None]) -> None:
         assert (run(parts, args, "exact")[0] != want).any()
     except ExecutionError as error:  # the part without masks has no bounds either
         assert bug is _late and "outside" in str(error)  # noqa: PT017, PT018
+
+
+PERSISTENT = (Path(__file__).parent / "filecheck" / "passes" / "tile-split-masked-loops.mlir").read_text()
+PERSISTENT = PERSISTENT.split("// -----")[-1]
+"""2048 tiles of a triangular sum, 32 of each batch, shared by 132 blocks."""
+
+
+@pytest.mark.parametrize("rows", [16, 32, 48, 64])
+@pytest.mark.parametrize("batches", [1, 32, 64, 125])
+def test_loops_of_persistent_blocks_are_divided(rows: int, batches: int) -> None:
+    """Whatever the number of a tile is divided by to give its row, all kinds of rows are looked at."""
+    text = PERSISTENT.replace("2048", str(rows * batches)).replace("div 32", f"div {rows}")
+    text = text.replace("mod 32", f"mod {rows}").replace("64x512x", f"{batches}x{16 * rows}x")
+    module = parse_module(make_context(), text, "persistent.mlir")
+    masked = [op for op in lowered(module, "tile-split-masked-loops").walk() if isinstance(op, scf.ForOp)]
+    assert [compares(op) for op in masked[1:]] == [False, True]
+
+
+@pytest.mark.parametrize("length", [65, 100, 2048, 4096, 1 << 20])
+def test_samples_have_all_remainders(length: int) -> None:
+    """About as many samples as there are of the length have each remainder by the usual divisors, evenly spaced ones do
+    not; and they are everywhere in the range."""
+    found = scattered(0, length, 64)
+    assert found == scattered(0, length, 64) != scattered(0, length, 64, 1)
+    assert all(abs(n * 64 / length - i) <= 1 for i, n in enumerate(sorted(found)))
+    for divisor in (2, 3, 8, 32, 64):
+        halves = sum(n % divisor < divisor / 2 for n in found)
+        assert 32 * 0.6 < halves * divisor / (2 * -(-divisor // 2)) < 32 * 1.4, divisor
 
 
 @pytest.mark.parametrize(("copy", "stages"), [("plain", 1), ("cp_async", 3)])

@@ -11,6 +11,7 @@ from xdsl.ir import Block, SSAValue
 from ...dialects import payload, tile
 from ...dialects.extents import SymbolAttr, typical
 from ..index_simplify import write
+from ..sampling import hypercube
 from ..tile_to_kernel.places import range_of_value
 from .regions import Region, Regions, Scalar
 
@@ -39,12 +40,11 @@ class _Sample:
         return self.values[value]
 
     def _leaf(self, value: SSAValue) -> int:
-        """Evenly spaced values of the range, in another order for each scalar."""
+        """Values of the range, independent of those of the other scalars."""
         known = range_of_value(value)
         lo, hi = known if isinstance(known, tuple) else (0, UNKNOWN)
-        place = self.number * (2 * self.leaves + 1) % SAMPLES
         self.leaves += 1
-        return lo + place * (hi - lo) // SAMPLES
+        return hypercube(lo, hi, SAMPLES, self.leaves)[self.number] if lo < hi else lo
 
     def _computed(self, value: SSAValue) -> int | None:
         op = value.owner

@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 
 from ...dialects import loop
 from ..index_simplify import DIM, Form, number_of
+from ..sampling import hypercube
 from ..tiling.dependence import Dependence
 from ..tiling.support import Forms, half_spaces
 
@@ -92,13 +93,9 @@ class Visited:
         return visited / (looked * count) if looked and count else 1.0
 
     def _samples(self, indices: Sequence[SSAValue], tile: Mapping[SSAValue, int]) -> Iterator[tuple[int, ...]]:
-        """Numbers of tiles along `indices`, evenly spread."""
-        along: list[list[int]] = []
-        for index in indices:
-            count = -(-self.extents[index] // tile[index])
-            few = min(count, SAMPLES)
-            along.append([(2 * i + 1) * count // (2 * few) for i in range(few)])
-        for number, at in enumerate(product(*along)):
-            if number == FEW:
-                return
-            yield at
+        """Numbers of tiles along `indices`: evenly spread along a single one, together all that there are, or some."""
+        counts = [-(-self.extents[index] // tile[index]) for index in indices]
+        few = [min(count, SAMPLES) for count in counts]
+        if math.prod(few) <= FEW:
+            return product(*([(2 * i + 1) * n // (2 * m) for i in range(m)] for n, m in zip(counts, few, strict=True)))
+        return zip(*(hypercube(0, n, FEW, axis) for axis, n in enumerate(counts)), strict=True)

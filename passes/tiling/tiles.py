@@ -15,6 +15,7 @@ from ...dialects.counts import Count, count_of, most_tiles
 from ...dialects.domain import DomainAttr
 from ...dialects.extents import Extent
 from ..index_simplify import Range, is_within, range_of, simplify_map
+from ..sampling import scattered
 
 SAMPLES = 64
 """Values of an expression that are looked at to see how it is on average."""
@@ -162,8 +163,8 @@ class Coordinates:
         return found[0], found[1] - 1
 
     def samples(self, expr: AffineExpr) -> list[int]:
-        """Values of an expression in nothing but symbols: all if it has only one of known range, evenly spaced ones
-        if those are many; none if it has several."""
+        """Values of an expression in nothing but symbols: all if it has only one of known range, some of them if
+        those are many; none if it has several."""
         found = sorted({e.position for e in expr.dfs() if isinstance(e, AffineSymExpr)})
         values = range(1)
         if found:
@@ -171,8 +172,8 @@ class Coordinates:
             if len(found) > 1 or not isinstance(bound, int | tuple):
                 return []
             values = range(bound) if isinstance(bound, int) else range(*bound)
-        step = max(1, len(values) // SAMPLES)
-        return [expr.eval([], [v if i in found else 0 for i in range(len(self.symbols))]) for v in values[::step]]
+        chosen = scattered(values.start, values.stop, SAMPLES)
+        return [expr.eval([], [v if i in found else 0 for i in range(len(self.symbols))]) for v in chosen]
 
     def used(self, access: AffineMap, domain: DomainAttr | None) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
         """An access and its domain with the symbols that are left in them after simplification, and those."""

@@ -118,3 +118,42 @@ func.func @main(%x: tensor<4x4xindex>) -> tensor<8x4xf32> {
   %y = tile.launch @few(%x) : (tensor<4x4xindex>) -> tensor<8x4xf32>
   func.return %y : tensor<8x4xf32>
 }
+
+// -----
+
+// Of a persistent kernel: 132 blocks share 2048 tiles, 32 rows of tiles of 64 batches. On average most chunks of a row lie
+// below the diagonal, however the numbers of the tiles are taken apart.
+// CHECK-LABEL: tile.kernel @persistent
+// CHECK:       scf.for %tile = %block to %c2048 step %c132
+// CHECK:         %[[MASKED:[a-z0-9_]+]] = scf.for %k = %c0 to %[[PART:[a-z0-9_]+]] step %c1
+// CHECK-NOT:       payload.cmp
+// CHECK:         scf.for %k_1 = %[[PART]] to %last step %c1
+// CHECK:           payload.cmp le
+tile.kernel @persistent(%y: memref<64x512xf32>) blocks (%block) in [132] warps 1 {
+  %zeros = payload.constant 0.0 : tensor<16x16xf32>
+  %ones = payload.constant 1.0 : tensor<16x16xf32>
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c132 = arith.constant 132 : index
+  %c2048 = arith.constant 2048 : index
+  scf.for %tile = %block to %c2048 step %c132 {
+    %batch = tile.affine affine_map<()[s0] -> (s0 floordiv 32)>(%tile) : index
+    %b = tile.affine affine_map<()[s0] -> (s0 mod 32)>(%tile) : index
+    %last = tile.affine affine_map<()[s0] -> (s0 + 1)>(%b) : index
+    %row = tile.affine affine_map<(d0)[s0] -> (d0 + s0 * 16)>(%b) : tensor<16xindex>
+    %i = tile.broadcast %row along [1] : tensor<16xindex> -> tensor<16x16xindex>
+    %s = scf.for %k = %c0 to %last step %c1 iter_args(%a = %zeros) -> (tensor<16x16xf32>) {
+      %j = tile.affine affine_map<(d0, d1)[s0] -> (d1 + s0 * 16)>(%k) : tensor<16x16xindex>
+      %below = payload.cmp le %j, %i : tensor<16x16xindex>
+      %t = payload.select %below, %ones, %zeros : tensor<16x16xf32>
+      %n = arith.addf %a, %t : tensor<16x16xf32>
+      scf.yield %n : tensor<16x16xf32>
+    }
+    %r = tile.reduce add %s over [1] : tensor<16x16xf32> -> tensor<16xf32>
+    tile.store %r, %y[affine_map<(d0)[s0, s1] -> (s0, d0 + s1 * 16)>](%batch, %b) : tensor<16xf32>, memref<64x512xf32>, index, index
+  }
+}
+func.func @main() -> tensor<64x512xf32> {
+  %y = tile.launch @persistent() : () -> tensor<64x512xf32>
+  func.return %y : tensor<64x512xf32>
+}
