@@ -4,8 +4,11 @@
     python benchmarks/coverage.py --samples 4          # four samples of each (minutes)
     python benchmarks/coverage.py --operators sort cumsum --dtypes float32 -v
     python benchmarks/coverage.py --dtypes float32 --samples 2 --level cuda      # as CUDA text, on the emulator
+    python benchmarks/coverage.py --dtypes float32 --mode constants              # all tensors but one as constants
 
-Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong or crashes. `--update`
+Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong, crashes or takes over a
+minute. `--mode keywords` leaves away one keyword argument of a sample at a time; `--capture export` takes the real
+capture in place of a faster one; `--jobs 0` runs everything in this process. `--update`
 writes the results (of the operators and data types that ran) to `tests/conformance/results.json`, which the tests hold
 against, and the page. `--journal FILE` keeps what was run, so that a run that was stopped goes on where it was.
 """
@@ -20,8 +23,11 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -29,11 +35,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402
 from conformance import opdb, summary  # noqa: E402
 from conformance.levels import LEVELS, down_to  # noqa: E402
-from conformance.tracing import Tracer, tracer  # noqa: E402
+from conformance.tracing import Capture, Exporter, tracer  # noqa: E402
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
 _MARKS = ExitStack()
-_TRACER: list[Tracer] = []
+_TRACER: list[Capture] = []
 
 
 def _start() -> None:
@@ -42,31 +48,72 @@ def _start() -> None:
     _TRACER.append(_MARKS.enter_context(tracer()))
 
 
-def _run_one(name: str, dtype: str, limit: int | None, level: str) -> list[opdb.Verdict]:
+@dataclass(frozen=True)
+class Run:
+    """How the samples of an operator are run."""
+
+    dtype: str
+    samples: int | None
+    level: str
+    mode: opdb.Mode
+    capture: str
+
+    @property
+    def column(self) -> str:
+        """The name under which the results are kept: the data type, and what is not as usual."""
+        usual = ("tensor", "arguments", "trace")
+        return " ".join([self.dtype, *(v for v in (self.level, self.mode, self.capture) if v not in usual)])
+
+
+def _run_one(name: str, run: Run) -> list[opdb.Verdict]:
     (op,) = [op for op in opdb.operators() if op.formatted_name == name]
-    if dtype == "errors":
+    if run.dtype == "errors":
         return list(opdb.judge_errors(_TRACER[0], op)) if op.error_inputs_func is not None else []
-    wanted = getattr(torch, dtype)
+    if run.dtype == "types":
+        return list(opdb.judge_types(_TRACER[0], op))
+    wanted = getattr(torch, run.dtype)
     if not op.supports_dtype(wanted, "cpu"):
         return []
-    execute = down_to(level)
-    return [opdb.judge(_TRACER[0], op, i, sample, execute) for i, sample in opdb.samples(op, wanted, limit)]
+    capture: Capture = _TRACER[0] if run.capture == "trace" else Exporter()
+    found = list(opdb.samples(op, wanted, run.samples, mode=run.mode))
+    verdicts: list[opdb.Verdict] = []
+    for start in range(0, len(found), BUILT_TOGETHER):
+        part = found[start : start + BUILT_TOGETHER]
+        verdicts += opdb.judge_all(capture, op, part, down_to(run.level), run.mode)
+    return verdicts
 
 
-def _run(names: Sequence[str], dtype: str, options: argparse.Namespace) -> Iterator[opdb.Verdict]:
-    journal = Journal(options.journal, [dtype, options.samples, options.level])
+BUILT_TOGETHER = 12
+"""Samples of an operator that are compiled in one go."""
+
+
+def _run(names: Sequence[str], run: Run, options: argparse.Namespace) -> Iterator[opdb.Verdict]:
+    journal = Journal(options.journal, [run.dtype, run.samples, run.level, run.mode, run.capture])
     for name in names:
         yield from journal.found.get(name, [])
     left = [name for name in names if name not in journal.found]
+    if not options.jobs:
+        _start()
+        for name in left:
+            yield from journal.add(name, _run_one(name, run))
     # What the emulator has compiled stays loaded, so a process does not live long there.
-    many = 40 * options.jobs if options.level == "cuda" else len(left) or 1
-    for start in range(0, len(left), many):
-        part = left[start : start + many]
-        same = [[value] * len(part) for value in (dtype, options.samples, options.level)]
+    many = 40 * options.jobs if run.level == "cuda" else len(left)
+    while left and options.jobs:
         with ProcessPoolExecutor(options.jobs, initializer=_start) as pool:
-            for name, verdicts in zip(part, pool.map(_run_one, part, *same, chunksize=1), strict=True):
-                journal.add(name, verdicts)
-                yield from verdicts
+            part = [(name, pool.submit(_run_one, name, run)) for name in left[:many]]
+            for name, future in part:
+                try:
+                    verdicts = future.result()
+                except BrokenProcessPool:  # it may have been another one: each is run again on its own
+                    if many == 1:
+                        yield from journal.add(name, [opdb.Verdict(name, 0, "crash", "the process ended")])
+                        left.remove(name)
+                    many = 1
+                    break
+                left.remove(name)
+                yield from journal.add(name, verdicts)
+            else:
+                many = 40 * options.jobs if run.level == "cuda" else max(len(left), 1)
 
 
 class Journal:
@@ -81,12 +128,13 @@ class Journal:
                 if run_of_line == self._run:
                     self.found[name] = [opdb.Verdict(name, *row) for row in rows]
 
-    def add(self, name: str, verdicts: Sequence[opdb.Verdict]) -> None:
-        """Write down what became of the samples of an operator."""
+    def add(self, name: str, verdicts: Sequence[opdb.Verdict]) -> Sequence[opdb.Verdict]:
+        """Write down what became of the samples of an operator, and give it back."""
         if self._path is not None:
             rows = [(v.sample, v.kind, v.reason[:300]) for v in verdicts]
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([self._run, name, rows]) + "\n")
+        return verdicts
 
 
 def _cell(found: summary.Summary | None) -> str:
@@ -166,10 +214,14 @@ def _errors(found: dict[str, summary.Summary]) -> list[str]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
-    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), help="data types; `errors` for the refused calls")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=list(DTYPES), help="data types; `errors`: refused calls, `types`: refused types"
+    )
     parser.add_argument("--operators", nargs="*", default=[], help="only these")
     parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--mode", choices=get_args(opdb.Mode), default="arguments", help="what is an argument")
+    parser.add_argument("--capture", choices=("trace", "export"), default="trace", help="how PyTorch is captured")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; 0 is none besides this one")
     parser.add_argument("--journal", type=Path, help="a file that keeps the verdicts, to go on with later")
     parser.add_argument("--update", action="store_true", help="record the results and write the page")
     parser.add_argument("-v", "--verbose", action="store_true", help="print refusals, too")
@@ -184,19 +236,19 @@ def main() -> int:
     for dtype in options.dtypes:
         started = time.monotonic()
         verdicts: list[opdb.Verdict] = []
-        for v in _run(names, dtype, options):
+        run = Run(dtype, options.samples, options.level, options.mode, options.capture)
+        for v in _run(names, run, options):
             verdicts.append(v)
-            if v.kind in ("wrong", "crash") or options.verbose and v.kind != "right":
+            if v.kind in opdb.FAILED or options.verbose and v.kind != "right":
                 print(f"{dtype}: {v.kind}: {v.operator} sample {v.sample}: {v.reason[:300]}", flush=True)
-        failed += sum(v.kind in ("wrong", "crash") for v in verdicts)
+        failed += sum(v.kind in opdb.FAILED for v in verdicts)
         counts = Counter(v.kind for v in verdicts)
         print(f"{dtype}: {dict(sorted(counts.items()))} in {time.monotonic() - started:.0f} s", flush=True)
         found = summary.summarize(verdicts)
         full = sum(bool(s.right) and not s.refused and not s.failed for s in found.values())
         print(f"{dtype}: {full} of {len(found)} operators fully right", flush=True)
         if options.update:
-            run = dtype if options.level == "tensor" else f"{dtype} {options.level}"
-            summary.record({run: found}, "all" if options.samples is None else str(options.samples))
+            summary.record({run.column: found}, "all" if options.samples is None else str(options.samples))
     if options.update:
         text = page(summary.recorded(), summary.samples_taken())
         (ROOT / "docs" / "coverage.md").write_text(text, encoding="utf-8")

@@ -22,6 +22,8 @@ from ..errors import CompileError, ShapeError, UnsupportedError
 from .decomposition import argument_names, get_decompositions, parameter_name
 from .decomposition.algebra import Algebra, shown
 from .decomposition.builder import Builder
+from .decomposition.operand_types import check_types
+from .decomposition.scalars import held_scalars
 from .outlining.structure import structure
 from .rewriting import rewrite_module
 
@@ -50,6 +52,8 @@ def decompose(
     unread = [name for name in arguments if name not in argument_names(function)]
     if unread:
         raise UnsupportedError("this argument is not supported", argument=unread[0])
+    check_types(op.SCHEMA.name, arguments.values(), element_type(op.result_types[0]))
+    arguments = held_scalars(op.SCHEMA.name, arguments, element_type(op.result_types[0]))
     builder = Builder(op.result_types, op.location, algebra, [bool(r.uses) for r in op.results])
     try:
         found = function(builder, **{parameter_name(name): value for name, value in arguments.items()})

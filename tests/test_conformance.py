@@ -57,6 +57,15 @@ def test_refused_calls(traced: Tracer) -> None:
         assert captured == expected, f"{op.formatted_name}: {captured} captured"
 
 
+def test_types_that_pytorch_refuses(traced: Tracer) -> None:
+    """`benchmarks/coverage.py --dtypes types` takes all operators."""
+    drawn = random.Random(SEED).sample(opdb.operators(), 16)
+    drawn += opdb.operators(["logcumsumexp", "argmax", "lerp", "addmm", "median"])
+    verdicts = [v for op in drawn for v in opdb.judge_types(traced, op)]
+    assert [v for v in verdicts if v.kind == "refused"]
+    assert not [v for v in verdicts if v.kind != "refused"]
+
+
 def _verdict(traced: Tracer, name: str) -> list[str]:
     op = opdb.operators([name])[0]
     return [opdb.judge(traced, op, i, sample).kind for i, sample in opdb.samples(op, torch.float32, 4)]

@@ -61,11 +61,15 @@ def scaled_dot_product_attention(
     o = b.reduce("add", weighted, [n + 2])
     # Normalised after the product: one division an element of the result, and the sum may run online.
     o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)))
-    if attn_mask is None:
+    if attn_mask is None and _least(keys) > 0:
         return o
-    # PyTorch gives 0, not NaN, for a row of which no key may be seen.
+    # PyTorch gives 0, not NaN, for a row of which no key may be seen, or where there is none.
     hidden = b.cmp("eq", highest, float("-inf"))
     return b.select(b.keep(hidden, [n + 1], extents_of(o.type)), b.like(o, 0), o)
+
+
+def _least(extent: Extent) -> int:
+    return extent if isinstance(extent, int) else extent.minimum
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:

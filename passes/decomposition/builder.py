@@ -7,6 +7,7 @@ Every method appends ops and returns the value. Elementwise methods take tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, f32, i1, i32, i64
@@ -135,10 +136,17 @@ class Builder:
         return self.broadcast(self.cast(value, element), shape)
 
     def unify(self, *values: SSAValue | Number, element: Attribute | None = None) -> list[SSAValue]:
-        """All values broadcast to one shape, in `element` (default: what the torch op's result is computed in)."""
-        element = work_type(self.result_element) if element is None else element
+        """All values broadcast to one shape and promoted to `element` (default: the type of the torch op's result), in
+        the type in which that is computed on. A number keeps its digits where that is wider: see `scalars.py`."""
+        element = self.result_element if element is None else element
         shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])
-        return [self.operand(v, element, shape) for v in values]
+        found: list[SSAValue] = []
+        for v in values:
+            if isinstance(v, SSAValue | SymbolAttr):
+                found.append(self.working(self.operand(v, element, shape)))
+            else:
+                found.append(self.constant(wrapped_number(v, element), shape, work_type(element)))
+        return found
 
     # Elementwise operations
 
@@ -332,6 +340,8 @@ def wrapped_number(value: float, element: Attribute) -> float:
     width = width_of(element)
     if width <= 1:
         return value
+    if not isfinite(value):
+        raise UnsupportedError(f"{value} is no value of type {element}")
     bits = int(value) & ((1 << width) - 1)
     return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
 

@@ -18,7 +18,7 @@ def compared(b: Builder, self: Operand, other: Operand) -> list[SSAValue]:
     """Both sides of a comparison, in the type in which PyTorch compares them: its own, not that of the result."""
     element = common_element([self, other])
     values = [v if isinstance(v, SSAValue) else rounded(v, element) for v in (self, other)]
-    return b.unify(*values, element=work_type(element))
+    return b.unify(*values, element=element)
 
 
 def _comparison(predicate: str) -> Decomposition:
@@ -96,6 +96,8 @@ def logical_xor(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
 @decomposes("bitwise_not")
 def bitwise_not(b: Builder, self: SSAValue) -> SSAValue:
     x = b.working(self)
+    if is_float(x.type):
+        raise b.unsupported("self", "floats have no bits here")
     return b.negated(x) if element_type(x.type) == i1 else b.math(arith.XOrIOp, x, b.like(x, -1))
 
 

@@ -108,7 +108,7 @@ def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None)
     space = [*rows, *columns, inner]
     k = len(space) - 1
     y = contract(b, input, [*range(rank - 1), k], weight, [*range(rank - 1, k), k], space, 1)
-    return y if bias is None else b.add(*b.unify(y, bias))
+    return y if bias is None else b.add(*b.unify(y, bias, element=work_type(b.result_element)))
 
 
 def _added(b: Builder, self: SSAValue, y: SSAValue, beta: Number, alpha: Number) -> SSAValue:
@@ -116,7 +116,7 @@ def _added(b: Builder, self: SSAValue, y: SSAValue, beta: Number, alpha: Number)
     y = b.scaled(y, alpha)
     if beta == 0:
         return y
-    x, y = b.unify(self, y)
+    x, y = b.unify(self, y, element=work_type(b.result_element))
     return b.add(b.scaled(x, beta), y)
 
 

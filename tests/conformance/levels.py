@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.emulator import run_cuda_on_cpu
+from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.errors import ExecutionError
 from deplodock.passes.pipelines import parse_passes
 
-from .opdb import Executor, TooLarge, largest
+from .opdb import TooLarge, largest
 
 LEVELS = ("tensor", "loop", "tile", "kernel", "cuda")
 
@@ -25,28 +26,63 @@ _STEPS = ("torch-to-tensor", "tensor-to-loop", "loop-to-tile", "tile-to-kernel")
 MOST_WORK = 1 << 16
 """The thread-level executors are slow: programs with a larger value are skipped there."""
 
+Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-def down_to(level: str) -> Executor:
-    """Lower by the named pipelines, then run: by the reference interpreter, at the kernel level by the simulator, and
+
+@dataclass(frozen=True)
+class Level:
+    """Lowers by the named pipelines, then runs: by the reference interpreter, at the kernel level by the simulator, and
     as CUDA by the emulator. Whatever the simulator reports is an error."""
 
-    def execute(module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        count = min(LEVELS.index(level), len(_STEPS) - 1) + 1
+    name: str
+
+    def __call__(self, module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of one program."""
+        self.lower(module)
+        (program,) = self.build([module])
+        return program(args)
+
+    def lower(self, module: ModuleOp) -> None:
+        """Take `module` from the torch level to this one. Raises TooLarge."""
+        count = min(LEVELS.index(self.name), len(_STEPS) - 1) + 1
         for name in _STEPS[:count]:
             for p in parse_passes(name):
                 p.apply(Context(), module)
             if name == _STEPS[0] and largest(module) > MOST_WORK:
                 raise TooLarge
         module.verify()
-        if level == "kernel":
-            result = simulate(module, args)
-            result.report.raise_errors()
-            return result.outputs
-        if level == "cuda":
-            outputs, reports = run_cuda_on_cpu(print_cuda(module), make_plan(module), args, seeds=(0,))
-            if reports:
-                raise ExecutionError(str(reports[0]))
-            return outputs
-        return run(module, args)
 
-    return execute
+    def build(self, modules: Sequence[ModuleOp]) -> list[Run]:
+        """Lowered modules, ready to run. The host compiler takes about as long for a few of them as for one."""
+        if self.name != "cuda" or not modules:
+            return [lambda args, m=m: self._interpret(m, args) for m in modules]
+        sources = [print_cuda(m) for m in modules]
+        built = compile_many(sources)
+        return [_Emulated(*row) for row in zip(sources, modules, built, strict=True)]
+
+    def _interpret(self, module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.name != "kernel":
+            return run(module, args)
+        result = simulate(module, args)
+        result.report.raise_errors()
+        return result.outputs
+
+
+@dataclass(frozen=True)
+class _Emulated:
+    """A program as CUDA, compiled for the host."""
+
+    source: str
+    module: ModuleOp
+    built: EmulatedModule
+
+    def __call__(self, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        outputs, reports = EmulatedProgram(self.source, make_plan(self.module), self.built).run(args, seeds=(0,))
+        if reports:
+            raise ExecutionError(str(reports[0]))
+        return outputs
+
+
+def down_to(level: str) -> Level:
+    """The level of that name."""
+    return Level(level)

@@ -7,9 +7,13 @@ neither right nor refused is `wrong` or a `crash`, and there must be none.
 from __future__ import annotations
 
 import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +27,7 @@ from deplodock.backend.reference import run
 from deplodock.dialects.payload import shape_of
 from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend.arrays import to_numpy, to_torch
+from deplodock.frontend.compilation import InternalError
 from deplodock.passes.decompose_torch import DecomposeTorchPass
 from deplodock.passes.decomposition import refused
 
@@ -31,7 +36,26 @@ from .tracing import Capture
 Executor = Callable[[ModuleOp, Sequence[np.ndarray]], list[np.ndarray]]
 """Runs a module of the torch level."""
 
-Kind = Literal["right", "refused", "wrong", "crash", "skipped"]
+
+class Level(Protocol):
+    """Lowers programs, and builds them for execution, several at a time."""
+
+    def lower(self, module: ModuleOp) -> None: ...
+
+    def build(self, modules: Sequence[ModuleOp]) -> Sequence[Callable[[Sequence[np.ndarray]], list[np.ndarray]]]: ...
+
+
+Kind = Literal["right", "refused", "wrong", "crash", "slow", "skipped"]
+
+FAILED = ("wrong", "crash", "slow")
+"""The verdicts that must not be."""
+
+Mode = Literal["arguments", "constants", "keywords"]
+"""How a sample becomes a program: its tensors as arguments; the first one as argument and the others as constants; or
+as arguments with one of the sample's keyword arguments left away."""
+
+LIMIT = 60.0
+"""Seconds that a sample may take."""
 
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose contents PyTorch does not define: only shape and type are compared."""
@@ -59,12 +83,16 @@ def operators(names: Sequence[str] = ()) -> list[OpInfo]:
 
 
 def samples(
-    op: OpInfo, dtype: torch.dtype, limit: int | None = None, seed: int = 0
+    op: OpInfo, dtype: torch.dtype, limit: int | None = None, seed: int = 0, mode: Mode = "arguments"
 ) -> Iterator[tuple[int, SampleInput]]:
     """(number, sample) of `op`, `limit` of them taken evenly; with values that depend on `seed` alone."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    if mode == "constants":
+        found = [s for s in found if sum(isinstance(v, torch.Tensor) for v in _leaves(s)) > 1]
+    if mode == "keywords":
+        found = [shorter for s in found for shorter in _with_fewer_keywords(s)]
     step = 1.0 if limit is None else max(1.0, len(found) / limit)
     wanted = sorted({int(i * step) for i in range(math.ceil(len(found) / step))})
     for i in wanted:
@@ -72,12 +100,30 @@ def samples(
             yield i, found[i]
 
 
-def judge(tracer: Capture, op: OpInfo, number: int, sample: SampleInput, execute: Executor | None = None) -> Verdict:
+def _leaves(sample: SampleInput) -> list[Any]:
+    return pytree.tree_flatten((sample.input, sample.args, sample.kwargs))[0]
+
+
+def _with_fewer_keywords(sample: SampleInput) -> Iterator[SampleInput]:
+    """`sample` without each of its keyword arguments in turn."""
+    for name in sample.kwargs:
+        rest = {k: v for k, v in sample.kwargs.items() if k != name}
+        yield SampleInput(sample.input, args=sample.args, kwargs=rest)
+
+
+def judge(
+    tracer: Capture,
+    op: OpInfo,
+    number: int,
+    sample: SampleInput,
+    execute: Executor | None = None,
+    mode: Mode = "arguments",
+) -> Verdict:
     """The verdict on one sample; `execute` as for `judge_call`."""
-    tensors, call = closed(op, sample)
-    same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if op.name in OPEN_INDICES else None
-    verdict = judge_call(tracer, call, tensors, undefined=op.name in UNDEFINED, same_elements=same, execute=execute)
-    return Verdict(op.formatted_name, number, *verdict)
+    trial = trial_of(op, sample, mode)
+    trial.trace(tracer)
+    trial.run(lambda args: (execute or at_tensor_level)(trial.module, args))
+    return Verdict(op.formatted_name, number, *trial.verdict)
 
 
 def judge_errors(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
@@ -100,6 +146,38 @@ def judge_errors(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
         yield Verdict(op.formatted_name, number, kind, reason)
 
 
+TYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
+"""Of each kind one."""
+
+
+def judge_types(tracer: Capture, op: OpInfo) -> Iterator[Verdict]:
+    """Verdicts on a call with types that the operator does not list as its own: `refused` or `crash`, or `wrong` where
+    a program comes out of what eager PyTorch refuses."""
+    source = next((t for t in TYPES if op.supports_dtype(t, "cpu")), None)
+    found = next(samples(op, source, 1), None) if source else None
+    if found is None:
+        return
+    for number, wanted in enumerate(TYPES):
+        if op.supports_dtype(wanted, "cpu") or op.supports_dtype(wanted, "cuda"):
+            continue
+
+        def other(leaf: Any, wanted: torch.dtype = wanted) -> Any:
+            if isinstance(leaf, torch.Tensor) and leaf.dtype == source:
+                return leaf.to(wanted)
+            return wanted if leaf is source else leaf
+
+        value, args, kwargs = pytree.tree_map(other, (found[1].input, found[1].args, found[1].kwargs))
+        tensors, call = closed(op, SampleInput(value, args=args, kwargs=kwargs))
+        try:
+            call(*(t.clone() for t in tensors))
+            continue
+        except Exception as error:  # as it should
+            wrong = f"{wanted}: eager PyTorch: {error}"
+        trial = Trial(call, tensors)
+        trial.attempt(lambda call=call, tensors=tensors: lower(tracer.trace(call, tensors).module))
+        yield Verdict(op.formatted_name, number, *(("wrong", wrong) if trial.open else trial.verdict))
+
+
 def judge_call(
     tracer: Capture,
     call: Callable[..., list[Any]],
@@ -113,33 +191,139 @@ def judge_call(
 
     `execute` runs a torch-level module otherwise than at the tensor level.
     """
-    torch.manual_seed(0)
-    own = [t.clone() for t in tensors]
+    trial = Trial(call, tensors, undefined, same_elements)
+    trial.trace(tracer)
+    trial.run(lambda args: (execute or at_tensor_level)(trial.module, args))
+    return trial.verdict
+
+
+def judge_all(
+    tracer: Capture, op: OpInfo, given: Sequence[tuple[int, SampleInput]], level: Level, mode: Mode = "arguments"
+) -> list[Verdict]:
+    """The verdicts on samples of one operator, whose programs are built together."""
+    trials = [trial_of(op, sample, mode) for _, sample in given]
+    for trial in trials:
+        trial.trace(tracer)
+        trial.attempt(lambda trial=trial: level.lower(trial.module))
+    left = [trial for trial in trials if trial.open]
     try:
-        expected = call(*own)
-    except Exception as error:  # not a program, as PyTorch sees it
-        return "skipped", f"eager: {type(error).__name__}"
+        runs = level.build([trial.module for trial in left])
+    except Exception:  # one at a time says which
+        runs = [lambda args, trial=trial: level.build([trial.module])[0](args) for trial in left]
+    for trial, run_one in zip(left, runs, strict=True):
+        trial.run(run_one)
+    return [Verdict(op.formatted_name, n, *t.verdict) for (n, _), t in zip(given, trials, strict=True)]
+
+
+def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial:
+    """The trial of one sample."""
+    tensors, call = closed(op, sample, only_first=mode == "constants")
+    same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if op.name in OPEN_INDICES else None
+    return Trial(call, tensors, op.name in UNDEFINED, same)
+
+
+@dataclass
+class Trial:
+    """A call on its way to the verdict: traced, executed, compared."""
+
+    call: Callable[..., list[Any]]
+    tensors: Sequence[torch.Tensor]
+    undefined: bool = False
+    same_elements: Callable[[list[Any], list[Any]], bool] | None = None
+    outcome: tuple[Kind, str] | None = None
+    seconds: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether there is no verdict yet."""
+        return self.outcome is None
+
+    @property
+    def verdict(self) -> tuple[Kind, str]:
+        """What became of it, and why."""
+        assert self.outcome is not None, "not compared yet"
+        return self.outcome
+
+    @property
+    def module(self) -> ModuleOp:
+        """The program at the torch level, or what it was lowered to since."""
+        return self.traced.module
+
+    def trace(self, tracer: Capture) -> None:
+        """Call PyTorch for the expected results, and capture the call."""
+        torch.manual_seed(0)
+        self.own = [t.clone() for t in self.tensors]
+        try:
+            self.expected = self.call(*self.own)
+        except Exception as error:  # not a program, as PyTorch sees it
+            self.outcome = "skipped", f"eager: {type(error).__name__}"
+            return
+        self.attempt(lambda: vars(self).update(traced=tracer.trace(self.call, [t.clone() for t in self.tensors])))
+
+    def attempt(self, step: Callable[[], Any]) -> Any:
+        """Take a step, whose errors decide. All of a trial's steps together have `LIMIT` seconds."""
+        if not self.open:
+            return None
+        started = time.monotonic()
+        try:
+            with limited(LIMIT - self.seconds):
+                return step()
+        except TooSlow:
+            self.outcome = "slow", f"over {LIMIT} s"
+        except TooLarge:
+            self.outcome = "skipped", "too large for the reference interpreter"
+        except (ExecutionError, InternalError) as error:
+            self.outcome = "crash", str(error)
+        except CompileError as error:
+            self.outcome = "refused", str(error)
+        except Exception as error:  # anything of ours that is not a diagnostic
+            self.outcome = "crash", f"{type(error).__name__}: {error}"
+        finally:
+            self.seconds += time.monotonic() - started
+        return None
+
+    def run(self, execute: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
+        """Execute the program and compare."""
+        if not self.open:
+            return
+        arguments = [*self.traced.leading, *self.tensors, *self.traced.constants]
+        results = self.attempt(lambda: [to_torch(r) for r in execute([to_numpy(a) for a in arguments])])
+        if not self.open:
+            return
+        sources = {"result": results, "argument": arguments}
+        found = [value if kind == "constant" else sources[kind][value] for kind, value in self.traced.sources]
+        first = len(self.traced.leading)
+        changed = [(i - first, r) for i, r in self.traced.updates if first <= i < first + len(self.own)]
+        found += [results[r] for _, r in changed]
+        expected = [*self.expected, *(self.own[i] for i, _ in changed)]
+        if self.same_elements is not None and len(found) == 2 and self.same_elements(found, expected):
+            found, expected = found[:1], expected[:1]
+        undefined = self.undefined or self.traced.draws
+        problem = compare(found, expected, lambda: _truth(self.call, self.tensors), undefined=undefined)
+        self.outcome = ("wrong", problem) if problem else ("right", "")
+
+
+class TooSlow(BaseException):
+    """A step that took longer than it may. No Exception: nothing on the way may take it for one of its own."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in here after so many seconds. In another thread than the main one there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
     try:
-        traced = tracer.trace(call, [t.clone() for t in tensors])
-        arguments = [*tensors, *traced.constants]
-        results = [to_torch(r) for r in (execute or at_tensor_level)(traced.module, [to_numpy(a) for a in arguments])]
-    except TooLarge:
-        return "skipped", "too large for the reference interpreter"
-    except ExecutionError as error:
-        return "crash", str(error)
-    except CompileError as error:
-        return "refused", str(error)
-    except Exception as error:  # anything of ours that is not a diagnostic
-        return "crash", f"{type(error).__name__}: {error}"
-    sources = {"result": results, "argument": arguments}
-    found = [value if kind == "constant" else sources[kind][value] for kind, value in traced.sources]
-    found += [results[i] for _, i in traced.updates]
-    expected = [*expected, *(own[i] for i, _ in traced.updates)]
-    if same_elements is not None and len(found) == 2 and same_elements(found, expected):
-        found, expected = found[:1], expected[:1]
-    undefined |= traced.draws
-    problem = compare(found, expected, lambda: _truth(call, tensors), undefined=undefined)
-    return ("wrong", problem) if problem else ("right", "")
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _same_elements(sample: SampleInput, position: int, found: Sequence[Any], expected: Sequence[Any]) -> bool:
@@ -178,10 +362,14 @@ def largest(module: ModuleOp) -> int:
     return max((math.prod(shape_of(r.type)) for op in module.walk() for r in op.results), default=0)
 
 
-def closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
-    """The tensors of a sample, and the call as a function of them that returns a flat list."""
+def closed(
+    op: OpInfo, sample: SampleInput, *, only_first: bool = False
+) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
+    """The tensors of a sample (or `only_first` of them), and the call as a function of them that returns a flat list.
+    The other tensors are constants of that function."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)][: 1 if only_first else None]
 
     def bound(leaves: Sequence[Any]) -> Callable[..., list[Any]]:
         def call(*tensors: torch.Tensor) -> list[Any]:
@@ -194,9 +382,14 @@ def closed(op: OpInfo, sample: SampleInput) -> tuple[list[torch.Tensor], Callabl
         return call
 
     call = bound(leaves)
-    wide = [torch.float64 if isinstance(leaf, torch.dtype) and leaf in _TOLERANCE else leaf for leaf in leaves]
-    vars(call)["wide"] = bound(wide)
-    return [leaves[i].detach() for i in at], call
+    vars(call)["wide"] = bound([_in_float64(leaf) for leaf in leaves])
+    return [leaves[i] for i in at], call
+
+
+def _in_float64(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.double() if leaf.is_floating_point() else leaf
+    return torch.float64 if isinstance(leaf, torch.dtype) and leaf in _TOLERANCE else leaf
 
 
 def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> list[Any] | None:

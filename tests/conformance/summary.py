@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .opdb import Verdict, named_reason
+from .opdb import FAILED, Verdict, named_reason
 
 RESULTS = Path(__file__).with_name("results.json")
 """Run -> operator -> [right, refused, wrong, reason], of the last full runs; and under `RUNS` how many samples of each
@@ -48,7 +48,7 @@ def summarize(verdicts: Iterable[Verdict]) -> dict[str, Summary]:
     found: dict[str, Summary] = {}
     for operator, count in counts.items():
         reason = min(reasons.get(operator, Counter({"": 1})).items(), key=lambda item: (-item[1], item[0]))[0]
-        failed = count["wrong"] + count["crash"]
+        failed = sum(count[kind] for kind in FAILED)
         found[operator] = Summary(operator, count["right"], count["refused"], failed, reason)
     return found
 
@@ -105,9 +105,7 @@ def unexpected(verdicts: Iterable[Verdict], dtype: str, *, every_sample: bool = 
     """
     verdicts = list(verdicts)
     listed = expected(dtype)
-    problems = [
-        f"{v.kind}: {v.operator} sample {v.sample}: {v.reason}" for v in verdicts if v.kind in ("wrong", "crash")
-    ]
+    problems = [f"{v.kind}: {v.operator} sample {v.sample}: {v.reason}" for v in verdicts if v.kind in FAILED]
     for name, summary in summarize(verdicts).items():
         entry = listed.get(name, "")
         if summary.refused and not entry:

@@ -28,8 +28,9 @@ from deplodock.frontend.importing import GraphImporter
 class Traced:
     """A program at the torch level; `sources` says what every leaf of the result is.
 
-    A leaf is ("result", i), ("argument", i), or ("constant", value); `constants` are further arguments of `@main`, and
-    `updates` pairs (argument, result) of arguments that the program changes in place. A program that `draws` random
+    A leaf is ("result", i), ("argument", i), or ("constant", value); `leading` and `constants` are further arguments of
+    `@main`, in front of the function's and behind, and `updates` pairs (argument, result) of arguments that the program
+    changes in place. A program that `draws` random
     numbers draws others than PyTorch.
     """
 
@@ -38,6 +39,7 @@ class Traced:
     constants: tuple[torch.Tensor, ...]
     updates: tuple[tuple[int, int], ...] = ()
     draws: bool = False
+    leading: tuple[torch.Tensor, ...] = ()
 
 
 class Tracer:
@@ -54,12 +56,18 @@ class Tracer:
         functional = torch.func.functionalize(function, remove="mutations")
         try:
             with torch.no_grad(), capturing._quiet(), enable_python_dispatcher():
-                graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake")(*tensors)
+                graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
+                    *tensors
+                )
                 if any(_is_mutable(node) for node in graph.graph.nodes):
                     # A decomposition written with in-place operators came in behind functionalisation.
                     again = torch.func.functionalize(graph, remove="mutations")
-                    graph = make_fx(again, decomposition_table=self._table, tracing_mode="fake")(*tensors)
+                    graph = make_fx(again, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
+                        *tensors
+                    )
         except Exception as error:  # whatever PyTorch raises
+            if "mutating a non-functional tensor" in str(error):  # decompositions do, of constants' views
+                return Exporter().trace(function, tensors)
             raise CaptureError(capturing._reason(error)) from error
         graph.graph.eliminate_dead_code()
         if any(_is_mutable(node) or node.target in _STATEFUL for node in graph.graph.nodes):
@@ -75,15 +83,16 @@ class Exporter:
         program = capturing.capture(lambda *args: tuple(function(*args)), tensors)
         sources = tuple((o.kind, o.value if o.kind == "constant" else o.index) for o in program.outputs)
         bound = program.bindings
-        if [b.leaf for b in bound[: len(tensors)]] != list(range(len(tensors))):
+        first = next((i for i, b in enumerate(bound) if b.kind == "input"), 0)
+        inputs = bound[first : first + len(tensors)]
+        if [b.leaf for b in inputs] != list(range(len(tensors))):
             raise CaptureError("the arguments are not the function's, in their order")
-        constants = tuple(
-            _generator(b.leaf) if b.kind == "generator" else b.tensor
-            for b in bound[len(tensors) :]
-            if b.tensor is not None or b.kind == "generator"
+        leading, constants = (
+            tuple(_generator(b.leaf) if b.kind == "generator" else b.tensor for b in part)
+            for part in (bound[:first], bound[first + len(tensors) :])
         )
         updates = tuple((argument, result) for result, argument in program.updates)
-        return Traced(program.module, sources, constants, updates, program.draws)
+        return Traced(program.module, sources, constants, updates, program.draws, leading)
 
 
 Capture = Tracer | Exporter
@@ -99,6 +108,9 @@ def tracer() -> Iterator[Tracer]:
     with export_internals._override_composite_implicit_decomp(composite):
         yield Tracer(python_table)
 
+
+_TAKES_CONSTANTS: dict[str, Any] = {"_allow_non_fake_inputs": True}
+"""A function may close over tensors, which become constants of its program."""
 
 _STATEFUL = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.batch_norm.default)
 """Operators that change their arguments without their schema saying so."""
