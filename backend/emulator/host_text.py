@@ -1,8 +1,10 @@
 """The printed CUDA as the host compiler reads it.
 
-The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only three things change:
-helpers whose body is inline assembly get their host text, `extern __shared__` becomes a pointer to the block's, and
-`extern "C"` goes, so that several programs fit into one translation unit. Line numbers are kept.
+The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only four things change:
+helpers whose body is inline assembly get their host text, `extern __shared__` becomes a pointer to the block's, arrays
+of a thread lie at addresses that are aligned as they ask for and no better (a host's stack may hide that an array is not
+aligned to what reads it), and `extern "C"` goes, so that several programs fit into one translation unit. Line numbers
+are kept.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ _KERNEL = re.compile(
 _HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\([^)]*\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
+_ARRAY = re.compile(
+    r"(^[ \t]+|[;{}][ \t]*)(?:__align__\((\d+)\)\s+)?((?:(?:un)?signed )?(?:char|short|int|long long)|float|double|bool|b?f16)"
+    r"\s+(\w+)\[(\d+)\](\s*=\s*\{\})?;"
+)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -59,11 +65,20 @@ def host_text(source: str, *, standalone: bool = False) -> str:
     if _INCLUDE.search(text) and not standalone:
         raise ExecutionError("the emulator knows no header that CUDA text may include")
     text = _SHARED.sub(r"\1* const \2 = (\1*)emu_shared_start();", text)
+    text = "\n".join(line if line.startswith("struct") else _ARRAY.sub(_placed, line) for line in text.split("\n"))
     text = re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
     if standalone:
         for n, b in kernel_bounds(source).items():
             text += f"static const EmuBounds emu_{n}((const void*){n}, {b.cluster}, {b.registers});\n"
     return text
+
+
+def _placed(array: re.Match[str]) -> str:
+    """A declaration of an array in registers, as one that is aligned to what it asks for and to nothing more."""
+    before, alignment, element, name, size, start = array.groups(default="")
+    alignment = alignment or f"alignof({element})"
+    kept = f"EmuArray<{element}, {size}, {alignment}> emu_{name}{start};"
+    return f"{before}{kept} {element} (&{name})[{size}] = emu_{name}.array;"
 
 
 def translation_unit(sources: Sequence[str]) -> str:

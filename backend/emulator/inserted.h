@@ -1,4 +1,5 @@
-// The calls that the compiler inserts for -fsanitize=thread and -fsanitize=bounds. Part of runtime.cpp.
+// The calls that the compiler inserts for -fsanitize=thread, -fsanitize=bounds and -fsanitize=alignment. Part of
+// runtime.cpp.
 #pragma once
 
 #define FROM __builtin_return_address(0)
@@ -18,6 +19,18 @@ void __ubsan_handle_out_of_bounds(void*, void* index) {
   report("out-of-bounds", "index " + std::to_string(reinterpret_cast<std::intptr_t>(index)) +
                               " is outside of an array in registers", reinterpret_cast<u64>(FROM) - 1);
   abort_launch();
+}
+// The first words of what the compiler says of an access whose type `pointer` is not aligned to.
+struct EmuMismatch {
+  const char* file;
+  unsigned line, column;
+  const struct EmuType { unsigned short kind, info; char name[1]; }* type;
+  unsigned char log_alignment, access;  // 0 a load, 1 a store, else a reference to an object or to a member of one
+};
+void __ubsan_handle_type_mismatch_v1(const EmuMismatch* what, void* pointer) {
+  const char* does = what->access == 0 ? "reads" : what->access == 1 ? "writes" : "accesses";
+  check_alignment(std::string(does) + " memory as " + what->type->name, address_of(pointer),
+                  u64(1) << what->log_alignment, reinterpret_cast<u64>(FROM) - 1);
 }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -91,6 +91,12 @@ const char* verb(bool write) { return write ? "writes" : "reads"; }
 
 std::string bytes(u64 n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
 
+void check_alignment(const std::string& what, std::uintptr_t address, u64 alignment, u64 pc) {
+  if (!running || address % alignment == 0) return;
+  report("misaligned", what + ", " + bytes(address % alignment) + " past a multiple of " + std::to_string(alignment), pc);
+  abort_launch();
+}
+
 bool meet_agents(std::size_t byte, unsigned size, bool write, u64 pc);
 void touch_block(unsigned rank, u64 pc);
 extern Agents agents;
@@ -155,11 +161,7 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
   if (!running) return;
   const std::uintptr_t address = address_of(pointer);
   const u64 pc = reinterpret_cast<u64>(from) - 1;
-  if (aligned && address % size) {
-    report("misaligned", std::string(verb(write)) + " " + bytes(size) + " at once, " + bytes(address % size) +
-                             " past a multiple of " + std::to_string(size), pc);
-    abort_launch();
-  }
+  if (aligned) check_alignment(verb(write) + (" " + bytes(size)) + " at once", address, size, pc);
   if (scheduler.on_stack(address)) return;
   if (++launch.accesses > launch.limit) {
     report("too long", "gave up after " + std::to_string(launch.limit) + " accesses", 0);
@@ -411,11 +413,8 @@ void emu_copy_async(void* target, const void* source, unsigned size, bool inside
 void emu_copy_commit() { copies.commit(scheduler.current); }
 void emu_copy_wait(int pending) { copies.wait(scheduler.current, std::size_t(pending), detector); }
 void emu_vector_access(const void* address, unsigned size) {
-  const std::uintptr_t place = address_of(address);
-  if (!running || place % size == 0) return;
-  report("misaligned", "an access of " + bytes(size) + " at once, " + bytes(place % size) + " past a multiple of " +
-                           std::to_string(size), reinterpret_cast<u64>(__builtin_return_address(0)) - 1);
-  abort_launch();
+  check_alignment("an access of " + bytes(size) + " at once", address_of(address), size,
+                  reinterpret_cast<u64>(__builtin_return_address(0)) - 1);
 }
 void emu_atomic_access(void* address, unsigned size) {
   access(address, size, true, true, __builtin_return_address(0), true);
