@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+from printed_text import unaligned_arrays
 from seed84 import make_case
 
 from deplodock.backend.cuda.printer import kernel_names
@@ -59,6 +60,8 @@ class Kernel:
     use: KernelUse
     warnings: tuple[str, ...]
     """Of the compiler, of all kernels of the program."""
+    cuda: str
+    """The text of the whole program."""
     code: KernelCode
     counts: KernelCounts
 
@@ -140,6 +143,7 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
             function,
             compiled.kernels[printed[name]],
             compiled.warnings,
+            compilation.cuda,
             code[printed[name]],
             launches[name],
         )
@@ -158,6 +162,7 @@ def check(k: Kernel) -> Iterator[str]:
     yield from k.warnings
     if missing := missing_registers(k.function, k.use):
         yield f"the roles want {missing} registers more than the block has at its launch, and wait for ever"
+    yield from unaligned_arrays(k.cuda)
     yield from _opcodes(k)
     yield from _widths(k)
     yield from _occupancy(k)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
-from ...dialects.kernel import PickOp, SharedOp
+from ...dialects.kernel import SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
-from ...dialects.kernel_matrix import MatrixRows, MmaOp, StMatrixOp
+from ...dialects.kernel_matrix import MatrixRows
 from ...dialects.kernel_ranges import span
-from ...dialects.kernel_shuffles import RenumberOp, ShuffleOp
-from ...dialects.kernel_wgmma import WgmmaOp
 from ...dialects.locations import location_text
 from ...errors import CompileError
 from .expressions import add, infix, multiply
@@ -70,16 +68,16 @@ def print_load(writer: Writer, op: LoadOp) -> None:
         place = writer.declare(op.result)
         writer.line(f"const {scalar_type} {place.name} = {text.text};")
         return
-    place = writer.declare(op.result, alignment=alignment_of(op.result))
+    place = writer.declare(op.result)
     with writer.registers_loop(size, width) as r:
         met = condition(writer, op, r)
-        target = str(place[r].text) if width == 1 else place.name if r == 0 and size == width else f"&{place[r].text}"
         if width == 1:
             text = Expr(element_at(writer, op, r))
             if fill is not None and met is not None:
                 text = Expr(f"{met.at(AND)} ? {text.text} : {writer.read(fill).at(TERNARY)}")
-            writer.line(f"{target} = {text.text};")
+            writer.line(f"{place[r].text} = {text.text};")
             return
+        target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
         call = f"{wide(writer, op, 'ld')}({target}, {pointer_to(writer, op, r)});"
         writer.line(call if met is None else f"if ({met.text}) {call}")
         if met is not None and fill is not None:
@@ -99,8 +97,7 @@ def print_store(writer: Writer, op: StoreOp) -> None:
         if width == 1:
             writer.line(f"{head}{element_at(writer, op, r)} = {writer.read(op.value, r).text};")
             return
-        source = writer.read(op.value, r).text
-        source = writer.places[op.value].name if r == 0 and size == width else f"&{source}"
+        source = writer.pointer(writer.places[op.value].name, str(r), width * c_size(op.value.type))
         writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
 
 
@@ -124,30 +121,6 @@ def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
     name = f"{kind}{op.vec.data}"
     writer.use(f"{name}.{writer.type_of(value)}.{size}")
     return name
-
-
-PAIR = 2
-"""Elements that tensor cores take as one register."""
-
-
-def _is_multiplied(op: Operation) -> bool:
-    """Whether `op` is a product on tensor cores, or picks registers for one."""
-    if isinstance(op, PickOp):
-        return any(_is_multiplied(u.operation) for u in op.result.uses)
-    return isinstance(op, MmaOp | WgmmaOp | StMatrixOp | ShuffleOp | RenumberOp)
-
-
-def alignment_of(value: SSAValue) -> int:
-    """Bytes to which the array of `value` is aligned for the wide accesses that touch it."""
-    size, widest = c_size(value.type), 1
-    if isinstance(value.owner, LoadOp):
-        widest = value.owner.vec.data
-    for use in value.uses:
-        if isinstance(use.operation, StoreOp) and use.operation.value is value:
-            widest = max(widest, use.operation.vec.data)
-        if _is_multiplied(use.operation):
-            widest = max(widest, PAIR)
-    return size * widest if widest > 1 else 0
 
 
 def element_at(writer: Writer, op: Mover, r: Register) -> str:

@@ -67,9 +67,9 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
         if place.size == 1:
             writer.line(f"{kind} {place.name} = {writer.read(init).text};")
         elif isinstance(init.owner, ConstantOp) and init.owner.scalar == 0:
-            writer.line(f"{kind} {place.name}[{place.size}] = {{}};")
+            writer.array(place, argument, " = {}")
         else:
-            writer.line(f"{kind} {place.name}[{place.size}];")
+            writer.array(place, argument)
             outer.copy(init, place)
     writer.places[argument] = place
     return place
@@ -171,7 +171,7 @@ def _rotate(
         if place.size == 1:
             writer.line(f"const {writer.type_of(value)} {saved.name} = {writer.read(value).text};")
         else:
-            writer.line(f"{writer.type_of(value)} {saved.name}[{saved.size}];")
+            writer.array(saved, value)
             inner.copy(value, saved)
         late.append((saved, place))
     done = {place for _, place in late}

@@ -230,7 +230,7 @@ def _stmatrix(element: str, count: int, trans: str) -> Helper:
         "  const unsigned* u = (const unsigned*)r;\n"
         f'  asm volatile("stmatrix.sync.aligned.{mode} [%0], {{{places}}};"\n'
         f'               :: {_shared("p")}, {inputs} : "memory");\n}}',
-        f"static inline void {name}{parameters} {{\n"
+        f"static inline void {name}{parameters} {{\n  emu_wide(r, 4);\n"
         "  const int lane = threadIdx.x % 32;\n"
         f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
         f"  for (int m = 0; m < {count}; ++m)\n"
@@ -280,6 +280,7 @@ def wgmma_helper(key: str) -> Helper:
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     inputs = ", ".join(f'"r"(u[{i}])' for i in range(4)) if registers else '"l"(a)'
     cast = "  const unsigned* u = (const unsigned*)a;\n" if registers else ""
+    check = "emu_wide(a, 4); " if registers else ""
     return Helper(
         name,
         f"static __device__ __forceinline__ void {name}({parameters}) {{\n{cast}"
@@ -290,7 +291,7 @@ def wgmma_helper(key: str) -> Helper:
         f"               : {outputs}\n"
         f'               : {inputs}, "l"(b), "r"((int)accumulate));\n}}',
         f"static inline void {name}({parameters}) "
-        f"{{ emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
+        f"{{ {check}emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
         f"{int(a == 't')}, {int(b == 't')}, {_FORMATS[element]}); }}",
         () if wide else (element,),
     )

@@ -9,23 +9,21 @@ from ...dialects.kernel_matrix import LdMatrixOp, MmaOp, StMatrixOp, word_elemen
 from .access import pointer_to, prepare
 from .matrix_helpers import MMA_NAMES
 from .statements import Statements, add_printer
-from .types import Expr
-from .writer import Register, terms
+from .writer import Register, Writer, terms
 
-PACKED = 16
-"""Bytes to which arrays of operands are aligned: their pairs of 16-bit elements are read as 32-bit registers."""
+WORD = 4
+"""Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""
 
 
 def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
     """One call a step; the loop variable counts the elements that a lane's rows have so far."""
     writer, count = statements.writer, op.count.data
-    place = writer.declare(op.result, alignment=PACKED)
+    place = writer.declare(op.result)
     helper = f"ldmatrix_x{count}{'_trans' if op.trans is not None else ''}"
     writer.use(f"{helper}.{writer.type_of(op.result)}")
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.row) as r:
-        at: Register = r if r == 0 or count == 4 else f"{r} / {4 // count}"
-        target = place.name if r == 0 else f"&{place[at].text}"
+        target = _words(writer, place.name, 0, _place(r, count))
         writer.line(f"{helper}({target}, {pointer_to(writer, op, r)});")
 
 
@@ -37,8 +35,8 @@ def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
     writer.use(f"{helper}.{writer.type_of(op.value)}")
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.row) as r:
-        at = "" if r == 0 else str(r) if count == 4 else f"{r} / {4 // count}"
-        writer.line(f"{helper}({pointer_to(writer, op, r)}, {_element(name, first, at)});")
+        source = _words(writer, name, first, _place(r, count))
+        writer.line(f"{helper}({pointer_to(writer, op, r)}, {source});")
 
 
 def print_mma(statements: Statements, op: MmaOp) -> None:
@@ -54,15 +52,15 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     writer.use(f"{helper}.{element}")
     high, *rows = op.row_bits
     cols = op.col_bits
-    lhs = _element(*operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
-    rhs = _element(*operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
+    lhs = _words(writer, *operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
+    rhs = _words(writer, *operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
     heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
     for depth, (v, size) in enumerate(heads):
         writer.line("  " * depth + "#pragma unroll")
         writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
     parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
     at = " + ".join(p.text for p in parts if p.text != "0")
-    upper, lower = _element(target.name, 0, at), _element(target.name, 1 << high, at)
+    upper, lower = (_element(target.name, offset, at) for offset in (0, 1 << high))
     writer.line(f"{'  ' * len(heads)}{helper}({upper}, {lower}, {lhs}, {rhs});")
 
 
@@ -75,17 +73,31 @@ def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
         picked = op.registers.get_values()
         if picked[0] % 2 == 0 and tuple(picked) == tuple(range(picked[0], picked[0] + len(picked))):
             return writer.places[op.source].name, int(picked[0])
-    place = writer.declare(value, alignment=PACKED)
+    place = writer.declare(value)
     del writer.places[value]  # until it is filled, the value is its expression
     statements.copy(value, place)
     writer.places[value] = place
     return place.name, 0
 
 
+def _place(register: Register, count: int) -> str:
+    """The element of an array where the rows of `register` lie, which move `count` matrices."""
+    return "" if register == 0 else str(register) if count == 4 else f"{register} / {4 // count}"
+
+
+def _index(offset: int, at: str) -> str:
+    return " + ".join(part for part in (at, str(offset) if offset else "") if part)
+
+
 def _element(array: str, offset: int, at: str) -> str:
     """A pointer to one element of an array of registers."""
-    index = " + ".join(part for part in (at, str(offset) if offset else "") if part)
-    return Expr(f"&{array}[{index}]" if index else array).text
+    index = _index(offset, at)
+    return f"&{array}[{index}]" if index else array
+
+
+def _words(writer: Writer, array: str, offset: int, at: str) -> str:
+    """The same of elements that are taken as words."""
+    return writer.pointer(array, _index(offset, at), WORD)
 
 
 add_printer(LdMatrixOp, print_ldmatrix)

@@ -58,7 +58,7 @@ def _ldmatrix(element: str, count: int, trans: str) -> Helper:
         "  unsigned* u = (unsigned*)r;\n"
         f'  asm volatile("ldmatrix.sync.aligned.{mode} {{{places}}}, [%{count}];"\n'
         f'               : {outputs} : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory");\n}}',
-        f"static inline void {name}{parameters} {{\n"
+        f"static inline void {name}{parameters} {{\n  emu_wide(r, 4);\n"
         "  const int lane = threadIdx.x % 32;\n"
         f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
         f"  for (int m = 0; m < {count}; ++m)\n"
@@ -94,7 +94,8 @@ def _mma_host(element: str) -> str:
     if each == 2:
         factors = "widen(u[2 * i + h] >> n & 0xffff) * widen(v[2 * e + i] >> n & 0xffff)"
     halves = "          for (int n = 0; n < 32; n += 16)\n  " if each == 2 else ""
-    return f"""  const int lane = threadIdx.x % 32, first = lane & ~3;
+    return f"""  emu_wide(a, 4), emu_wide(b, 4);
+  const int lane = threadIdx.x % 32, first = lane & ~3;
   float s[4] = {{c[0], c[1], d[0], d[1]}};
   for (int q = 0; q < 4; ++q) {{
     unsigned u[4], v[4];

@@ -81,7 +81,7 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         raise
     helpers |= writer.helpers
     head = f'extern "C" __global__ void {clusters.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
-    return "\n".join([*_header(func), head, *writer.lines, "}"]) + "\n"
+    return "\n".join([*_header(func), head, *writer.text(), "}"]) + "\n"
 
 
 def _launch_bounds(func: FuncOp) -> str:

@@ -10,7 +10,7 @@ from ...dialects.locations import location_text
 from ...errors import CompileError
 from .access import memory_name
 from .hopper_helpers import wgmma_key
-from .matrices import operand_array
+from .matrices import WORD, operand_array
 from .ordering import registers
 from .statements import Statements, add_printer
 from .types import AND, Expr
@@ -52,7 +52,7 @@ def print_product(statements: Statements, op: WgmmaOp) -> None:
         name, first = operand_array(statements, op.lhs)
         each = slice_elements(op.element) // 2
         parts = [p for p in (f"slice * {each}" if loops else "", str(first) if first else "") if p]
-        left = f"&{name}[{' + '.join(parts)}]" if parts else name
+        left = writer.pointer(name, " + ".join(parts), WORD)
     else:
         assert op.lhs_place is not None
         left = _matrix(statements, op, "left", op.lhs, op.lhs_place, op.lhs_transposed is not None)

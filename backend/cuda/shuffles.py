@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import RenumberOp, ShuffleOp
-from .access import alignment_of
 from .expressions import infix
-from .matrices import PACKED, operand_array
+from .matrices import WORD, operand_array
 from .ordering import registers
 from .shuffle_helpers import PAIRED
 from .statements import Statements, add_printer, shuffled
 from .types import BIT_XOR, Expr
-from .writer import Place, Register, Writer, terms
+from .writer import Place, Register, Writer, bare, terms
 
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
@@ -29,7 +28,7 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
         return
     mode, pair = "xor_" if lane is None else "", element in PAIRED and flips[0] == 0
     source = _pairs(statements, op.source) if pair else None
-    place = writer.declare(op.result, alignment=PACKED if pair else alignment_of(op.result))
+    place = writer.declare(op.result)
     with writer.registers_loop(size, 2 if pair else 1) as r:
         flip = combined(r, flips)
         at = flip if lane is None else lane if flip.text == "0" else infix(lane, "^", flip, BIT_XOR)
@@ -37,7 +36,7 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
         if source is not None:
             writer.use(f"shuffle_{mode}pair.{element}")
             writer.use(f"copy_pair.{element}")
-            operands = f"&{place[r].text}, &{source[r].text}"
+            operands = ", ".join(writer.pointer(p.name, str(r), WORD) for p in (place, source))
             writer.line(f"{head}shuffle_{mode}pair({operands}, {at.text});")
             kept = f"copy_pair({operands})"
         else:
@@ -58,13 +57,14 @@ def print_renumber(statements: Statements, op: RenumberOp) -> None:
     for number, move in enumerate(sorted(set(moves) - {0})):
         bits = [f"{lane} >> {b}" if b else lane for b, m in enumerate(moves) if m == move]
         odd = f"({' ^ '.join(f'({b})' if len(bits) > 1 else b for b in bits)}) & 1"
-        before, target = source, writer.declare(op.result, alignment=PACKED if pair else alignment_of(op.result))
+        before, target = source, writer.declare(op.result)
         with writer.registers_loop(size, 2 if pair else 1) as r:
             other: Register = r ^ move if isinstance(r, int) else f"({r} ^ {move})"
             if pair:
                 assert before is not None
                 writer.use(f"choose_pair.{element}")
-                operands = f"&{target[r].text}, &{before[other].text}, &{before[r].text}"
+                moved = ((target, r), (before, other), (before, r))
+                operands = ", ".join(writer.pointer(p.name, bare(str(n)), WORD) for p, n in moved)
                 writer.line(f"choose_pair({operands}, {odd});")
             else:
                 mine, its = (_read(writer, op.source, before, n) for n in (r, other))

@@ -13,7 +13,7 @@ from ...dialects.locations import location_text
 from ...dialects.payload import is_payload
 from ...dialects.tensor import Kind
 from ...errors import CompileError
-from .access import alignment_of, is_stored_whole, print_load, print_store
+from .access import is_stored_whole, print_load, print_store
 from .expressions import BOOL_OPERATORS, payload_expression
 from .hints import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
@@ -85,7 +85,7 @@ class Statements:
             writer.comment_place(group.ops[0])
         for op in group.ops:
             if op in outside and op.results[0] not in writer.preferred:
-                writer.declare(op.results[0], alignment=alignment_of(op.results[0]))
+                writer.declare(op.results[0])
         with writer.registers_loop(group.size) as r:
             for op in group.ops:
                 self._pointwise(op, r, inside, op in outside)
@@ -161,7 +161,7 @@ class Statements:
         if target is None and registers(b.result) == 1:
             target = writer.start(b.result, writer.read(b.source).text)
         elif target is None:
-            target = writer.declare(b.result, alignment=alignment_of(b.result))
+            target = writer.declare(b.result)
             self.copy(b.source, target)
         writer.places[b.result] = target
         with writer.registers_loop(target.size) as r:
@@ -192,14 +192,14 @@ class Statements:
             lane = shuffled(writer.read(op.source), str(op.mask.data), writer.type_of(op.result))
             writer.line(f"const {writer.type_of(op.result)} {name} = {lane.text};")
             return
-        place = writer.declare(op.result, alignment=alignment_of(op.result))
+        place = writer.declare(op.result)
         with writer.registers_loop(place.size) as r:
             lane = shuffled(writer.read(op.source, r), str(op.mask.data), writer.type_of(op.result))
             writer.line(f"{place[r].text} = {lane.text};")
 
     def pick(self, op: PickOp) -> None:
         """Registers in an order that is no sum over bits: one by one."""
-        place = self.writer.declare(op.result, alignment=alignment_of(op.result))
+        place = self.writer.declare(op.result)
         for r, number in enumerate(op.registers.get_values()):
             self.writer.line(f"{place[r].text} = {self.writer.read(op.source, number).text};")
 
@@ -236,7 +236,7 @@ class Statements:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""
         place = self.writer.places.get(op.value)
         if is_stored_whole(op.value) and place is None:
-            array = self.writer.declare(op.value, alignment=alignment_of(op.value))
+            array = self.writer.declare(op.value)
             del self.writer.places[op.value]  # until it is filled, the value is its expression
             self.copy(op.value, array)
             self.writer.places[op.value] = array

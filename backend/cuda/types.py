@@ -63,7 +63,7 @@ def c_type(t: Attribute, index: str = "int") -> str:
 
 def c_size(t: Attribute) -> int:
     """Bytes of one element of `t` in memory."""
-    e = element_type(t)
+    e = element_type(t.registers if isinstance(t, PendingType) else t)
     if isinstance(e, IntegerType):
         return max(1, e.width.data // 8)
     if isinstance(e, IndexType):

@@ -21,7 +21,7 @@ from .expressions import add, cast, multiply, payload_expression
 from .hints import hint_of
 from .names import Names, sanitise
 from .ordering import is_view, linear_steps, registers
-from .types import ATOM, UNARY, Expr, c_type, literal
+from .types import ATOM, UNARY, Expr, c_size, c_type, literal
 
 WIDE = 2**30
 """Buffers with more elements than this are indexed with 64 bits."""
@@ -66,6 +66,8 @@ class Writer:
         self.index = index_type(func)
         self.sizes: dict[SymbolAttr, Expr] = {}
         self.preferred: dict[SSAValue, Place] = {}
+        self._arrays: dict[str, tuple[int, int]] = {}
+        self._alignments: dict[str, int] = {}
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
         self._place_shown: tuple[str, int] | None = None
@@ -127,15 +129,37 @@ class Writer:
         """The constant that was declared for an index expression, if it is in scope."""
         return next((scope[text] for scope in reversed(self._scopes) if text in scope), None)
 
-    def declare(self, value: SSAValue, *, alignment: int = 0) -> Place:
+    def declare(self, value: SSAValue) -> Place:
         """A new place for `value`; an array is declared here, a scalar where it is computed."""
-        size = registers(value)
-        place = Place(self.names.mint(hint_of(value)), size)
-        if size > 1:
-            prefix = f"__align__({alignment}) " if alignment else ""
-            self.line(f"{prefix}{self.type_of(value)} {place.name}[{size}];")
+        place = Place(self.names.mint(hint_of(value)), registers(value))
+        if place.size > 1:
+            self.array(place, value)
         self.places[value] = place
         return place
+
+    def array(self, place: Place, value: SSAValue, start: str = "") -> None:
+        """Declare the array `place` of registers of the type of `value`, with an initialiser if there is a `start`."""
+        self._arrays[place.name] = len(self.lines), c_size(value.type)
+        self.line(f"{self.type_of(value)} {place.name}[{place.size}]{start};")
+
+    def pointer(self, array: str, index: str, size: int) -> str:
+        """A pointer to element `index` of an array of registers for accesses of `size` bytes each.
+
+        Every access of registers in more than their own size is printed through this pointer, so an array, whatever
+        values it holds one after the other, is aligned to the widest access of it.
+        """
+        self._alignments[array] = max(size, self._alignments.get(array, 1))
+        return array if index in ("", "0") else f"&{array}[{index}]"
+
+    def text(self) -> list[str]:
+        """The lines of the body, with every array aligned as its accesses need."""
+        lines = list(self.lines)
+        for array, size in self._alignments.items():
+            number, own = self._arrays[array]
+            if size > own:
+                text = lines[number].lstrip()
+                lines[number] = f"{lines[number][: -len(text)]}__align__({size}) {text}"
+        return lines
 
     def start(self, value: SSAValue, text: str) -> Place:
         """A new variable for `value`, set to `text`, that may be overwritten later."""

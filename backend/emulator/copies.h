@@ -14,9 +14,8 @@ namespace emu {
 class Copies {
  public:
   // Forgets all copies of the block before; what they never brought stays away.
-  void start_block(u32 threads, u64 seed, Cells& cells, unsigned char* area) {
+  void start_block(u32 threads, u64 seed, Cells& cells) {
     cells_ = &cells;
-    area_ = area;
     for (Thread& thread : threads_) {
       thread.groups.push_back(std::move(thread.open));
       for (const Group& group : thread.groups)
@@ -25,9 +24,9 @@ class Copies {
     threads_.assign(threads, Thread());
     seed_ = seed;
   }
-  // `source` is null for zeros.
-  void start(u32 thread, void* target, const void* source, unsigned size, u64 pc) {
-    Copy copy{static_cast<unsigned char*>(target), {}, size, pc};
+  // `source` is null for zeros; `cell` is the first of the cells of `target`.
+  void start(u32 thread, void* target, std::size_t cell, const void* source, unsigned size, u64 pc) {
+    Copy copy{static_cast<unsigned char*>(target), cell, {}, size, pc};
     if (source) std::memcpy(copy.bytes, source, size);
     std::memset(target, 0xff, size);
     if (arrives_early()) std::memcpy(target, copy.bytes, size);
@@ -50,6 +49,7 @@ class Copies {
  private:
   struct Copy {
     unsigned char* target;
+    std::size_t cell;
     unsigned char bytes[16];
     unsigned size;
     u64 pc;
@@ -61,10 +61,9 @@ class Copies {
   };
   std::vector<Thread> threads_;
   Cells* cells_ = nullptr;
-  unsigned char* area_ = nullptr;
   u64 seed_ = 0;
 
-  Cell& cell(const Copy& copy, unsigned i) { return (*cells_)[std::size_t(copy.target - area_) + i]; }
+  Cell& cell(const Copy& copy, unsigned i) { return (*cells_)[copy.cell + i]; }
   void set_flying(const Copy& copy, bool flying) {
     for (unsigned i = 0; i < copy.size; ++i) cell(copy, i).flying = flying;
   }

@@ -6,6 +6,8 @@
 
 // Bytes of shared memory that a block may have at most, with room for what runs over.
 #define EMU_MOST_SHARED (256 * 1024)
+// Bytes to which that may be declared to be aligned at most.
+#define EMU_MOST_ALIGNMENT 1024
 // Blocks that a cluster may have at most.
 #define EMU_MOST_CLUSTER 8
 
@@ -19,8 +21,8 @@ EmuIndex emu_thread_index();
 EmuIndex emu_block_index();
 EmuIndex emu_block_extent();
 EmuIndex emu_grid_extent();
-// Where the block's shared memory starts.
-unsigned char* emu_shared_start();
+// Where the block's shared memory starts, which is declared with an alignment.
+unsigned char* emu_shared_start(unsigned alignment);
 
 // Clusters: their barrier, the place of something in another block's shared memory, an arrival at an mbarrier there, and
 // a box for the blocks whose bits are set.

@@ -31,7 +31,7 @@ bool happens_early() {
 
 // The place of `size` bytes in the allocations of the blocks that run; the launch ends if they are not all there.
 u32 shared_place(const void* pointer, u64 size, const char* what, u64 pc) {
-  const u64 place = address_of(pointer) - address_of(emu_shared_area);
+  const u64 place = address_of(pointer) - address_of(shared_area);
   const u64 within = place % EMU_MOST_SHARED;
   if (place < base_of(launch.cluster) && within + size <= launch.shared_bytes) return u32(place);
   report("out-of-bounds", std::string(what) + " touches what is no shared memory of the block", pc);
@@ -134,7 +134,7 @@ void deliver(std::size_t number) {
       const bool inside = row.exists && i >= row.first && i < row.first + row.inside;
       const u64 from = row.address + i - row.first;
       for (u32 base : copy.bases)
-        emu_shared_area[base + place + i - byte] = inside ? *reinterpret_cast<const unsigned char*>(from) : 0;
+        shared_area[base + place + i - byte] = inside ? *reinterpret_cast<const unsigned char*>(from) : 0;
     }
   });
   Agent& agent = agents.agents[copy.agent];
@@ -172,9 +172,9 @@ BoxCopy new_box(const void* map, const void* shared, const int* at, int rank, co
   }
   const u32 whole = shared_place(shared, m.bytes(), what, pc), place = whole % EMU_MOST_SHARED;
   const u32 alignment = m.swizzle ? 8 * u32(m.swizzle) : 128;
-  if (place % alignment)
-    report("misaligned", std::string(what) + " at byte " + std::to_string(place) + " of shared memory, no multiple of " +
-                             std::to_string(alignment), pc);
+  if (address_of(shared) % alignment)
+    report("misaligned", std::string(what) + " at byte " + std::to_string(place) + " of shared memory, whose address is " +
+                             "no multiple of " + std::to_string(alignment), pc);
   return {m, std::vector<int>(at, at + rank), place, 0, 0, 0, false, {whole - place}};
 }
 
@@ -185,7 +185,7 @@ void write_box(BoxCopy& copy) {
     for (u32 i = byte; i < byte + 16; ++i)
       if (row.exists && i >= row.first && i < row.first + row.inside)
         *reinterpret_cast<unsigned char*>(row.address + i - row.first) =
-            emu_shared_area[copy.bases[0] + place + i - byte];
+            shared_area[copy.bases[0] + place + i - byte];
   });
 }
 
@@ -263,14 +263,14 @@ u32 operand_place(u64 descriptor, u32 line, u32 k, bool transposed, int format) 
 }
 
 float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, int format) {
-  return widened(emu_shared_area + base + operand_place(descriptor, line, k, transposed, format), format);
+  return widened(shared_area + base + operand_place(descriptor, line, k, transposed, format), format);
 }
 
 // The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
 void use_operands(const Product& p, unsigned t, const Use& use) {
   const auto side = [&](u64 descriptor, u32 from, u32 to, bool transposed) {
     const u32 code = u32(descriptor >> 62), width = code == 1 ? 128 : code == 2 ? 64 : 32;
-    const u32 inside = (u32(descriptor & 0x3fff) << 4) % (8 * width);
+    const u32 inside = u32((address_of(shared_area) + ((descriptor & 0x3fff) << 4)) % (8 * width));
     if (inside && (transposed || inside >= width || inside % 32))
       report("misaligned", "an operand starts " + std::to_string(inside) + " bytes behind a multiple of " +
                                std::to_string(8 * width), use.pc);

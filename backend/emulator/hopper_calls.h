@@ -37,7 +37,7 @@ static void* peer(const void* p, int rank, u64 pc) {
     report("out-of-bounds", "block " + std::to_string(rank) + " of a cluster of " + std::to_string(launch.cluster), pc);
     abort_launch();
   }
-  return emu_shared_area + base_of(unsigned(rank)) + shared_place(p, 1, "a block", pc) % EMU_MOST_SHARED;
+  return shared_area + base_of(unsigned(rank)) + shared_place(p, 1, "a block", pc) % EMU_MOST_SHARED;
 }
 const void* emu_cluster_peer(const void* p, int rank) { return peer(p, rank, PLACE); }
 void emu_mbar_arrive_at(void* barrier, int rank, bool async) {
@@ -77,11 +77,11 @@ static void load_box(void* target, const void* map, void* barrier, const int* at
   for (unsigned r = 0; blocks >> r; ++r)
     if (blocks >> r & 1) copy.bases.push_back(base_of(r));
   for (u32 base : copy.bases) {
-    if (!barrier_at(emu_shared_area + base + copy.barrier, pc).fenced)
+    if (!barrier_at(shared_area + base + copy.barrier, pc).fenced)
       report("fence", "a box signals an mbarrier that was set up without a fence", pc);
     for (u32 byte = 0; byte < copy.map.bytes(); byte += Agents::granule)
       use_granule(base + copy.address + byte, scheduler.current, {copy.agent, copy.clock, pc}, true, "a box");
-    std::memset(emu_shared_area + base + copy.address, 0xff, copy.map.bytes());
+    std::memset(shared_area + base + copy.address, 0xff, copy.map.bytes());
     if (launch.cluster > 1) cluster_blocks[base / EMU_MOST_SHARED].boxes.push_back({copy.agent, {copy.clock, pc}});
   }
   loads_on_their_way.push_back(copy);
@@ -154,7 +154,7 @@ void emu_set_registers(int n, bool more) {
   wait_as(State::registers, 0, more ? "take_registers" : "give_registers");
 }
 unsigned long long emu_shared_address(const void* p) {
-  return (address_of(p) - address_of(emu_shared_area)) % EMU_MOST_SHARED;
+  return (address_of(p) - address_of(shared_area)) % EMU_MOST_SHARED;
 }
 
 #undef PLACE

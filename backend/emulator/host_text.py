@@ -2,9 +2,8 @@
 
 The text of kernels and helpers stays as it is printed; device.h gives its words a meaning. Only four things change:
 helpers whose body is inline assembly get their host text, `extern __shared__` becomes a pointer to the block's, arrays
-of a thread lie at addresses that are aligned as they ask for and no better (a host's stack may hide that an array is not
-aligned to what reads it), and `extern "C"` goes, so that several programs fit into one translation unit. Line numbers
-are kept.
+of a thread lie at addresses that are aligned as they ask for and no better (where a host's stack happens to have them
+says nothing), and `extern "C"` goes, so that several programs fit into one translation unit. Line numbers are kept.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _KERNEL = re.compile(
     r"(?:__launch_bounds__\((?P<threads>\d+)(?:\s*,\s*(?P<blocks>\d+))?[^)]*\)\s*)?(?P<name>[A-Za-z_]\w*)\s*\("
 )
 _HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
-_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\([^)]*\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
+_SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\((\d+)\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
 _ARRAY = re.compile(
-    r"(^[ \t]+|[;{}][ \t]*)(?:__align__\((\d+)\)\s+)?((?:(?:un)?signed )?(?:char|short|int|long long)|float|double|bool|b?f16)"
-    r"\s+(\w+)\[(\d+)\](\s*=\s*\{\})?;"
+    r"(^[ \t]+|[;{}][ \t]*)(?:__align__\((\d+)\)\s+)?"
+    r"((?:(?:un)?signed )?(?:char|short|int|long long)|float|double|bool|b?f16)\s+(\w+)\[(\d+)\](\s*=\s*\{\})?;"
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -64,7 +63,7 @@ def host_text(source: str, *, standalone: bool = False) -> str:
     text = _replace_assembly(source)
     if _INCLUDE.search(text) and not standalone:
         raise ExecutionError("the emulator knows no header that CUDA text may include")
-    text = _SHARED.sub(r"\1* const \2 = (\1*)emu_shared_start();", text)
+    text = _SHARED.sub(_shared, text)
     text = "\n".join(line if line.startswith("struct") else _ARRAY.sub(_placed, line) for line in text.split("\n"))
     text = re.sub(r'extern\s+"C"\s+__global__', "__global__", text)
     if standalone:
@@ -79,6 +78,12 @@ def _placed(array: re.Match[str]) -> str:
     alignment = alignment or f"alignof({element})"
     kept = f"EmuArray<{element}, {size}, {alignment}> emu_{name}{start};"
     return f"{before}{kept} {element} (&{name})[{size}] = emu_{name}.array;"
+
+
+def _shared(memory: re.Match[str]) -> str:
+    """The declaration of the block's shared memory, as a pointer to it."""
+    alignment, element, name = memory.groups()
+    return f"{element}* const {name} = ({element}*)emu_shared_start({alignment or f'alignof({element})'});"
 
 
 def translation_unit(sources: Sequence[str]) -> str:

@@ -55,22 +55,23 @@ class Cells {
   Cell* cells_ = nullptr;
 };
 
-// A buffer in global memory. Far enough from every other that no 32-bit index leads from one to the next.
+// A buffer in global memory. Far enough from every other that no 32-bit index leads from one to the next, and aligned as
+// the host promises (`ALIGNMENT` in runtime.py), no better.
 class Buffer {
  public:
-  static constexpr std::size_t guard = std::size_t(1) << 33;
+  static constexpr std::size_t guard = std::size_t(1) << 33, alignment = 16;
 
   Buffer(std::size_t size, unsigned item, bool initialised)
       : size(size), item(item), initialised(initialised), cells(size / item + 1) {
     const std::size_t page = 4096;
-    inside_ = (size + page - 1) / page * page + page;
+    inside_ = (alignment + size + page - 1) / page * page + page;
     reserved_ = 2 * guard + inside_;
     void* p = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
     start_ = reinterpret_cast<std::uintptr_t>(p);
-    base = start_ + guard;
-    if (mprotect(reinterpret_cast<void*>(base), inside_, PROT_READ | PROT_WRITE)) base = 0;
-    if (base) std::memset(reinterpret_cast<void*>(base), 0xff, size);
+    if (mprotect(reinterpret_cast<void*>(start_ + guard), inside_, PROT_READ | PROT_WRITE)) return;
+    base = start_ + guard + alignment;
+    std::memset(reinterpret_cast<void*>(base), 0xff, size);
   }
   Buffer(const Buffer&) = delete;
   ~Buffer() {

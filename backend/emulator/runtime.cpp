@@ -19,7 +19,7 @@
 
 // Shared memory: the one allocation of each block of a cluster, and the place where the linker gathers `__shared__` variables of fixed size.
 extern "C" {
-alignas(1024) unsigned char emu_shared_area[EMU_MOST_SHARED * EMU_MOST_CLUSTER];
+alignas(2 * EMU_MOST_ALIGNMENT) unsigned char emu_shared_memory[EMU_MOST_ALIGNMENT + EMU_MOST_SHARED * EMU_MOST_CLUSTER];
 extern unsigned char __start_emu_shared[], __stop_emu_shared[];
 __attribute__((section("emu_shared"), used)) unsigned char emu_shared_variable[16];
 }
@@ -63,6 +63,8 @@ Copies copies;
 Launch launch;
 bool running = false;
 std::unique_ptr<Cells> shared_cells;
+// Where the allocations start: aligned as the kernel declares them, and no better.
+unsigned char* shared_area = emu_shared_memory + EMU_MOST_ALIGNMENT;
 constexpr std::size_t most_reports = 32, all_shared = std::size_t(EMU_MOST_SHARED) * EMU_MOST_CLUSTER;
 
 std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
@@ -167,7 +169,7 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
     report("too long", "gave up after " + std::to_string(launch.limit) + " accesses", 0);
     abort_launch();
   }
-  const std::size_t byte = address - address_of(emu_shared_area), variable = address - address_of(__start_emu_shared);
+  const std::size_t byte = address - address_of(shared_area), variable = address - address_of(__start_emu_shared);
   if (byte < all_shared) return shared_access(byte, size, write, atomic, pc);
   if (variable < variables_size()) return shared_access(all_shared + variable, size, write, atomic, pc);
   // Several arguments may be parts of one buffer.
@@ -211,15 +213,19 @@ void thread_body() {
   scheduler.leave(Leave::finished);
 }
 
+void clear_shared() {
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    std::memset(shared_area + base_of(rank), 0xff, launch.shared_bytes);
+}
+
 // Runs one block, or the blocks of one cluster together; false if the launch has to stop.
 bool run_block(u64& seed) {
   const unsigned threads = block_threads() * launch.cluster;
   detector.start_block(threads);
-  copies.start_block(threads, seed, *shared_cells, emu_shared_area);
+  copies.start_block(threads, seed, *shared_cells);
   start_hopper(threads, seed);
   cluster_blocks.assign(launch.cluster, ClusterBlock());
-  for (unsigned rank = 0; rank < launch.cluster; ++rank)
-    std::memset(emu_shared_area + base_of(rank), 0xff, launch.shared_bytes);
+  clear_shared();
   std::memset(__start_emu_shared, 0xff, variables_size());
   if (!scheduler.start(threads, thread_body)) {
     report("internal", "no memory for the stacks of the threads", 0);
@@ -380,7 +386,13 @@ EmuIndex emu_thread_index() {
   return {t % x, t / x % y, t / x / y};
 }
 EmuIndex emu_block_index() { return {launch.block.x + my_rank(), launch.block.y, launch.block.z}; }
-unsigned char* emu_shared_start() { return emu_shared_area + base_of(running ? my_rank() : 0); }
+unsigned char* emu_shared_start(unsigned alignment) {
+  if (shared_area != emu_shared_memory + alignment) {
+    shared_area = emu_shared_memory + alignment;
+    clear_shared();
+  }
+  return shared_area + base_of(running ? my_rank() : 0);
+}
 EmuIndex emu_block_extent() { return launch.extent; }
 EmuIndex emu_grid_extent() { return launch.grid; }
 
@@ -404,11 +416,12 @@ void emu_copy_async(void* target, const void* source, unsigned size, bool inside
   const u64 pc = reinterpret_cast<u64>(from) - 1;
   if (inside) access(source, size, false, true, from);
   access(target, size, true, true, from);
-  if (address_of(target) - address_of(emu_shared_area) >= all_shared) {
+  const std::size_t cell = address_of(target) - address_of(shared_area);
+  if (cell >= all_shared) {
     report("out-of-bounds", "copies asynchronously to what is no shared memory", pc);
     abort_launch();
   }
-  copies.start(scheduler.current, target, inside ? source : nullptr, size, pc);
+  copies.start(scheduler.current, target, cell, inside ? source : nullptr, size, pc);
 }
 void emu_copy_commit() { copies.commit(scheduler.current); }
 void emu_copy_wait(int pending) { copies.wait(scheduler.current, std::size_t(pending), detector); }

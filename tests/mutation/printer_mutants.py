@@ -62,13 +62,12 @@ PRINTER_CODE = [
         'name = f"{kind}{op.vec.data}"',
         'name = f"{kind}{op.vec.data // 2}"',
     ),
+    in_printer("arrays that are not aligned", "softmax", writer.Writer.text, "if size > own:", "if False:"),
     in_printer(
-        "arrays that are not aligned",
-        "softmax",
-        access.alignment_of,
-        "return size * widest if widest > 1 else 0",
-        "return size",
+        "arrays aligned by half", "bf16 rms_norm", writer.Writer.text, "__align__({size})", "__align__({size // 2})"
     ),
+    in_printer("arrays aligned to an element", "relu matmul", writer.Writer.text, "({size}) {text}", "({own}) {text}"),
+    in_printer("arrays of words that are not aligned", "bf16 matmul", writer.Writer.pointer, "max(size, ", "max(2, "),
     in_printer(
         "no fill",
         "layer_norm",
