@@ -100,7 +100,7 @@ def halved(cuda: str) -> str:
 def emulated() -> dict[str, EmulatedModule]:
     """All programs, and all with halved alignments, by their texts."""
     texts = [print_cuda(module_of(name)) for name in BODIES]
-    texts += map(halved, texts)
+    texts += [halved(text) for text in texts]
     return dict(zip(texts, compile_many(texts), strict=True))
 
 

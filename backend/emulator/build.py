@@ -42,11 +42,14 @@ def host_compiler() -> str:
 
 
 def build(sources: Sequence[str]) -> Path:
-    """The shared object for these programs. Raises ExecutionError if the text does not compile."""
+    """The shared object for these programs, to be used with that of `runtime_library`.
+
+    Raises ExecutionError if the text does not compile.
+    """
     text = translation_unit(sources)
     runtime = _runtime_object()
     key = _digest(text, runtime.stem, *_DEVICE_FLAGS)
-    return _kept(f"{key}.so", lambda target, folder: _compile_device(text, runtime, target, folder))
+    return _kept(f"{key}.so", lambda target, folder: _compile_device(text, target, folder))
 
 
 def build_standalone(source: str) -> Path:
@@ -69,10 +72,18 @@ def _compile_unit(text: str, folder: Path) -> Path:
     return folder / "unit.o"
 
 
-def _compile_device(text: str, runtime: Path, target: Path, folder: Path) -> None:
-    unit = _compile_unit(text, folder)
-    link = [host_compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack"]
-    _run([*link, str(unit), str(runtime), "-lm", "-ldl", "-o", str(target)])
+def _compile_device(text: str, target: Path, folder: Path) -> None:
+    _run([*_link(), str(_compile_unit(text, folder)), "-lm", "-o", str(target)])
+
+
+def _link() -> list[str]:
+    return [host_compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack"]
+
+
+def runtime_library() -> Path:
+    """The shared object that launches kernels, and that the code of all programs calls."""
+    runtime = _runtime_object()
+    return _kept(f"{runtime.stem}.so", lambda target, _: _run([*_link(), str(runtime), "-ldl", "-o", str(target)]))
 
 
 @cache

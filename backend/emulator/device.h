@@ -38,8 +38,11 @@ template <class... A, int... I>
 __attribute__((no_sanitize("thread"), noinline)) inline void emu_apply(void (*kernel)(A...), void** arguments, EmuNumbers<I...>) {
   kernel(*static_cast<A*>(arguments[I])...);
 }
+extern "C" __attribute__((visibility("hidden"))) unsigned char __start_emu_shared[], __stop_emu_shared[];
+__shared__ __attribute__((used)) unsigned char emu_shared_variable[16];
 template <class... A>
 inline void emu_call(void (*kernel)(A...), void** arguments) {
+  emu_shared_variables(__start_emu_shared, __stop_emu_shared);
   emu_apply(kernel, arguments, typename EmuCount<sizeof...(A)>::type());
 }
 

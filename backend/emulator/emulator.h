@@ -23,6 +23,8 @@ EmuIndex emu_block_extent();
 EmuIndex emu_grid_extent();
 // Where the block's shared memory starts, which is declared with an alignment.
 unsigned char* emu_shared_start(unsigned alignment);
+// Where the device code that runs has its shared variables of fixed size.
+void emu_shared_variables(unsigned char* start, unsigned char* stop);
 
 // Clusters: their barrier, the place of something in another block's shared memory, an arrival at an mbarrier there, and
 // a box for the blocks whose bits are set.

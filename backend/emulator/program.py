@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import re
 import subprocess
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from ...errors import ExecutionError
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..tensor_maps import describe
-from .build import build, build_standalone
+from .build import build, build_standalone, runtime_library
 from .host_text import kernel_bounds, source_name
 
 ACCESS_LIMIT = 4_000_000_000
@@ -151,34 +154,38 @@ class EmulatedProgram:
         return outputs[plan.inputs : plan.arguments], reports
 
 
+@cache
+def _runtime() -> ctypes.CDLL:
+    """The runtime, which the device code of every program calls: there is one, and it keeps what it maps."""
+    c, u64 = ctypes.CDLL(str(runtime_library()), ctypes.RTLD_GLOBAL), ctypes.c_uint64
+    c.emu_buffer_new.argtypes = [u64, ctypes.c_uint, ctypes.c_int]
+    c.emu_buffer_data.restype = ctypes.c_void_p
+    c.emu_buffer_unwritten.restype = u64
+    c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
+    pointers = [ctypes.c_void_p] * 3
+    head = [*pointers, u64, *pointers[:2], ctypes.c_int]
+    tail = [ctypes.c_int, u64, u64, ctypes.c_uint, ctypes.c_uint]
+    c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, pointers[0], *tail]
+    return c
+
+
+class _Row(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p)]
+
+
 class _Library:
-    """A loaded shared object: the runtime and the kernels of some programs."""
+    """The kernels of some programs: a shared object, loaded as long as this lives."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.c = ctypes.CDLL(str(path))
-        u64, c = ctypes.c_uint64, self.c
-        c.emu_buffer_new.argtypes = [u64, ctypes.c_uint, ctypes.c_int]
-        c.emu_buffer_data.restype = ctypes.c_void_p
-        c.emu_buffer_unwritten.restype = u64
-        c.emu_report_kind.restype = c.emu_report_text.restype = ctypes.c_char_p
-        pointers = [ctypes.c_void_p] * 3
-        head = [*pointers, u64, *pointers[:2], ctypes.c_int]
-        tail = [ctypes.c_int, u64, u64, ctypes.c_uint, ctypes.c_uint]
-        c.emu_launch.argtypes = [*head, *pointers, ctypes.c_int, pointers[0], *tail]
-        self.kernels = self._read_table()
-
-    def _read_table(self) -> dict[str, int]:
-        class Row(ctypes.Structure):
-            _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p)]
-
-        rows = ctypes.cast(ctypes.addressof(Row.in_dll(self.c, "emu_kernels")), ctypes.POINTER(Row))
-        table: dict[str, int] = {}
-        i = 0
-        while rows[i].name:
-            table[rows[i].name.decode()] = rows[i].call or 0
-            i += 1
-        return table
+        self.c = _runtime()
+        device = ctypes.CDLL(str(path))
+        weakref.finalize(self, _ctypes.dlclose, device._handle).atexit = False
+        rows = ctypes.cast(ctypes.addressof(_Row.in_dll(device, "emu_kernels")), ctypes.POINTER(_Row))
+        self.kernels: dict[str, int] = {}
+        while rows[len(self.kernels)].name:
+            row = rows[len(self.kernels)]
+            self.kernels[row.name.decode()] = row.call or 0
 
     def reset(self) -> None:
         self.c.emu_reset()

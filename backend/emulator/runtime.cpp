@@ -1,4 +1,5 @@
-// The emulator's runtime: launches kernels, answers the compiled device code, and writes down what went wrong.
+// The emulator's runtime: launches kernels, answers the compiled device code, and writes down what went wrong. A process
+// has one, which all device code shares: what it maps for one program serves the next.
 #include "emulator.h"
 
 #include <dlfcn.h>
@@ -17,12 +18,8 @@
 #include "memory.h"
 #include "scheduler.h"
 
-// Shared memory: the one allocation of each block of a cluster, and the place where the linker gathers `__shared__` variables of fixed size.
-extern "C" {
-alignas(2 * EMU_MOST_ALIGNMENT) unsigned char emu_shared_memory[EMU_MOST_ALIGNMENT + EMU_MOST_SHARED * EMU_MOST_CLUSTER];
-extern unsigned char __start_emu_shared[], __stop_emu_shared[];
-__attribute__((section("emu_shared"), used)) unsigned char emu_shared_variable[16];
-}
+// Shared memory: the one allocation of each block of a cluster.
+alignas(2 * EMU_MOST_ALIGNMENT) static unsigned char shared_memory[EMU_MOST_ALIGNMENT + EMU_MOST_SHARED * EMU_MOST_CLUSTER];
 
 namespace {
 
@@ -64,11 +61,13 @@ Launch launch;
 bool running = false;
 std::unique_ptr<Cells> shared_cells;
 // Where the allocations start: aligned as the kernel declares them, and no better.
-unsigned char* shared_area = emu_shared_memory + EMU_MOST_ALIGNMENT;
+unsigned char* shared_area = shared_memory + EMU_MOST_ALIGNMENT;
+// Where the linker gathered the `__shared__` variables of fixed size of the device code that runs.
+unsigned char* variables = nullptr;
+std::size_t variables_size = 0;
 constexpr std::size_t most_reports = 32, all_shared = std::size_t(EMU_MOST_SHARED) * EMU_MOST_CLUSTER;
 
 std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
-std::size_t variables_size() { return std::size_t(__stop_emu_shared - __start_emu_shared); }
 
 unsigned block_threads();
 unsigned my_rank();
@@ -169,9 +168,9 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
     report("too long", "gave up after " + std::to_string(launch.limit) + " accesses", 0);
     abort_launch();
   }
-  const std::size_t byte = address - address_of(shared_area), variable = address - address_of(__start_emu_shared);
+  const std::size_t byte = address - address_of(shared_area), variable = address - address_of(variables);
   if (byte < all_shared) return shared_access(byte, size, write, atomic, pc);
-  if (variable < variables_size()) return shared_access(all_shared + variable, size, write, atomic, pc);
+  if (variable < variables_size) return shared_access(all_shared + variable, size, write, atomic, pc);
   // Several arguments may be parts of one buffer.
   for (unsigned i = 0; i < launch.buffers.size(); ++i)
     if (launch.buffers[i].holds(address, size)) return global_access(i, address, size, write, atomic, pc);
@@ -216,6 +215,7 @@ void thread_body() {
 void clear_shared() {
   for (unsigned rank = 0; rank < launch.cluster; ++rank)
     std::memset(shared_area + base_of(rank), 0xff, launch.shared_bytes);
+  if (variables_size) std::memset(variables, 0xff, variables_size);
 }
 
 // Runs one block, or the blocks of one cluster together; false if the launch has to stop.
@@ -226,7 +226,6 @@ bool run_block(u64& seed) {
   start_hopper(threads, seed);
   cluster_blocks.assign(launch.cluster, ClusterBlock());
   clear_shared();
-  std::memset(__start_emu_shared, 0xff, variables_size());
   if (!scheduler.start(threads, thread_body)) {
     report("internal", "no memory for the stacks of the threads", 0);
     return false;
@@ -306,7 +305,8 @@ void set_launch(void (*call)(void**), void** arguments, const unsigned* grid, co
   launch.grid = {grid[0], grid[1], grid[2]};
   launch.extent = {extent[0], extent[1], extent[2]};
   launch.shared_bytes = std::min<u64>(shared, EMU_MOST_SHARED);
-  if (!shared_cells) shared_cells = std::make_unique<Cells>(all_shared + variables_size());
+  if (!shared_cells) shared_cells = std::make_unique<Cells>(all_shared + EMU_MOST_SHARED);
+  variables_size = 0;
 }
 
 }  // namespace
@@ -366,17 +366,18 @@ int emu_report_count() { return int(reports.size()); }
 const char* emu_report_kind(int i) { return reports[i].kind.c_str(); }
 const char* emu_report_text(int i) { return reports[i].text.c_str(); }
 void emu_forget_reports() { reports.clear(); }
+static u64 place_in_file(u64 pc) {
+  Dl_info info{};
+  return pc && dladdr(reinterpret_cast<void*>(pc), &info) ? pc - reinterpret_cast<u64>(info.dli_fbase) : 0;
+}
 void emu_report_numbers(int i, u64* out) {
   const Report& r = reports[i];
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&emu_reset), &info);
-  const u64 base = reinterpret_cast<u64>(info.dli_fbase);
   out[0] = r.block;
   out[1] = r.thread;
   out[2] = r.other_block;
   out[3] = r.other_thread;
-  out[4] = r.pc ? r.pc - base : 0;
-  out[5] = r.other_pc ? r.other_pc - base : 0;
+  out[4] = place_in_file(r.pc);
+  out[5] = place_in_file(r.other_pc);
 }
 
 // ---- for device code ----
@@ -387,11 +388,17 @@ EmuIndex emu_thread_index() {
 }
 EmuIndex emu_block_index() { return {launch.block.x + my_rank(), launch.block.y, launch.block.z}; }
 unsigned char* emu_shared_start(unsigned alignment) {
-  if (shared_area != emu_shared_memory + alignment) {
-    shared_area = emu_shared_memory + alignment;
+  if (shared_area != shared_memory + alignment) {
+    shared_area = shared_memory + alignment;
     clear_shared();
   }
   return shared_area + base_of(running ? my_rank() : 0);
+}
+void emu_shared_variables(unsigned char* start, unsigned char* stop) {
+  if (variables == start && variables_size) return;
+  variables = start;
+  variables_size = std::min<std::size_t>(std::size_t(stop - start), EMU_MOST_SHARED);
+  clear_shared();
 }
 EmuIndex emu_block_extent() { return launch.extent; }
 EmuIndex emu_grid_extent() { return launch.grid; }
