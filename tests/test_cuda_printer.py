@@ -12,6 +12,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from hopper_running import allocated
+from mutation.hopper_mutants import SUBJECTS
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.helpers import HELPERS
@@ -436,3 +438,18 @@ def test_other_levels_have_no_cuda(level: str) -> None:
     module = Compilation(capture(torch.relu, (torch.randn(3),)).module).at(level)
     with pytest.raises(CompileError, match="is not of the kernel level"):
         print_cuda(module)
+
+
+def test_shared_memory_is_declared_once_and_for_all() -> None:
+    """A text with several kernels declares the array of shared memory alike in all of them, for the strictest use."""
+    plain = 'kernel.func @k() grid 1 warps 1 { %s = kernel.shared at 0 : memref<64xf32, "shared"> }'
+    texts = [print_cuda(allocated(SUBJECTS["no lag"].text())), print_cuda(parse(plain))]
+    declared = [set(re.findall(r"extern __shared__ .*;", text)) for text in texts]
+    assert declared == [{"extern __shared__ __align__(1024) unsigned char smem[];"}] * 2
+
+
+def test_accumulators_stay_behind_the_wait() -> None:
+    """What is computed from accumulators can't move in front of the wait: it names them."""
+    text = print_cuda(allocated(SUBJECTS["no lag"].text()))
+    assert re.search(r"\bwgmma_wait_for\(\w+\);", text)
+    assert "wgmma_wait<0>();" not in text

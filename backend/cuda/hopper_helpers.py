@@ -202,6 +202,15 @@ def product_helpers() -> dict[str, Helper]:
             '{ asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(n) : "memory"); }',
             "template <int n> static inline void wgmma_wait() { emu_wgmma_wait(n); }",
         ),
+        # Registers are no memory: only what an asm names stays behind the wait (CUTLASS's warpgroup_fence_operand).
+        Helper(
+            "wgmma_wait_for",
+            "template <int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {\n"
+            '  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
+            "#pragma unroll\n"
+            '  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i]) :: "memory");\n}',
+            "template <int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(0); }",
+        ),
     ]
     return {h.name: h for h in found}
 

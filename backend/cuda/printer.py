@@ -10,9 +10,9 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, TmaLoadOp, TmaStoreOp, WgmmaOp, symbols_in
+from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
 from ...dialects.kernel_matrix import MmaOp
-from ...dialects.kernel_tma import is_written
+from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.locations import location_text
 from ...errors import BorderError, CompileError
 from . import barriers, boxes, clusters, copies, matrices, products, shuffles  # noqa: F401  they add their statements
@@ -132,8 +132,8 @@ def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
 def _declare_shared(writer: Writer, func: FuncOp) -> None:
     buffers = [op for op in func.walk() if isinstance(op, SharedOp)]
     if buffers:
-        alignment = 1024 if any(isinstance(op, TmaLoadOp | TmaStoreOp | WgmmaOp) for op in func.walk()) else 128
-        writer.line(f"extern __shared__ __align__({alignment}) unsigned char smem[];")
+        # All kernels of a text declare the same array, so in the same way, whoever of them has swizzled boxes.
+        writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
     for op in buffers:
         if op.offset is None:
             raise CompileError(

@@ -100,10 +100,12 @@ def print_commit(statements: Statements, op: WgmmaCommitOp) -> None:
 
 
 def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
-    """Waiting for products; the registers stay where they are."""
-    statements.writer.places[op.result] = _kept(statements, op.acc, op)
-    statements.writer.use("wgmma_wait")
-    statements.writer.line(f"wgmma_wait<{op.pending.data}>();")
+    """Waiting for products; the registers stay where they are. Accumulators that become registers are named, so that
+    what is computed from them stays behind the wait."""
+    place = statements.writer.places[op.result] = _kept(statements, op.acc, op)
+    registers_again = op.result.type != op.acc.type
+    statements.writer.use("wgmma_wait_for" if registers_again else "wgmma_wait")
+    statements.writer.line(f"wgmma_wait_for({place.name});" if registers_again else f"wgmma_wait<{op.pending.data}>();")
 
 
 add_printer(WgmmaStartOp, print_start)

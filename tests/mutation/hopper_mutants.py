@@ -209,7 +209,7 @@ CUDA_MUTANTS = [
     _cuda("no wait for a full slot", r"mbar_wait\(&full" + _LINE, "\n"),
     _cuda("no wait for an empty slot", r"mbar_wait\(&empty" + _LINE, "\n"),
     _cuda("one product too many in flight", r"wgmma_wait<1>", "wgmma_wait<2>"),
-    _cuda("the last product not waited for", r"wgmma_wait<0>\(\);", ""),
+    _cuda("the last product not waited for", r"wgmma_wait_for\(\w+\);", ""),
     _cuda("no fence of registers", r"wgmma_fence\(\);\n", "\n"),
     _cuda("no commit", r"wgmma_commit\(\);\n", "\n"),
     _cuda("a slice too far", r"slice \* 2", "slice * 4"),

@@ -7,7 +7,7 @@
 // CHECK-NEXT: // rows: 2 blocks of 64 threads, 8 bytes of shared memory
 // CHECK-NEXT: // schedule = "block = [1, 256]"
 // CHECK-NEXT: extern "C" __global__ void __launch_bounds__(64) k0(const float* __restrict__ x, float* __restrict__ y) {
-// CHECK-NEXT:   extern __shared__ __align__(128) unsigned char smem[];
+// CHECK-NEXT:   extern __shared__ __align__(1024) unsigned char smem[];
 // CHECK-NEXT:   float* const part = (float*)smem;
 // CHECK-NEXT:   const int row = blockIdx.x;
 // CHECK-NEXT:   const int lane = threadIdx.x % 32;
