@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import groupby, islice, takewhile
 from typing import cast
 
 from xdsl.context import Context
@@ -76,6 +79,80 @@ class ShareLaunchesPass(ModulePass):
             unused.erase()
 
 
+@dataclass(frozen=True)
+class _Needs:
+    """What decides with which other launches a launch can be one: kernels that fit are equal in `kind`, and their
+    shared memory (bytes of a block) is alike. `written` are the positions of the arguments that are not only read."""
+
+    kind: object
+    shared: int
+    written: frozenset[int]
+
+    @classmethod
+    def of(cls, function: kernel.FuncOp) -> _Needs:
+        roles = function.roles
+        parted = None if roles is None else (roles.names, roles.warps, roles.registers)
+        kind = (function.warps, parted, _multiplies(function)) if _plain(function) and _parts_last(function) else None
+        written = frozenset(i for i, a in enumerate(function.body.block.args) if not _only_read(a))
+        return cls(kind, function.shared.data if function.shared is not None else 0, written)
+
+    def fits(self, other: _Needs) -> bool:
+        """Whether the blocks of two kernels of one kind need about as much shared memory."""
+        less, more = sorted((self.shared, other.shared))
+        return more <= 2 * less
+
+
+@dataclass
+class _Launches:
+    """A list of launches between two other steps, by position, and who uses and writes each buffer, in order."""
+
+    launches: list[kernel.LaunchOp | None]
+    users: dict[SSAValue, list[int]] = field(default_factory=dict[SSAValue, list[int]])
+    writers: dict[SSAValue, list[int]] = field(default_factory=dict[SSAValue, list[int]])
+    alike: dict[tuple[SSAValue, object], list[int]] = field(default_factory=dict[tuple[SSAValue, object], list[int]])
+
+    def add(self, at: int, needs: _Needs) -> None:
+        """Note what the launch at a position does."""
+        launch = self.launches[at]
+        assert launch is not None
+        for i, buffer in enumerate(launch.buffers):
+            lists = [self.users.setdefault(buffer, [])]
+            lists += [self.writers.setdefault(buffer, [])] if i in needs.written else []
+            lists += [self.alike.setdefault((buffer, needs.kind), [])] if needs.kind is not None else []
+            for positions in lists:
+                where = bisect_left(positions, at)
+                if where == len(positions) or positions[where] != at:
+                    positions.insert(where, at)
+
+    def remove(self, at: int, needs: _Needs) -> None:
+        """Forget the launch at a position."""
+        launch = self.launches[at]
+        assert launch is not None
+        self.launches[at] = None
+        for buffer in dict.fromkeys(launch.buffers):
+            for positions in (self.users[buffer], self.writers.get(buffer), self.alike.get((buffer, needs.kind))):
+                if positions and at in positions:
+                    del positions[bisect_left(positions, at)]
+
+    def conflict(self, at: int, needs: _Needs) -> int:
+        """The position of the first later launch that the one at `at` cannot be moved past."""
+        launch = self.launches[at]
+        assert launch is not None
+        found = len(self.launches)
+        for i, buffer in enumerate(launch.buffers):
+            positions = (self.users if i in needs.written else self.writers).get(buffer, [])
+            where = bisect_right(positions, at)
+            found = min(found, positions[where]) if where < len(positions) else found
+        return found
+
+    def candidates(self, at: int, needs: _Needs) -> Iterator[int]:
+        """The positions of later launches of the same kind that share a buffer with the one at `at`, in order."""
+        launch = self.launches[at]
+        assert launch is not None
+        lists = [self.alike[buffer, needs.kind] for buffer in dict.fromkeys(launch.buffers)]
+        return merge(*(islice(positions, bisect_right(positions, at), None) for positions in lists))
+
+
 @dataclass
 class _Sharing:
     """`kernels` by name, with those that were made for two; `replaced` are those that a made one stands for."""
@@ -83,49 +160,45 @@ class _Sharing:
     kernels: dict[str, kernel.FuncOp]
     made: dict[tuple[object, ...], kernel.FuncOp] = field(default_factory=dict[tuple[object, ...], kernel.FuncOp])
     replaced: set[str] = field(default_factory=set[str])
+    needs: dict[str, _Needs] = field(default_factory=dict[str, _Needs])
 
     def share(self, block: Block) -> None:
-        """Put together the launches of one list, each with the nearest one behind it that fits."""
+        """Put together the launches of a block, each with the nearest one behind it that fits."""
         steps = [op for op in block.ops if not isinstance(op, kernel.AllocOp)]
-        while steps:
-            first = steps.pop(0)
-            if not isinstance(first, kernel.LaunchOp):
+        for between, run in groupby(steps, lambda op: isinstance(op, kernel.LaunchOp)):
+            if between:
+                self._share([op for op in run if isinstance(op, kernel.LaunchOp)])
+
+    def _share(self, run: list[kernel.LaunchOp]) -> None:
+        """Put together the launches of one list, in which nothing else happens."""
+        launches = _Launches([*run])
+        for at, launch in enumerate(run):
+            launches.add(at, self._needs(launch))
+        for at, first in enumerate(run):
+            needs = self._needs(first)
+            if launches.launches[at] is not first or needs.kind is None:
                 continue
-            for second in steps:
-                if not isinstance(second, kernel.LaunchOp) or self._conflict(first, second):
-                    break
-                if self._fit(first, second):
-                    self._replace(first, second)
-                    steps.remove(second)
-                    break
+            last = launches.conflict(at, needs)
+            ahead = takewhile(lambda position: position < last, launches.candidates(at, needs))
+            behind = next((position for position in ahead if needs.fits(self._needs(run[position]))), None)
+            if behind is None:
+                continue
+            launches.remove(behind, self._needs(run[behind]))
+            launches.remove(at, needs)
+            launches.launches[behind] = both = self._replace(first, run[behind])
+            launches.add(behind, self._needs(both))
 
     def _kernel(self, launch: kernel.LaunchOp) -> kernel.FuncOp:
         return self.kernels[launch.kernel.string_value()]
 
-    def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
-        """The buffers of a launch that its kernel does not only read."""
-        arguments = self._kernel(launch).body.block.args
-        return {b for b, a in zip(launch.buffers, arguments, strict=True) if not _only_read(a)}
+    def _needs(self, launch: kernel.LaunchOp) -> _Needs:
+        """What the kernel of a launch needs, found out once a kernel."""
+        name = launch.kernel.string_value()
+        if name not in self.needs:
+            self.needs[name] = _Needs.of(self.kernels[name])
+        return self.needs[name]
 
-    def _conflict(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> bool:
-        """Whether the order of the two matters."""
-        return not (self._written(first).isdisjoint(second.buffers) and self._written(second).isdisjoint(first.buffers))
-
-    def _fit(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> bool:
-        """Whether the two read the same, and their blocks need about the same."""
-        a, b = self._kernel(first), self._kernel(second)
-        if (
-            not _plain(a)
-            or not _plain(b)
-            or a.warps != b.warps
-            or not _same_roles(a, b)
-            or set(first.buffers).isdisjoint(second.buffers)
-        ):
-            return False
-        less, more = sorted(k.shared.data if k.shared is not None else 0 for k in (a, b))
-        return more <= 2 * less and _multiplies(a) == _multiplies(b)
-
-    def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> None:
+    def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> kernel.LaunchOp:
         """One launch in place of `second` for both."""
         buffers = list(dict.fromkeys((*first.buffers, *second.buffers)))
         places = tuple(tuple(buffers.index(b) for b in launch.buffers) for launch in (first, second))
@@ -142,6 +215,7 @@ class _Sharing:
         for old in (first, second):
             old.detach()
             old.erase()
+        return launch
 
     def _make(self, a: kernel.FuncOp, b: kernel.FuncOp, places: tuple[tuple[int, ...], ...]) -> kernel.FuncOp:
         """The kernel for both, in front of `a`: its argument `places[i][j]` is argument j of kernel i."""
@@ -251,16 +325,12 @@ def _roles(function: kernel.FuncOp) -> kernel.RolesOp:
     return roles
 
 
-def _same_roles(a: kernel.FuncOp, b: kernel.FuncOp) -> bool:
-    """Whether the warps of two kernels part in the same way, or not at all; and with roles, whether all that happens
-    in front of them is that barriers are set up."""
-    if a.roles is None or b.roles is None:
-        return a.roles is b.roles
-    for function in (a, b):
-        *before, last = function_ops(function)
-        if not isinstance(last, kernel.RolesOp) or any(isinstance(o, _EFFECTS) for o in before):
-            return False
-    return (a.roles.names, a.roles.warps, a.roles.registers) == (b.roles.names, b.roles.warps, b.roles.registers)
+def _parts_last(function: kernel.FuncOp) -> bool:
+    """Whether a kernel has no roles, or all that happens in front of them is that barriers are set up."""
+    *before, last = function_ops(function)
+    return (
+        function.roles is None or isinstance(last, kernel.RolesOp) and not any(isinstance(o, _EFFECTS) for o in before)
+    )
 
 
 def _only_read(argument: SSAValue) -> bool:

@@ -125,3 +125,40 @@ func.func @sizes(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
   kernel.launch @b(%x, %z) : memref<64xf32>, memref<64xf32>
   func.return
 }
+
+// -----
+
+// @first shares a launch with @third, behind @second; @second cannot then go behind @third, which reads what it writes.
+// CHECK-LABEL: func.func @behind_a_shared_launch
+// CHECK-NEXT: kernel.launch @second(%x, %b)
+// CHECK-NEXT: kernel.launch @first_third(%x, %a, %b, %c)
+// CHECK-NEXT: kernel.launch @fourth(%x, %d)
+kernel.func @first(%x: memref<64xf32>, %y: memref<64xf32>) grid 2 warps 1 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+kernel.func @second(%x: memref<64xf32>, %y: memref<64xf32>) grid 2 warps 2 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+kernel.func @third(%x: memref<64xf32>, %b: memref<64xf32>, %y: memref<64xf32>) grid 2 warps 1 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  %w = kernel.load %b[%block] : memref<64xf32> (index) -> vector<1xf32>
+  %s = arith.addf %v, %w : vector<1xf32>
+  kernel.store %s, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+kernel.func @fourth(%x: memref<64xf32>, %y: memref<64xf32>) grid 2 warps 2 {
+  %block = kernel.id block
+  %v = kernel.load %x[%block] : memref<64xf32> (index) -> vector<1xf32>
+  kernel.store %v, %y[%block] : memref<64xf32> (index), vector<1xf32>
+}
+func.func @behind_a_shared_launch(%x: memref<64xf32>, %a: memref<64xf32>, %b: memref<64xf32>, %c: memref<64xf32>, %d: memref<64xf32>) {
+  kernel.launch @first(%x, %a) : memref<64xf32>, memref<64xf32>
+  kernel.launch @second(%x, %b) : memref<64xf32>, memref<64xf32>
+  kernel.launch @third(%x, %b, %c) : memref<64xf32>, memref<64xf32>, memref<64xf32>
+  kernel.launch @fourth(%x, %d) : memref<64xf32>, memref<64xf32>
+  func.return
+}
