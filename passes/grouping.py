@@ -10,36 +10,69 @@ from ..dialects import loop
 
 
 class BlockOrder:
-    """Which ops of a block use which others, directly, through each other, or from inside their regions."""
+    """Which ops of a block use which others, directly, through each other, or from inside their regions.
+
+    A set of ops is a number with a bit for each op, by its position.
+    """
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.ops = tuple(block.ops)
         self.position = {op: i for i, op in enumerate(self.ops)}
-        self.needs: dict[Operation, int] = {}
-        for i, op in enumerate(self.ops):
-            mask = 1 << i
-            for value in _captured(op):
-                owner = value.owner
-                if isinstance(owner, Operation) and owner in self.needs:
-                    mask |= self.needs[owner]
-            self.needs[op] = mask
+        self.needs = [1 << i for i in range(len(self.ops))]
+        self.needed = list(self.needs)
+        self.with_regions = sum(1 << i for i, op in enumerate(self.ops) if op.regions)
+        direct = [
+            sorted({self.position[o] for o in map(_owner, _captured(op)) if o is not None and o in self.position})
+            for op in self.ops
+        ]
+        for i, owners in enumerate(direct):
+            for owner in owners:
+                self.needs[i] |= self.needs[owner]
+        for i, owners in reversed([*enumerate(direct)]):
+            for owner in owners:
+                self.needed[owner] |= self.needed[i]
 
     def uses(self, op: Operation, other: Operation) -> bool:
         """Whether `op` needs a result of `other`, directly or not."""
-        return bool(self.needs[op] >> self.position[other] & 1)
+        return bool(self.needs[self.position[op]] >> self.position[other] & 1)
 
     def after(self, ops: Sequence[Operation]) -> list[Operation]:
         """All ops that need a result of one of `ops`, without these, in order."""
-        return [o for o in self.ops if o not in ops and any(self.uses(o, op) for op in ops)]
+        return self._ops(self._after(ops))
 
     def between(self, ops: Sequence[Operation]) -> list[Operation]:
         """The ops that need a result of some of `ops` and are needed by others of them."""
-        return [o for o in self.after(ops) if any(self.uses(op, o) for op in ops)]
+        return self._ops(self._between(ops))
 
     def blocked(self, ops: Sequence[Operation]) -> Operation | None:
         """An op with a region between some of `ops`, which keeps them apart."""
-        return next((o for o in self.between(ops) if o.regions), None)
+        return next(iter(self._ops(self._between(ops) & self.with_regions)), None)
+
+    def _after(self, ops: Sequence[Operation]) -> int:
+        after = 0
+        for op in ops:
+            after |= self.needed[self.position[op]]
+        return after & ~sum(1 << self.position[op] for op in ops)
+
+    def _between(self, ops: Sequence[Operation]) -> int:
+        before = 0
+        for op in ops:
+            before |= self.needs[self.position[op]]
+        return before & self._after(ops)
+
+    def _ops(self, found: int) -> list[Operation]:
+        """The ops of a set, in order."""
+        ops: list[Operation] = []
+        while found:
+            lowest = found & -found
+            ops.append(self.ops[lowest.bit_length() - 1])
+            found ^= lowest
+        return ops
+
+
+def _owner(value: SSAValue) -> Operation | None:
+    return value.owner if isinstance(value.owner, Operation) else None
 
 
 def _captured(op: Operation) -> Iterable[SSAValue]:
@@ -54,10 +87,10 @@ def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
     return not _load_keys(a).isdisjoint(_load_keys(b))
 
 
-def _load_keys(reduce: loop.ReduceOp) -> set[tuple[object, ...]]:
-    own: dict[SSAValue, object] = dict(zip(reduce.body.block.args, range(len(reduce.sizes)), strict=True))
+def _load_keys(of: loop.ReduceOp) -> set[tuple[object, ...]]:
+    own: dict[SSAValue, object] = dict(zip(of.body.block.args, range(len(of.sizes)), strict=True))
     return {
         (op.source, op.map.data, op.domain, tuple(own.get(i, i) for i in op.indices))
-        for op in reduce.body.block.ops
+        for op in of.body.block.ops
         if isinstance(op, loop.LoadOp) and not op.symbols and any(i in own for i in op.indices)
     }
