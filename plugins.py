@@ -1,12 +1,51 @@
-"""The entry points of installed packages by which third parties add to the compiler."""
+"""Third-party parts: what installed packages declare as entry points of our groups.
+
+| group | each entry names |
+|---|---|
+| `deplodock.dialects` | a `Dialect` |
+| `deplodock.passes` | a `ModulePass` |
+| `deplodock.pipelines` | a string: pipeline text |
+| `deplodock.decompositions` | a module that enters decompositions with `@decomposes` |
+| `deplodock.interpreters` | a class of `InterpreterFunctions`, made from a scalar domain and the sizes of the program |
+"""
 
 from __future__ import annotations
 
-from functools import cache
+import traceback
+from collections.abc import Callable, Container
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from .errors import DeplodockError, PluginError
 
 
 @cache
-def plugins(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of `group` (`"deplodock.passes"`), looked up once a process."""
+def _entries(group: str) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
+
+
+def plugins(group: str, taken: Container[str], kind: str) -> dict[str, Callable[[], Any]]:
+    """What plugins declare in `group`, by name, each as a function that imports it.
+
+    A name in `taken`, or one that two plugins declare, is refused: PluginError names the `kind` of thing. What cannot
+    be imported is a PluginError with the place in the plugin.
+    """
+    found: dict[str, Callable[[], Any]] = {}
+    for entry in _entries(group):
+        if entry.name in taken or entry.name in found:
+            raise PluginError(f"plugin {entry.value!r} redefines the {kind} {entry.name!r}")
+        found[entry.name] = partial(_load, entry)
+    return found
+
+
+def _load(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except DeplodockError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        inside = f" at {last.filename}:{last.lineno}" if not last.filename.startswith("<frozen") else ""
+        reason = f"{type(error).__name__}: {error}"
+        raise PluginError(f"plugin {entry.value!r} cannot be imported: {reason}{inside}") from error

@@ -12,6 +12,8 @@ from xdsl.interpreters.func import FuncFunctions
 
 from ..dialects.payload import element_type
 from ..dialects.sizes import Sizes, bind_sizes
+from ..plugins import plugins
+from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
 from .interpreter.eager import Eager, EagerFunctions
 from .interpreter.loop import LoopFunctions
@@ -19,6 +21,10 @@ from .interpreter.payload import PayloadFunctions
 from .interpreter.running import Position, check_arguments, main_function, make_domain
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
+
+ENTRY_POINT_GROUP = "deplodock.interpreters"
+"""Entry points of this group, each a class of `InterpreterFunctions` that is made from a scalar domain and the sizes of
+a program, execute third-party ops."""
 
 DomainName = Literal["typed", "real", "exact"]
 
@@ -54,7 +60,11 @@ def run(
     interpreter.register_implementations(TensorFunctions(scalars, sizes))
     interpreter.register_implementations(LoopFunctions(scalars, chunk, sizes))
     interpreter.register_implementations(TileFunctions(scalars, sizes))
-    with position.located():
+    for load in plugins(ENTRY_POINT_GROUP, (), "interpreter").values():
+        interpreter.register_implementations(load()(scalars, sizes))
+    operations = main.body.block
+    with position.located(), steps("reference", len(operations.ops), "operations") as step:
+        position.done = lambda op: step() if op.parent is operations else None
         results = interpreter.call_op(main, tuple(values))
     return [_result(scalars, r, t, sizes) for r, t in zip(results, main.function_type.outputs, strict=True)]
 

@@ -11,7 +11,6 @@ from importlib import import_module
 
 from xdsl.ir import Dialect
 
-from ..errors import PluginError
 from ..plugins import plugins
 
 ENTRY_POINT_GROUP = "deplodock.dialects"
@@ -61,8 +60,4 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
     """
     references = {**OWN_DIALECTS, **UPSTREAM_DIALECTS}
     found: dict[str, Callable[[], Dialect]] = {name: partial(_load_dialect, ref) for name, ref in references.items()}
-    for entry in plugins(ENTRY_POINT_GROUP):
-        if entry.name in found:
-            raise PluginError(f"plugin {entry.value!r} redefines the dialect {entry.name!r}")
-        found[entry.name] = entry.load
-    return found
+    return found | plugins(ENTRY_POINT_GROUP, found, "dialect")

@@ -109,7 +109,7 @@ class Compilation:
         try:
             with collect_remarks() as remarks:
                 run_passes(self.ctx, module, passes, [clock, *self.observers], verify=self.verify)
-        except CompileError:
+        except (CompileError, BrokenPipeError):  # the second is of whoever reads the diffs
             raise
         except Exception as error:
             reason = " ".join(str(error).split())[:300]

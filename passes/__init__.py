@@ -12,7 +12,6 @@ from importlib import import_module
 
 from xdsl.passes import ModulePass
 
-from ..errors import PluginError
 from ..plugins import plugins
 
 ENTRY_POINT_GROUP = "deplodock.passes"
@@ -89,8 +88,4 @@ def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     found: dict[str, Callable[[], type[ModulePass]]] = {
         name: partial(_load_pass, reference) for name, reference in references.items()
     }
-    for entry in plugins(ENTRY_POINT_GROUP):
-        if entry.name in found:
-            raise PluginError(f"plugin {entry.value!r} redefines the pass {entry.name!r}")
-        found[entry.name] = entry.load
-    return dict(sorted(found.items()))
+    return dict(sorted((found | plugins(ENTRY_POINT_GROUP, found, "pass")).items()))

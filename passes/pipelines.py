@@ -17,8 +17,10 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
-from ..errors import CompileError
-from . import get_all_passes
+from ..errors import CompileError, PluginError
+from ..plugins import plugins
+from . import OWN_PASSES, get_all_passes
+from .pass_options import checked_options
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
@@ -40,6 +42,22 @@ PIPELINES = {
 """Name -> text, as for `dl-opt -p`."""
 
 
+ENTRY_POINT_GROUP = "deplodock.pipelines"
+"""Entry points of this group, each naming a string, are third-party pipelines."""
+
+
+def get_all_pipelines() -> dict[str, str]:
+    """Every named pipeline with its text, those of plugins included. A plugin may not take a name that is in use:
+    PluginError."""
+    found = dict(PIPELINES)
+    for name, load in plugins(ENTRY_POINT_GROUP, {*PIPELINES, *OWN_PASSES}, "pipeline").items():
+        text: object = load()
+        if not isinstance(text, str):
+            raise PluginError(f"the pipeline {name!r} of a plugin is not text but {type(text).__name__}")
+        found[name] = text
+    return found
+
+
 class PipelineError(CompileError):
     """Pipeline text that cannot be read: its syntax, a pass or an option that does not exist, or a bad value."""
 
@@ -53,7 +71,7 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
 
     Raises PipelineError.
     """
-    return _parsed(text, tuple(PIPELINES.items()))
+    return _parsed(text, tuple(get_all_pipelines().items()))
 
 
 @lru_cache(256)
@@ -100,15 +118,10 @@ class _Expansion:
             )
         cls = self.registry[spec.name]()
         own = {option.name for option in dataclasses.fields(cls)}
-        for unknown in sorted(set(spec.parameters) - own):
-            known = ", ".join(sorted(own)) or "none"
-            raise PipelineError(f"unknown option {unknown!r} (options: {known})", operator=spec.name)
-        flags = {o.name for o in dataclasses.fields(cls) if o.type in ("bool", bool)}
-        set_flags: Options = {n: (True,) for n, v in spec.parameters.items() if n in flags and not v}
         passed_down = {name: value for name, value in inherited.items() if name in own}
         used |= set(passed_down)
         try:
-            return cls.from_spec(ArgSpec(spec.name, {**passed_down, **spec.parameters, **set_flags}))
+            return cls.from_spec(ArgSpec(spec.name, checked_options(cls, {**passed_down, **spec.parameters})))
         except (ValueError, TypeError) as error:
             raise PipelineError(str(error), operator=spec.name) from None
 

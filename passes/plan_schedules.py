@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -15,8 +16,9 @@ from xdsl.utils.exceptions import VerifyException
 from ..backend.targets import Target, get_target
 from ..dialects import loop
 from ..dialects.locations import location_text
-from ..dialects.schedule import NARROWS, ScheduleAttr
+from ..dialects.schedule import ScheduleAttr
 from ..errors import ScheduleError
+from ..progress import steps
 from .planning.abilities import CARRIED_OUT
 from .planning.choice import Candidate, rank
 from .planning.clusters import last_of_grid
@@ -83,7 +85,7 @@ class PlanSchedulesPass(ModulePass, Given):
     name = "plan-schedules"
 
     target: str = "sm_90a"
-    narrow: str = "never"
+    narrow: Literal["never", "operands", "parts", "stored_parts", "tf32"] = "never"
     explain: bool = False
     nest: str | None = None
     record: str | None = None
@@ -91,15 +93,21 @@ class PlanSchedulesPass(ModulePass, Given):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
-        if self.narrow not in NARROWS:
-            raise ScheduleError(f"{self.narrow} is none of {', '.join(NARROWS)}", argument="narrow")
         nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
         names = [f"k{i}" for i in range(len(nests))]
+        if not nests and not self.again and (self.nest is not None or self.decisions()):
+            raise ScheduleError("the program has no loop.nest to schedule", operator=NAME, location=location_text(op))
         if self.nest is not None and self.nest not in names:
-            raise ScheduleError(f"there is no {self.nest}, of {len(nests)} nests", argument="nest")
+            reason = f"there is no {self.nest}, of {len(nests)} nests"
+            raise ScheduleError(reason, operator=NAME, argument="nest", location=location_text(nests[0]))
         free = [nest for nest in nests if "schedule" not in nest.attributes]
         chosen = self._recorded(ctx, free, target)
-        ranks = {nest: rank(Facts(nest), target, self.narrow, not self.again) for nest in free if nest not in chosen}
+        ranks: dict[loop.NestOp, list[Candidate]] = {}
+        with steps("scheduling", len(free), "kernels") as step:
+            for nest in free:
+                if nest not in chosen:
+                    ranks[nest] = rank(Facts(nest), target, self.narrow, not self.again)
+                step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
         for pair in companions(list(ranks)):
             chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
@@ -160,7 +168,8 @@ def decided(nest: loop.NestOp, chosen: ScheduleAttr, given: Given, facts: Facts,
     try:
         schedule = given.over(chosen)
     except VerifyException as error:
-        raise ScheduleError(str(error).removeprefix("schedule: "), operator=nest.name) from None
+        reason = str(error).removeprefix("schedule: ")
+        raise ScheduleError(reason, operator=nest.name, location=location_text(nest)) from None
     return checked(nest, schedule, target)
 
 
@@ -183,7 +192,8 @@ def plan(nest: loop.NestOp, target: Target, narrow: str = "never") -> ScheduleAt
 def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> ScheduleAttr:
     """The first of ranked candidates; raises ScheduleError if it cannot be carried out."""
     if ranked[0].prediction is None:
-        raise ScheduleError(f"no schedule can be carried out on {target.name}: {ranked[0].refused}", operator=nest.name)
+        reason = f"no schedule can be carried out on {target.name}: {ranked[0].refused}"
+        raise ScheduleError(reason, operator=nest.name, location=location_text(nest))
     return ranked[0].schedule
 
 

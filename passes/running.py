@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import TextIO
+from typing import Protocol
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -19,6 +19,7 @@ from ..dialects.dominance import DominanceError, verify_dominance
 from ..dialects.locations import location_text
 from ..dialects.printing import Names, print_module
 from ..errors import CompileError
+from ..progress import steps
 
 
 class InvalidIRError(CompileError):
@@ -50,14 +51,16 @@ def run_passes(
 
     Raises what a pass raises, and InvalidIRError if a pass leaves IR that does not verify.
     """
-    for module_pass in passes:
-        for observer in observers:
-            observer.before(module_pass, module)
-        module_pass.apply(ctx, module)
-        if verify:
-            verify_module(module)
-        for observer in observers:
-            observer.after(module_pass, module)
+    with steps("pass", len(passes), "passes") as step:
+        for number, module_pass in enumerate(passes):
+            step(1 if number else 0, module_pass.name)
+            for observer in observers:
+                observer.before(module_pass, module)
+            module_pass.apply(ctx, module)
+            if verify:
+                verify_module(module)
+            for observer in observers:
+                observer.after(module_pass, module)
     for observer in observers:
         observer.finish(module)
 
@@ -85,6 +88,12 @@ def _first_invalid(module: ModuleOp) -> Operation:
     return module
 
 
+class SupportsWrite(Protocol):
+    """A stream of text, as far as it is needed here."""
+
+    def write(self, text: str, /) -> int: ...
+
+
 class PrintChanges(Observer):
     """After each pass that changed the text of the module, print a diff that tools can cut out.
 
@@ -97,7 +106,7 @@ class PrintChanges(Observer):
     What stays keeps its number or name, and lines that only moved to the right or left are no change.
     """
 
-    def __init__(self, stream: TextIO, context_lines: int = 3) -> None:
+    def __init__(self, stream: SupportsWrite, context_lines: int = 3) -> None:
         self.stream = stream
         self.context_lines = context_lines
         self.passes = 0

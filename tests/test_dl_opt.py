@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from deplodock.passes.remarks import collect_remarks, emit_remark
 from deplodock.tools import dl_opt
 
 DL_OPT = str(Path(sys.executable).with_name("dl-opt"))
+DEAD = "%z = arith.addf %x, %x : f32\n  func.return"
 PROGRAM = """func.func @f(%x: f32) -> f32 {
   %y = arith.mulf %x, %x : f32
   func.return %y : f32
@@ -88,7 +90,15 @@ def _test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-p", "cse{x=1}"], "cse: unknown option 'x' (options: none)"),
         (["-p", "cse{"], "cannot read the pipeline 'cse{'"),
         (["-p", "cleanup{x=1}"], "cleanup: no pass of this pipeline has the option 'x'"),
-        (["-p", "check-border{level=sky}"], "check-border: "),
+        (["-p", "check-border{level=sky}"], "level: sky is none of torch, tensor, loop, tile, kernel"),
+        (["-p", "check-border"], "check-border: the option 'level' is needed: one of torch, tensor"),
+        (["-p", "crash{depth=x}"], "crash: depth: x is not an integer"),
+        (["-p", "crash{ratio=abc}"], "crash: ratio: abc is not a number"),
+        (["-p", "crash{depth=1,2}"], "crash: depth: 1,2 is not an integer"),
+        (["-p", "plan-schedules{block=a}"], "plan-schedules: block: a is not integers, as in 1,2"),
+        (["-p", "plan-schedules{atom=abc}"], "plan-schedules: atom: abc is none of fma, mma, wgmma"),
+        (["-p", "cse", "--print-ir-after=dce"], "'dce' is none of the passes that run: cse"),
+        (["--help-pass", "cs"], "unknown pass 'cs', did you mean 'cse'?"),
         (["-t", "sky"], "invalid choice: 'sky'"),
         (["--sky"], "unrecognized arguments: --sky"),
         (["no-such-file.mlir"], "no-such-file.mlir: No such file or directory"),
@@ -124,12 +134,36 @@ def test_internal_error_writes_a_reproducer(tmp_path: Path) -> None:
     path = tmp_path / "r.mlir"
     code, _, err = run("-p", "cse,crash{depth=3},dce", "--reproducer", str(path))
     assert code == 1
-    assert err == f"<stdin>: error: internal error in pass 'crash': KeyError: 'no such thing' (reproducer: {path})\n"
+    line = Path(__file__).read_text(encoding="utf-8").splitlines().index('        raise KeyError("no such thing")') + 1
+    assert err == (
+        f"<stdin>: error: internal error in pass 'crash': KeyError: 'no such thing' at {__file__}:{line}"
+        f" (reproducer: {path})\n"
+    )
     text = path.read_text(encoding="utf-8")
-    assert text.splitlines()[0] == "// RUN: dl-opt %s -p 'crash{depth=3},dce'"
-    code, _, again = run(str(path), "-p", "crash{depth=3},dce", "--reproducer", str(tmp_path / "r2.mlir"))
+    assert text.splitlines()[0] == "// dl-opt --run-reproducer, passes: crash{depth=3},dce"
+    assert "RUN:" not in text
+    code, _, again = run("--run-reproducer", str(path), "--reproducer", str(tmp_path / "r2.mlir"))
     assert code == 1
     assert "internal error in pass 'crash'" in again
+    assert (tmp_path / "r2.mlir").read_text(encoding="utf-8").splitlines() == text.splitlines()
+
+
+def test_a_reproducer_lies_among_the_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("-p", "crash")
+    found = re.search(r"\(reproducer: (.*)\)", err)
+    assert code == 1
+    assert found is not None
+    assert Path(found[1]).parent == Path(tempfile.gettempdir())
+    assert list(tmp_path.iterdir()) == []
+    Path(found[1]).unlink()
+
+
+def test_what_is_no_reproducer_is_refused() -> None:
+    code, _, err = run("--run-reproducer")
+    assert (code, "is no reproducer" in err) == (1, True)
+    code, _, err = run("--run-reproducer", "-p", "cse")
+    assert (code, "-p and --run-reproducer exclude each other" in err) == (1, True)
 
 
 def test_a_pass_that_breaks_the_ir_is_named(tmp_path: Path) -> None:
@@ -139,12 +173,79 @@ def test_a_pass_that_breaks_the_ir_is_named(tmp_path: Path) -> None:
     assert err.startswith(
         "<stdin>:3:3: error: pass 'break' left invalid IR: func.return: operand #0 (%y) is used before"
     )
-    assert path.read_text(encoding="utf-8").startswith("// RUN: dl-opt %s -p 'break,dce'\n")
+    assert path.read_text(encoding="utf-8").startswith("// dl-opt --run-reproducer, passes: break,dce\n")
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     _, _, err = run("-p", "crash", "--debug", "--reproducer", str(tmp_path / "r.mlir"))
     assert "Traceback" in err
+
+
+def test_empty_input_is_called_so() -> None:
+    assert run(stdin=" \n") == (1, "", "dl-opt: error: <stdin> is empty: it holds no IR\n")
+
+
+def test_the_ir_around_a_pass() -> None:
+    twice = PROGRAM.replace("func.return", "%z = arith.mulf %x, %x : f32\n  func.return")
+    code, out, err = run("-p", "cse,dce", "--print-ir-before=cse", "--print-ir-after", "dce", stdin=twice)
+    assert code == 0
+    first, second = err.split("// -----// IR Dump After dce //----- //\n")
+    assert first.startswith("// -----// IR Dump Before cse //----- //\nbuiltin.module {")
+    assert (first.count("arith.mulf"), second) == (2, out)
+
+
+def test_check_each_says_what_it_checked() -> None:
+    """And takes the one function that is there for the program."""
+    code, _, err = run("-p", "cse,canonicalize,dce", "--check-each", stdin=PROGRAM.replace("func.return", DEAD))
+    assert code == 0
+    assert err.startswith("dl-opt: check-each: 3 passes, 1 of them changed the program and not its answer: executed")
+    assert err.endswith("(1 inputs, 1 results)\n")
+    assert "3 passes, none of which changed the program" in run("-p", "cse,canonicalize,dce", "--check-each")[2]
+    two = PROGRAM + PROGRAM.replace("@f", "@g")
+    assert "no function @main: which of @f, @g is the program?" in run("-p", "cse", "--check-each", stdin=two)[2]
+
+
+def test_every_pass_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deplodock.passes import get_all_passes
+    from deplodock.tools.pass_help import description
+
+    for name, factory in get_all_passes().items():
+        assert len(description(factory()).split()) >= 3, name
+    out = run("--list-passes")[1]
+    assert re.search(r"^cse +Computes what is computed twice", out, re.M)
+    assert re.search(r"^check-border .* Options: level\.$", out, re.M)
+    assert re.search(r"^cleanup +=", out, re.M)
+
+
+def test_the_options_of_a_pass() -> None:
+    code, out, _ = run("--help-pass", "crash")
+    assert code == 0
+    assert "A pass with a bug." in out
+    assert out.endswith(
+        "depth  an integer; 0 by default\nratio  a number; 0.5 by default\nmode   text; plain by default\n"
+    )
+    out = run("--help-pass", "check-border")[1]
+    assert "level  one of torch, tensor, loop, tile, kernel; required" in out
+    assert run("--help-pass", "cleanup")[1] == "cleanup = canonicalize, cse, dce\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{block=1}", "<stdin>: error: plan-schedules: the program has no loop.nest to schedule"),
+        ("{block=3}", "<stdin>:2:3: error: loop.nest: block holds 3, not a power of two\n  %y = arith.addf"),
+        ("{nest=k7}", "<stdin>:2:3: error: plan-schedules: nest: there is no k7, of 1 nests\n  %y = arith.addf"),
+        ("{stages=3}", "<stdin>:2:3: error: loop.nest: stages: plain copies do not run ahead"),
+    ],
+)
+def test_errors_of_schedules_have_a_place(options: str, message: str) -> None:
+    program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n  %y = arith.addf %x, %x : tensor<8xf32>\n"
+    program += "  func.return %y : tensor<8xf32>\n}\n"
+    above = "" if "=1}" in options else "tensor-to-loop,"
+    code, _, err = run("-p", f"{above}tile-plan{options}", stdin=program)
+    assert code == 1
+    assert err.startswith(message)
+    assert above == "" or err.endswith("\n  ^\n")
 
 
 def test_pipeline_text_reads_back() -> None:
@@ -211,6 +312,17 @@ def test_verify_diagnostics_exit_with_zero() -> None:
     code, out, err = run("--verify-diagnostics", stdin="sky.op")
     assert (code, err) == (0, "")
     assert out == "<stdin>:1:1: error: unknown operation 'sky.op'\nsky.op\n^\n"
+
+
+def test_broken_pipe_between_passes_is_quiet(tmp_path: Path) -> None:
+    """A diff that nobody reads any more is no error of the pass that made it."""
+    path = tmp_path / "long.mlir"
+    path.write_text(
+        "".join(f"func.func @g{i}(%x: f32) {{\n%y = arith.addf %x, %x : f32\nfunc.return\n}}" for i in range(999))
+    )
+    command = f"{DL_OPT} {path} -p dce,cse,canonicalize --print-only-changed | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (">>> t:dce\n0\n", "")
 
 
 def test_broken_pipe_is_quiet(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import sys
 import time
 import traceback
@@ -28,11 +27,13 @@ from ..dialects.parsing import parse_module
 from ..dialects.printing import print_module
 from ..errors import CompileError
 from ..passes import get_all_passes
-from ..passes.pipelines import PIPELINES, parse_passes, pipeline_text
+from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
-from .diagnostics import render_error
-from .reproducer import Recorder
+from . import terminal
+from .diagnostics import raised_at, render_error
+from .pass_help import help_pass, list_passes
+from .reproducer import Recorder, passes_of
 
 if TYPE_CHECKING:
     from ..backend.check_each import Checker
@@ -46,6 +47,7 @@ _SWITCHES = {
     "the result is printed only with -o",
     "--print-pipeline": "print the pipeline with all names expanded, as one argument for -p, and stop",
     "--list-passes": "print the names of all passes and pipelines and stop",
+    "--run-reproducer": "the input is a reproducer: run the passes that it names",
     "--check-each": "execute the program after each pass that changed it, and name the first that changed the answer",
     "--remarks": "print why passes declined, as comments in front of the result",
     "--time-passes": "print the seconds each pass took to stderr",
@@ -97,11 +99,12 @@ class _TimePasses(Observer):
 
 
 class _CheckEach(Observer):
-    """Executes the program in front of the first pass and after each one."""
+    """Executes the program in front of the first pass and after each one, and says in the end what that showed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.checker: Checker | None = None
+        self.passes = 0
 
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         if self.checker is None:
@@ -110,8 +113,32 @@ class _CheckEach(Observer):
             self.checker = Checker(module, self.seed)
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.passes += 1
         if self.checker is not None:
             self.checker.after(module_pass.name, module)
+
+    def finish(self, module: ModuleOp) -> None:
+        if self.checker is not None:
+            print(f"dl-opt: check-each: {self.passes} passes, {self.checker.summary()}", file=sys.stderr)
+
+
+class _PrintIR(Observer):
+    """Prints the module before and after the passes that were named, as MLIR's own driver does."""
+
+    def __init__(self, before: Sequence[str], after: Sequence[str], debuginfo: bool) -> None:
+        self.names = {"Before": before, "After": after}
+        self.debuginfo = debuginfo
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._print("Before", module_pass.name, module)
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self._print("After", module_pass.name, module)
+
+    def _print(self, when: str, name: str, module: ModuleOp) -> None:
+        if name in self.names[when]:
+            sys.stderr.write(f"// -----// IR Dump {when} {name} //----- //\n")
+            terminal.write(print_module(module, debuginfo=self.debuginfo), "mlir", sys.stderr)
 
 
 class DlOptMain(xDSLOptMain):
@@ -145,9 +172,18 @@ class DlOptMain(xDSLOptMain):
         arg_parser.add_argument("--seed", type=int, default=0, help="seed of the inputs for --check-each")
         arg_parser.add_argument(
             "--reproducer",
-            default="deplodock.reproducer.mlir",
-            help="the file written when a pass fails for a reason of its own",
+            metavar="FILE",
+            help="what to write when a pass fails for a reason of its own; a new temporary file if left out",
         )
+        arg_parser.add_argument("--help-pass", metavar="NAME", help="print what a pass does and its options, and stop")
+        for when in ("before", "after"):
+            arg_parser.add_argument(
+                f"--print-ir-{when}",
+                metavar="PASS",
+                action="append",
+                default=[],
+                help=f"print the IR {when} each run of this pass to stderr; may be given several times",
+            )
         for switch, text in _SWITCHES.items():
             arg_parser.add_argument(switch, action="store_true", help=text)
         text = f"dl-opt of deplodock {__version__}, xdsl {version('xdsl')}"
@@ -156,16 +192,33 @@ class DlOptMain(xDSLOptMain):
         arg_parser.set_defaults(disable_verify=False, syntax_highlight=False, print_no_properties=False)
 
     def setup_pipeline(self) -> None:
+        if self.args.run_reproducer and self.args.passes:
+            raise UsageError("-p and --run-reproducer exclude each other: a reproducer names its passes")
         self.passes = parse_passes(self.args.passes)
+
+    def check_dumps(self) -> None:
+        """Refuse to print the IR around a pass that does not run."""
+        running = [p.name for p in self.passes]
+        for name in (*self.args.print_ir_before, *self.args.print_ir_after):
+            if name not in running:
+                raise UsageError(f"{name!r} is none of the passes that run: {', '.join(running) or 'none'}")
 
     def run(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Do what the arguments ask; returns the exit code."""
-        if self.args.list_passes:
-            return self.list_passes()
+        if self.args.list_passes or self.args.help_pass is not None:
+            width, available = terminal.width_of(sys.stdout), self.available_passes
+            name = self.args.help_pass
+            sys.stdout.write(list_passes(available, width) if name is None else help_pass(name, available, width))
+            return 0
         if self.args.print_pipeline:
             print(pipeline_text(self.passes))
             return 0
         name, text = self.read_input()
+        if not text.strip():
+            raise CompileError(f"{name} is empty: it holds no IR")
+        if self.args.run_reproducer:
+            self.passes = parse_passes(passes_of(text, name))
+        self.check_dumps()
         chunks = split_chunks(text) if self.args.split_input_file else [(text, 0)]
         outputs: list[str] = []
         failed = False
@@ -176,11 +229,11 @@ class DlOptMain(xDSLOptMain):
                 if self.args.debug:
                     traceback.print_exc()
                 failed = True
-                message = render_error(error, {name: text}, name)
+                message = render_error(error, {name: text}, name) + "\n"
                 if self.args.verify_diagnostics:
-                    outputs.append(message + "\n")
+                    outputs.append(message)
                 else:
-                    print(message, file=sys.stderr)
+                    terminal.write(message, "error", sys.stderr)
         self.write_output(f"{SPLIT_MARKER}\n".join(outputs))
         return 1 if failed and not self.args.verify_diagnostics else 0
 
@@ -205,39 +258,32 @@ class DlOptMain(xDSLOptMain):
         recorder = Recorder(self.passes)
         observers: list[Observer] = [recorder]
         if self.args.print_only_changed:
-            observers.append(PrintChanges(sys.stdout))
+            observers.append(PrintChanges(terminal.Colored("diff", sys.stdout)))
         if self.args.check_each:
             observers.append(_CheckEach(self.args.seed))
+        if self.args.print_ir_before or self.args.print_ir_after:
+            observers.append(_PrintIR(self.args.print_ir_before, self.args.print_ir_after, self.args.print_debuginfo))
         if self.args.time_passes:
             observers.append(_TimePasses())
         try:
-            run_passes(self.ctx, module, self.passes, observers, verify=not self.args.no_verify)
+            with terminal.progress():
+                run_passes(self.ctx, module, self.passes, observers, verify=not self.args.no_verify)
         except InvalidIRError as error:  # the input was verified, so a pass broke it
             reason = f"pass {recorder.current!r} left invalid IR: {error.message}"
             raise self.internal_error(reason, recorder, error.location) from error
-        except CompileError:
+        except (CompileError, BrokenPipeError):
             raise
         except Exception as error:
-            reason = f"internal error in pass {recorder.current!r}: {_one_line(error)}"
+            reason = f"internal error in pass {recorder.current!r}: {_one_line(error)} at {raised_at(error)}"
             raise self.internal_error(reason, recorder) from error
 
     def internal_error(self, reason: str, recorder: Recorder, location: str | None = None) -> CompileError:
         """The error for something that no pass should do, in one line that names the reproducer; writes that."""
-        path = Path(self.args.reproducer)
         try:
-            recorder.write(path)
+            path = recorder.write(Path(self.args.reproducer) if self.args.reproducer else None)
         except (OSError, AssertionError) as failure:
             return CompileError(f"{reason} (no reproducer: {_one_line(failure)})", location=location)
         return CompileError(f"{reason} (reproducer: {path})", location=location)
-
-    def list_passes(self) -> int:
-        """Print every pass with the first line of its documentation, then the pipelines with their text."""
-        for name, factory in self.available_passes.items():
-            summary = (factory().__doc__ or "").strip().splitlines() or [""]
-            print(f"{name:32} {summary[0]}")
-        for name, text in PIPELINES.items():
-            print(f"{name:32} = {text}")
-        return 0
 
     def read_input(self) -> tuple[str, str]:
         """The name and the text of the input; raises CompileError when it cannot be read."""
@@ -253,7 +299,8 @@ class DlOptMain(xDSLOptMain):
     def write_output(self, text: str) -> None:
         """Write to -o, or to stdout."""
         if self.args.output_file is None:
-            sys.stdout.write(text)
+            kind = "cuda" if self.args.target.startswith("cuda") else "mlir"
+            terminal.write(text, "error" if self.args.verify_diagnostics else kind, sys.stdout)
             return
         try:
             Path(self.args.output_file).write_text(text, encoding="utf-8")
@@ -292,12 +339,13 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         if debug:
             traceback.print_exc(file=stderr)
         lines = str(error).strip().splitlines()
-        print(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}", file=stderr)
+        terminal.write(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}\n", "error", stderr)
         return 1
     except Exception as error:  # anything else is a bug of dl-opt itself; still one line
         if debug:
             traceback.print_exc(file=stderr)
-        print(f"dl-opt: internal error: {_one_line(error)} (--debug shows where)", file=stderr)
+        where = f" at {raised_at(error)} (--debug shows the way there)"
+        terminal.write(f"dl-opt: internal error: {_one_line(error)}{where}\n", "error", stderr)
         return 1
 
 
@@ -309,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv, sys.stderr)
     except BrokenPipeError:  # `dl-opt ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.leave_quietly()
         return 0
     except KeyboardInterrupt:
         print("dl-opt: interrupted", file=sys.stderr)

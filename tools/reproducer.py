@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -10,8 +12,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.printer import Printer
 
+from ..errors import CompileError
 from ..passes.pipelines import pipeline_text
 from ..passes.running import Observer
+
+_HEAD = "// dl-opt --run-reproducer, passes: "
+"""How the first line begins; no `RUN:` line, which a test runner would collect."""
 
 
 class Recorder(Observer):
@@ -33,11 +39,23 @@ class Recorder(Observer):
         self._module = None
         del self._remaining[0]
 
-    def write(self, path: Path) -> None:
-        """Write the reproducer to `path`; the first line says how to run it. Raises OSError."""
+    def write(self, path: Path | None = None) -> Path:
+        """Write the reproducer to `path`, or to a new file among the temporary ones; the first line has the passes.
+        Returns where it is. Raises OSError."""
         assert self._module is not None
         text = StringIO()
         Printer(stream=text, print_debuginfo=True, print_generic_format=True).print_op(self._module)
-        path.write_text(
-            f"// RUN: dl-opt %s -p '{pipeline_text(self._remaining)}'\n{text.getvalue()}\n", encoding="utf-8"
-        )
+        if path is None:
+            handle, name = tempfile.mkstemp(".mlir", f"deplodock-{self.current}-")
+            os.close(handle)
+            path = Path(name)
+        path.write_text(f"{_HEAD}{pipeline_text(self._remaining)}\n{text.getvalue()}\n", encoding="utf-8")
+        return path
+
+
+def passes_of(text: str, name: str) -> str:
+    """The passes that the reproducer `text` is to be given. Raises CompileError for any other text."""
+    first, _, _ = text.partition("\n")
+    if not first.startswith(_HEAD):
+        raise CompileError(f"is no reproducer: the first line does not begin with {_HEAD.strip()!r}", location=name)
+    return first.removeprefix(_HEAD).strip()

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...dialects.extents import static
 from ...errors import ExecutionError
+from ...progress import Step, steps
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from ..tensor_maps import describe
@@ -77,7 +78,8 @@ def run_standalone_on_cpu(source: str) -> subprocess.CompletedProcess[str]:
 
 def compile_many(sources: Sequence[str]) -> list[EmulatedModule]:
     """Compile several printed programs in one go, which costs little more than one of them."""
-    library = _Library(build(sources))
+    with steps("compiling the CUDA for this machine", len(sources), "programs"):
+        library = _Library(build(sources))
     return [EmulatedModule(source, library, number) for number, source in enumerate(sources)]
 
 
@@ -114,22 +116,22 @@ class EmulatedProgram:
         plan = self.plan.check_arguments(args)
         found: list[np.ndarray] = []
         reports: dict[tuple[Any, ...], Report] = {}
-        for seed in seeds:
-            outputs, new = self._run_once(plan, args, seed)
-            for r in new:
-                reports.setdefault((r.kind, r.kernel, r.line, r.text if not r.line else ""), r)
-            if not found:
-                found = outputs
-            elif not reports:
-                for b, x, y in zip(plan.output_buffers, found, outputs, strict=True):
-                    if x.tobytes() != y.tobytes():
-                        reports["schedule", b.name] = Report(
-                            "schedule", f"{b.name} depends on the order of the threads"
-                        )
+        with steps("emulator", len(plan.steps) * len(seeds), "launches") as step:
+            for seed in seeds:
+                outputs, new = self._run_once(plan, args, seed, step)
+                for r in new:
+                    reports.setdefault((r.kind, r.kernel, r.line, r.text if not r.line else ""), r)
+                if not found:
+                    found = outputs
+                elif not reports:
+                    for b, x, y in zip(plan.output_buffers, found, outputs, strict=True):
+                        if x.tobytes() != y.tobytes():
+                            what = f"{b.name} depends on the order of the threads"
+                            reports["schedule", b.name] = Report("schedule", what)
         return found, list(reports.values())
 
     def _run_once(
-        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int
+        self, plan: LaunchPlan, args: Sequence[np.ndarray], seed: int, step: Step
     ) -> tuple[list[np.ndarray], list[Report]]:
         library = self.module.library
         with _LOCK:
@@ -139,7 +141,8 @@ class EmulatedProgram:
                 ids[result] = ids[argument]
             reports: list[Report] = []
             completed = True
-            for launch in plan.steps:
+            for number, launch in enumerate(plan.steps):
+                step(1 if number else 0, launch.function if isinstance(launch, EagerStep) else launch.kernel)
                 if isinstance(launch, EagerStep):
                     library.call(launch, self.eager, plan.buffers, ids)
                     continue
@@ -147,6 +150,7 @@ class EmulatedProgram:
                 reports += library.take_reports(self.module, launch.kernel)
                 if not completed:
                     break
+            step(1 if plan.steps else 0)
             outputs = [library.read(i, b) for i, b in zip(ids, plan.buffers, strict=True)]
             if completed and not reports:
                 reports += library.unwritten(plan, ids)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.interpreter import Interpreter
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
@@ -38,6 +38,7 @@ class Position(Interpreter.Listener):
 
     def __init__(self) -> None:
         self.stack: list[Operation] = []
+        self.done: Callable[[Operation], None] | None = None
 
     @property
     def op(self) -> Operation | None:
@@ -49,6 +50,8 @@ class Position(Interpreter.Listener):
 
     def did_interpret_op(self, op: Operation, results: tuple[Any, ...]) -> None:
         self.stack.pop()
+        if self.done is not None:
+            self.done(op)
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -71,11 +74,19 @@ class Position(Interpreter.Listener):
 
 
 def main_function(module: ModuleOp) -> FuncOp:
-    """The function `@main`; raises ExecutionError if there is none."""
-    for op in module.ops:
-        if isinstance(op, FuncOp) and op.sym_name.data == "main":
+    """The function `@main`, or else the only one with a body that no other function calls; raises ExecutionError if
+    there is none."""
+    functions = [op for op in module.ops if isinstance(op, FuncOp) and not op.is_declaration]
+    called = {c.callee.string_value() for f in functions for c in f.walk() if isinstance(c, CallOp)}
+    for op in functions:
+        if op.sym_name.data == "main":
             return op
-    raise ExecutionError("the module has no function @main")
+    free = [op for op in functions if op.sym_name.data not in called]
+    if len(free) == 1:
+        return free[0]
+    names = ", ".join(f"@{op.sym_name.data}" for op in free)
+    several = f": which of {names} is the program?" if free else ""
+    raise ExecutionError(f"the module has no function @main{several}")
 
 
 def storage(t: Attribute, sizes: Sizes | None = None) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -16,9 +16,11 @@ from xdsl.interpreter import Interpreter
 from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute
 
+from ...dialects.kernel import LaunchOp
 from ...dialects.sizes import bind_sizes
 from ...dialects.updates import IN_PLACE, pairs_of
 from ...errors import ExecutionError
+from ...progress import steps
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
 from ..interpreter.eager import Eager
 from ..interpreter.payload import PayloadFunctions
@@ -85,7 +87,9 @@ def simulate(
     host.hopper = hopper
     host.max_blocks, host.shadowed = max_blocks, shadows
     interpreter.register_implementations(host, override=True)
-    with position.located():
+    launches = [op for op in main.walk() if isinstance(op, LaunchOp)]
+    known = len(launches) if all(op.parent_op() is main for op in launches) else None
+    with position.located(), steps("simulator", known, "launches") as host.step:
         interpreter.call_op(main, (*buffers, *results))
     for i, result in enumerate(results):
         if max_blocks is None and result.written is not None and not result.written.all():

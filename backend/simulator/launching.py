@@ -20,6 +20,7 @@ from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT
 from ...dialects.payload import shape_of
 from ...dialects.sizes import Sizes
 from ...errors import ExecutionError
+from ...progress import Step, steps
 from ..interpreter.domains import TypedDomain, numpy_dtype
 from ..interpreter.eager import Eager, call_eager
 from .asynchronous import Asynchronous
@@ -61,6 +62,7 @@ class HostFunctions(InterpreterFunctions):
         self.report = report
         self.sizes = sizes
         self.max_blocks: int | None = None
+        self.step: Step | None = None
         self.shadowed = True
 
     @impl(kernel.AllocOp)
@@ -110,31 +112,48 @@ class HostFunctions(InterpreterFunctions):
             raise ExecutionError("products of warpgroups in a cluster of blocks that are no whole warpgroups")
         blocks = blocks if self.max_blocks is None else min(blocks, -(-self.max_blocks // size) * size)
         counts.blocks = blocks
-        for first, last in batches(callee, blocks):
-            machine = Machine(
-                self.domain,
-                self.report,
-                counts,
-                np.arange(first, last, dtype=np.int64)[::size],
-                callee.threads * size,
-                first == 0,
-                self.shadowed,
-                {id(b): i for i, b in enumerate(buffers)},
-                self.sizes,
-                size,
-            )
-            cells = place_shared(machine, callee)
-            outer = getattr(self.threads, "machine", None)
-            self.threads.machine, self.threads.copies = machine, Copies(last - first)
-            if is_asynchronous(callee):
-                state = self.hopper.state = Asynchronous(machine, cells)
-                machine.order, machine.shadow, machine.reads_peers = state.order, state.shadow, state.reads_peers
-                Processes(interpreter, machine, state).run(callee.body, buffers)
-            else:
-                interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
-            if outer is not None:
-                self.threads.machine = outer
+        with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
+            for first, last in batches(callee, blocks):
+                self._run_blocks(interpreter, callee, buffers, counts, first, last)
+                step(last - first)
+        if self.step is not None:
+            self.step()
         return ()
+
+    def _run_blocks(
+        self,
+        interpreter: Interpreter,
+        callee: kernel.FuncOp,
+        buffers: list[GlobalBuffer],
+        counts: KernelCounts,
+        first: int,
+        last: int,
+    ) -> None:
+        """Run a range of blocks at once."""
+        size = callee.cluster_size
+        machine = Machine(
+            self.domain,
+            self.report,
+            counts,
+            np.arange(first, last, dtype=np.int64)[::size],
+            callee.threads * size,
+            first == 0,
+            self.shadowed,
+            {id(b): i for i, b in enumerate(buffers)},
+            self.sizes,
+            size,
+        )
+        cells = place_shared(machine, callee)
+        outer = getattr(self.threads, "machine", None)
+        self.threads.machine, self.threads.copies = machine, Copies(last - first)
+        if is_asynchronous(callee):
+            state = self.hopper.state = Asynchronous(machine, cells)
+            machine.order, machine.shadow, machine.reads_peers = state.order, state.shadow, state.reads_peers
+            Processes(interpreter, machine, state).run(callee.body, buffers)
+        else:
+            interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
+        if outer is not None:
+            self.threads.machine = outer
 
 
 def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:

@@ -19,6 +19,7 @@ from importlib import import_module
 from inspect import signature
 from keyword import iskeyword
 
+from ...plugins import plugins
 from .registry import DECOMPOSITIONS, Decomposition
 
 _FAMILIES = (
@@ -55,12 +56,17 @@ _FAMILIES = (
     "views",
 )
 
+ENTRY_POINT_GROUP = "deplodock.decompositions"
+"""Entry points of this group, each naming a module that enters decompositions, are third-party operators."""
+
 
 @cache
 def get_decompositions() -> Mapping[str, Decomposition]:
-    """Every decomposition by overload name (`"add.Tensor"`)."""
+    """Every decomposition by overload name (`"add.Tensor"`), those of plugins included. Raises PluginError."""
     for family in _FAMILIES:
         import_module(f".{family}", __name__)
+    for load in plugins(ENTRY_POINT_GROUP, (), "decomposition").values():
+        load()
     return dict(sorted(DECOMPOSITIONS.items()))
 
 

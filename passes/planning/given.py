@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...dialects.schedule import ScheduleAttr
 from .facts import Facts
@@ -25,9 +25,9 @@ class Given:
     group: int | None = None
     persistent: int | None = None
     cluster: int | None = None
-    atom: str | None = None
-    copy: str | None = None
-    row: str | None = None
+    atom: Literal["fma", "mma", "wgmma"] | None = None
+    copy: Literal["plain", "cp_async", "tma"] | None = None
+    row: Literal["registers", "shared"] | None = None
 
     def decisions(self) -> dict[str, Any]:
         """What was decided, by name."""

@@ -1,0 +1,49 @@
+"""Telling how far a long task is, in the units it is made of: passes, kernels, launches, weights.
+
+Whatever takes long wraps its loop in `steps`; that costs one context-variable look-up unless somebody listens, which
+the command line does on a terminal. Nothing here imports torch or xDSL, so any part of the compiler may tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+
+class Step(Protocol):
+    """Called when `count` more are done; `detail` names what comes next."""
+
+    def __call__(self, count: int = 1, detail: str = "") -> None: ...
+
+
+Listener = Callable[[str, int | None, str], AbstractContextManager[Step]]
+"""Takes what is done, how many there are (None: not known) and what they are called."""
+
+_listener: ContextVar[Listener | None] = ContextVar("deplodock_progress", default=None)
+
+
+def _untold(count: int = 1, detail: str = "") -> None:
+    """What is called where nobody listens."""
+
+
+@contextmanager
+def steps(what: str, total: int | None = None, unit: str = "") -> Generator[Step]:
+    """A task `what` of `total` units, done in the `with` block, which calls what it gets after each of them."""
+    listener = _listener.get()
+    if listener is None:
+        yield _untold
+        return
+    with listener(what, total, unit) as step:
+        yield step
+
+
+@contextmanager
+def listen(listener: Listener) -> Generator[None]:
+    """Let `listener` hear of every task inside the `with` block."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

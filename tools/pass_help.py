@@ -1,0 +1,80 @@
+"""What `dl-opt --list-passes` and `--help-pass` print: what the passes are for, and the options they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from xdsl.passes import ModulePass
+
+from ..errors import CompileError
+from ..passes.pass_options import pass_options
+from ..passes.pipelines import get_all_pipelines
+from .terminal import fitted, table
+
+Passes = dict[str, Callable[[], type[ModulePass]]]
+
+_UNDOCUMENTED = {
+    "apply-pdl": "Applies the rewrite patterns that a PDL file, or the module itself, describes.",
+    "cse": "Computes what is computed twice from the same values once.",
+    "dce": "Removes operations without side effects whose results nobody uses.",
+    "reconcile-unrealized-casts": "Removes pairs of unrealized casts that undo each other.",
+}
+"""What the passes of xDSL do that do not say it themselves."""
+
+
+def description(cls: type[ModulePass]) -> str:
+    """What a pass says of itself; a dataclass without a docstring has its signature in its place, which is nothing."""
+    text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
+    generated = text.startswith(f"{cls.__name__}(")
+    return _UNDOCUMENTED.get(cls.name, "no description") if generated or not text else text
+
+
+def list_passes(passes: Passes, width: int | None) -> str:
+    """Every pass with the first sentence of its description, then the pipelines with their text."""
+    rows: list[tuple[str, str]] = []
+    for name, factory in passes.items():
+        cls = factory()
+        options = ", ".join(o.name for o in pass_options(cls))
+        rows.append((name, _summary(description(cls)) + (f" Options: {options}." if options else "")))
+    rows += [(name, f"= {text.replace(',', ', ')}") for name, text in get_all_pipelines().items()]
+    return table(rows, width)
+
+
+def help_pass(name: str, passes: Passes, width: int | None) -> str:
+    """A pass with its whole description and its options, or a pipeline with its text. Raises CompileError."""
+    pipelines = get_all_pipelines()
+    if name in pipelines:
+        return fitted(f"{name} = {pipelines[name].replace(',', ', ')}\n", width)
+    if name not in passes:
+        close = get_close_matches(name, [*passes, *pipelines], 1)
+        raise CompileError(f"unknown pass {name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
+    cls = passes[name]()
+    rows = [(o.name, f"{o.type}; {o.default}") for o in pass_options(cls)]
+    options = (
+        f"\nOptions, as in {name}{{{rows[0][0]}=...}}:\n\n{table(rows, width)}" if rows else "\nIt has no options.\n"
+    )
+    return f"{name}\n\n{fitted(_reflowed(description(cls)), width, 0)}\n{options}"
+
+
+def _reflowed(text: str) -> str:
+    """`text` with a line for each paragraph or item, but blocks of code as they are."""
+    lines: list[str] = []
+    code = False
+    for line in text.splitlines():
+        begins = not line or line.startswith(("```", "|", "- ", "What", "Why"))
+        ended = not lines or not lines[-1] or lines[-1].startswith("```") or lines[-1].endswith((".", ":"))
+        code ^= line.startswith("```")
+        if not code and not begins and not ended:
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _summary(text: str) -> str:
+    """The first paragraph up to the end of its first sentence."""
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    sentence, end, _ = paragraph.partition(". ")
+    return sentence + "." if end else paragraph

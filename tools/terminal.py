@@ -1,0 +1,202 @@
+"""What a terminal sees and a pipe does not: colours, lines of its width, progress. `NO_COLOR` and `FORCE_COLOR` count.
+
+Rich decides what a terminal is and how wide; nothing of it is imported where the output is a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+from threading import Timer
+from typing import TYPE_CHECKING, TextIO
+
+from ..progress import Step, listen
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+PATIENCE = 1.0
+"""Seconds before progress is shown: what is done sooner needs none."""
+
+_STYLES = {
+    "mlir": (
+        (re.compile(r"//.*"), "bright_black"),
+        (re.compile(r'"(?:[^"\\\n]|\\.)*"'), "green"),
+        (re.compile(r"%[\w$.-]+(?:#\d+)?"), "cyan"),
+        (re.compile(r"@[\w$.-]+"), "blue"),
+        (re.compile(r"[#!][A-Za-z_][\w$.]*"), "magenta"),
+        (re.compile(r"(?:(?<=^)|(?<=\s))[a-z_0-9]+\.[a-z_0-9.]+(?=[\s<({]|$)", re.M), "bold"),
+        (re.compile(r"\b(?:tensor|memref|vector)(?=<)|\b(?:b?f|u?i)\d+\b|\bindex\b"), "yellow"),
+    ),
+    "cuda": (
+        (re.compile(r"//.*|/\*.*?\*/", re.S), "bright_black"),
+        (re.compile(r"^#.*", re.M), "magenta"),
+        (re.compile(r'"(?:[^"\\\n]|\\.)*"'), "green"),
+        (re.compile(r"\b__\w+__\b"), "bold magenta"),
+        (re.compile(r"\b(?:if|else|for|while|return|const|extern|static|struct|using|template)\b"), "bold"),
+        (re.compile(r"\b(?:void|float\d?|double|half\w*|__nv_\w+|bool|unsigned|int\w*|uint\w*|char|long)\b"), "yellow"),
+    ),
+    "diff": (
+        (re.compile(r"^\+.*", re.M), "green"),
+        (re.compile(r"^-.*", re.M), "red"),
+        (re.compile(r"^@@.*", re.M), "cyan"),
+        (re.compile(r"^(?:>>>|<<<) t:.*", re.M), "bold"),
+    ),
+    "error": (
+        (re.compile(r"\berror:"), "bold red"),
+        (re.compile(r"\b(?:note|remark):"), "bold cyan"),
+        (re.compile(r"^[ \t]*\^$", re.M), "bold green"),
+    ),
+}
+"""Of a kind of text: patterns, of which the first that fits somewhere decides the colour there."""
+
+
+def has_colors(stream: TextIO) -> bool:
+    """Whether text on `stream` is to be coloured: on a terminal, unless `NO_COLOR` is set, or by `FORCE_COLOR`."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at `stream`."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # closed
+        return False
+
+
+def width_of(stream: TextIO) -> int | None:
+    """The columns of the terminal behind `stream`; None where there is none, and lines are as long as they are."""
+    return _console(stream).width if is_terminal(stream) else None
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def write(text: str, kind: str, stream: TextIO) -> None:
+    """Write `text` as it is, in colours where `stream` has them. `kind` is `mlir`, `cuda`, `diff`, `error` or empty."""
+    if not has_colors(stream) or kind not in _STYLES:
+        stream.write(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text(text, no_wrap=True, end="")
+    taken = bytearray(len(text))
+    for pattern, style in _STYLES[kind]:
+        for match in pattern.finditer(text):
+            start, end = match.span()
+            if not any(taken[start:end]):
+                taken[start:end] = b"\1" * (end - start)
+                shown.stylize(style, start, end)
+    Console(file=stream, highlight=False, force_terminal=True, width=1 << 20).print(shown, soft_wrap=True, end="")
+
+
+def leave_quietly() -> None:
+    """Let nothing more be said on stdout and stderr: whoever read them has gone (`deplodock ... | head`)."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # none of the system's: a test's
+            pass
+
+
+class Colored:
+    """What can be written to like `stream`, in the colours of a kind of text."""
+
+    def __init__(self, kind: str, stream: TextIO) -> None:
+        self.kind, self.stream = kind, stream
+
+    def write(self, text: str) -> int:
+        write(text, self.kind, self.stream)
+        return len(text)
+
+
+def fitted(text: str, width: int | None, hanging: int = 4) -> str:
+    """`text` with lines of at most `width` columns, broken between words; what goes on is indented by `hanging` more.
+    Blocks of code stay as they are."""
+    if width is None:
+        return text
+    lines: list[str] = []
+    code = False
+    for line in text.splitlines():
+        code ^= line.startswith("```")
+        indent = " " * (len(line) - len(line.lstrip()) + hanging)
+        whole = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines += [line] if code else whole or [""]
+    return "".join(f"{line}\n" for line in lines) if text.endswith("\n") else "\n".join(lines)
+
+
+def table(rows: list[tuple[str, str]], width: int | None) -> str:
+    """Two columns, of which the second is broken between words."""
+    first = max((len(name) for name, _ in rows), default=0)
+    text = ""
+    for name, value in rows:
+        lines = [value]
+        if width is not None:
+            lines = textwrap.wrap(value, max(width - first - 2, 20), break_long_words=False, break_on_hyphens=False)
+        text += "".join(
+            f"{label:{first}}  {line}".rstrip() + "\n" for label, line in zip([name, *[""] * len(lines)], lines or [""])
+        )
+    return text
+
+
+@contextmanager
+def progress(stream: TextIO | None = None) -> Generator[None]:
+    """Show on a terminal what is being worked on, and how much of it is done, once it has taken `PATIENCE`; then
+    remove it."""
+    stream = stream or sys.stderr
+    if not is_terminal(stream) or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+    )
+    shown = Progress(*columns, console=_console(stream), transient=True, redirect_stdout=False, redirect_stderr=False)
+    delay = Timer(PATIENCE, shown.start)
+    delay.daemon = True
+    delay.start()
+    try:
+        with listen(partial(_task, shown)):
+            yield
+    finally:
+        delay.cancel()
+        delay.join()
+        shown.stop()
+
+
+@contextmanager
+def _task(shown: Progress, what: str, total: int | None, unit: str) -> Generator[Step]:
+    """A bar for one task, while it is under way."""
+
+    def done(count: int) -> str:
+        return f"{count}/{total} {unit}" if total is not None else f"{count} {unit}" if count else ""
+
+    task, all_done = shown.add_task(what, total=total, done=done(0)), 0
+
+    def step(count: int = 1, detail: str = "") -> None:
+        nonlocal all_done
+        all_done += count
+        shown.update(task, completed=all_done, description=f"{what} {detail}".rstrip(), done=done(all_done))
+
+    try:
+        yield step
+    finally:
+        shown.remove_task(task)
