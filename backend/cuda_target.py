@@ -9,6 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.target import Target
 
+from ..dialects.stamp import stamp_comment
 from .cuda.printer import print_cuda
 from .targets import get_target
 
@@ -23,4 +24,4 @@ class CudaTarget(Target):
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
         get_target(self.arch)  # the text is the same for all; an unknown one is refused
-        output.write(print_cuda(module))
+        output.write(stamp_comment(module) + print_cuda(module))

@@ -29,11 +29,21 @@ class CompiledFunction:
         executor: str,
         record: str | PathLike[str] | None = None,
         narrow: str | None = None,
+        schedule: str | None = None,
+        pipeline: str | None = None,
     ) -> None:
         self.captured = captured
         plans = None if record is None else str(Path(record))
         narrow = narrow or captured.narrow
-        self.compilation = Compilation(captured.module, target, eager=captured.eager, record=plans, narrow=narrow)
+        self.compilation = Compilation(
+            captured.module,
+            target,
+            eager=captured.eager,
+            record=plans,
+            narrow=narrow,
+            schedule=schedule,
+            pipeline_given=pipeline,
+        )
         self._wanted = executor
         self._executor: Executor | None = None
 
@@ -81,6 +91,8 @@ def compile(
     dynamic_shapes: Any = None,
     record: str | PathLike[str] | None = None,
     narrow: str | None = None,
+    schedule: str | None = None,
+    pipeline: str | None = None,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
@@ -92,8 +104,11 @@ def compile(
     compile --write-record` writes it: what it has an entry for is fused and scheduled so. `narrow` permits products of
     f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32, `tf32` with 10 bits of their fraction
     (see `#tile.schedule`); left out, it is what PyTorch itself is permitted (`never`, unless
-    `torch.set_float32_matmul_precision` said otherwise). The result takes and gives torch tensors. Raises CompileError,
-    or a subclass of it, for whatever is not understood.
+    `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for every kernel
+    that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to run in place
+    of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch level and has a
+    `check-border{level=...}` where it reaches each level (`frontend/steps.py`). The result takes and gives torch
+    tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
@@ -105,9 +120,13 @@ def compile(
         fallback=fallback,
         dynamic_shapes=dynamic_shapes,
     )
-    compiled = CompiledFunction(captured, target, executor, record, narrow)
+    compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline)
     compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
     return compiled
+
+
+OPTIONS = ("target", "executor", "fallback", "record", "narrow", "schedule", "pipeline")
+"""The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 
 def torch_compile_backend(
@@ -118,8 +137,8 @@ def torch_compile_backend(
     `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`.
     """
     given = dict(options or {})
-    for unknown in sorted(set(given) - {"target", "executor", "fallback", "record", "narrow"}):
-        raise CompileError("no such option (options: target, executor, fallback, record, narrow)", argument=unknown)
+    for unknown in sorted(set(given) - set(OPTIONS)):
+        raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
     if any(isinstance(i, torch.SymInt) for i in example_inputs):
         program = TensorsOnly(graph)
         examples = [_example(i) for i in program.chosen(example_inputs)]

@@ -104,8 +104,13 @@ def compare(
     return [_difference(i, a.detach().cpu(), e.detach().cpu(), t) for i, (a, e, t) in enumerate(pairs)]
 
 
+def describe_tensor(t: torch.Tensor) -> str:
+    """`float32[16, 64]`"""
+    return f"{str(t.dtype).removeprefix('torch.')}[{', '.join(map(str, t.shape))}]"
+
+
 def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) -> Difference:
-    kind = f"{str(e.dtype).removeprefix('torch.')}[{', '.join(map(str, e.shape))}]"
+    kind = describe_tensor(e)
     if a.dtype != e.dtype or a.shape != e.shape:
         return Difference(index, kind, math.inf, tolerance, f"is {a.dtype} of shape {list(a.shape)}")
     if not e.dtype.is_floating_point:

@@ -6,10 +6,9 @@ level, read back and given the rest of the pipeline, gives the same CUDA.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from xdsl.dialects.builtin import ModuleOp
@@ -17,22 +16,16 @@ from xdsl.passes import ModulePass
 
 from ..dialects.parsing import make_context
 from ..dialects.printing import print_module
+from ..dialects.stamp import stamp_comment
 from ..errors import CompileError
-from ..passes.pipelines import parse_passes, pipeline_text, value_text
+from ..passes.pipelines import pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import Observer, run_passes
 from .fallback import EagerCall
+from .steps import make_steps
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last are dialects."""
-
-PIPELINE_TO = {
-    "tensor": "torch-to-tensor",
-    "loop": "tensor-to-loop",
-    "tile": "loop-to-tile",
-    "kernel": "tile-to-kernel",
-}
-"""The named pipeline that leads to each level from the one above."""
 
 
 class InternalError(CompileError):
@@ -45,8 +38,8 @@ class Compilation:
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
-    that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for
-    `plan-schedules`. `seconds` has the time every pass took, in the order they ran.
+    that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for `plan-schedules`; `schedule`
+    and `pipeline_given` as for `make_steps`. `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -57,6 +50,8 @@ class Compilation:
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
     record: str | None = None
     narrow: str | None = None
+    schedule: str | None = None
+    pipeline_given: str | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -66,6 +61,8 @@ class Compilation:
         from ..backend.targets import get_target
 
         get_target(self.target)  # refuse an unknown one before any work
+        options = {"target": self.target, "record": self.record, "narrow": self.narrow}
+        self._steps = make_steps(options, self.schedule, self.pipeline_given)
         self.ctx = make_context()
         self._levels["torch"] = self.module
 
@@ -79,11 +76,9 @@ class Compilation:
         return pipeline_text(self.passes_to(level))
 
     def _step(self, level: str) -> tuple[ModulePass, ...]:
-        name = PIPELINE_TO[level]
-        known = {f.name for p in parse_passes(name) for f in fields(p)}
-        given = {"target": self.target, "record": self.record, "narrow": self.narrow}
-        options = [f"{n}={value_text(v)}" for n, v in given.items() if v is not None and n in known]
-        return parse_passes(f"{name}{{{' '.join(options)}}}" if options else name)
+        if level not in self._steps:
+            raise CompileError(f"ends in front of the {level} level", argument="pipeline")
+        return self._steps[level]
 
     def at(self, level: str) -> ModuleOp:
         """The module at a level. Don't change it: the levels below are made from it."""
@@ -123,21 +118,19 @@ class Compilation:
     def cuda(self) -> str:
         """The CUDA source of all kernels."""
         if self._cuda is None:
-            from ..backend.cuda_target import CudaTarget
+            from ..backend.cuda.printer import print_cuda
 
-            out = io.StringIO()
             start = time.perf_counter()
-            CudaTarget(arch=self.target).emit(self.ctx, self.at("kernel"), out)
+            self._cuda = print_cuda(self.at("kernel"))
             self.seconds.append(("print-cuda", time.perf_counter() - start))
-            self._cuda = out.getvalue()
         return self._cuda
 
-    def text(self, level: str) -> str:
-        """A level as text. The torch level carries the locations of the Python source, so that nothing is lost when it
-        is read back."""
+    def text(self, level: str, places: bool = False) -> str:
+        """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
+        carries the locations of the Python source, so that nothing is lost when it is read back."""
         if level == "cuda":
-            return self.cuda
-        return print_module(self.at(level), debuginfo=level == "torch")
+            return stamp_comment(self.at("kernel")) + self.cuda
+        return print_module(self.at(level), debuginfo=places or level == "torch")
 
 
 class _Clock(Observer):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..dialects.stamp import stamp
 from ..passes.inline_calls import InlineCallsPass
 from ..passes.pipelines import parse_passes
 from ..passes.running import Observer, run_passes
+from ..progress import steps
 from .capture import CapturedProgram
 from .compilation import Compilation
 from .models import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
@@ -49,20 +51,34 @@ def compile_model(
     observers: Sequence[Observer] = (),
     record: str | None = None,
     narrow: str | None = None,
+    schedule: str | None = None,
+    pipeline: str | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> CompiledModel:
     """Compile the steps of a causal language model; its parameters may be on the meta device.
 
     `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
     at every pass; `record` is a file of plans (`passes/records.py`), `narrow` the permission of
-    `plan-schedules`. Raises CompileError.
+    `plan-schedules`, `schedule` and `pipeline` as for `make_steps`; `facts` are stamped on the programs. Raises
+    CompileError.
     """
     plan = plan_model(model, context, prefill)
     captured: dict[str, CapturedProgram] = {}
     compilations: dict[str, Compilation] = {}
     for phase in phases:
-        captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
+        with steps(f"capturing {phase}"):
+            captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
         permitted = narrow or captured[phase].narrow
-        compilations[phase] = Compilation(captured[phase].module, target, observers, record=record, narrow=permitted)
+        stamp(captured[phase].module, facts or {})
+        compilations[phase] = Compilation(
+            captured[phase].module,
+            target,
+            observers,
+            record=record,
+            narrow=permitted,
+            schedule=schedule,
+            pipeline_given=pipeline,
+        )
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..backend.nvrtc import nvrtc_version
 from ..errors import CompileError, ExecutionError
 from .arrays import to_numpy, to_torch
 from .compilation import Compilation
@@ -37,11 +38,7 @@ class Executor:
 def make_executor(name: str, compilation: Compilation) -> Executor:
     """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
     ExecutionError where `cuda` is asked for and there is none."""
-    if name not in EXECUTORS:
-        raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
-    missing = cuda_missing() if name in ("auto", "cuda") else None
-    if name == "cuda" and missing:
-        raise ExecutionError(f"no CUDA to run on: {missing}")
+    missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
         name = "reference" if missing else "cuda"
@@ -50,14 +47,30 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
     return Executor(name, why, _RUNS[name](compilation))
 
 
-def cuda_missing() -> str | None:
-    """Why no CUDA program can run here, in a few words; None where it can."""
+def check_executor(name: str, compiled: bool = False) -> str | None:
+    """Before anything is compiled for it: why `auto` would not be `cuda`, None where it would or is not asked for;
+    `compiled` says that there is machine code already. Raises as `make_executor`."""
+    if name not in EXECUTORS:
+        raise CompileError(f"unknown executor {name!r}; there are {', '.join(EXECUTORS)}")
+    missing = cuda_missing(compiled) if name in ("auto", "cuda") else None
+    if name == "cuda" and missing:
+        raise ExecutionError(f"no CUDA to run on: {missing}")
+    return missing
+
+
+def cuda_missing(compiled: bool = False) -> str | None:
+    """Why no CUDA program can run here, in a few words; None where it can. One that is `compiled` needs no NVRTC."""
     if not torch.cuda.is_available():
         return "PyTorch sees no CUDA device"
     try:
         import cupy  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         return "CuPy is not installed (pip install 'deplodock[cuda]')"
+    try:
+        if not compiled:
+            nvrtc_version()
+    except ExecutionError as error:
+        return error.reason
     return None
 
 

@@ -22,6 +22,7 @@ from ..errors import CaptureError, CompileError
 from .cache import contents, make_cache
 from .capture import CapturedProgram, capture
 from .dtypes import dtype_name, dtype_named
+from .hub import ModelError, found_at
 from .weights import Checkpoint, shards
 
 DEFAULT_CONTEXT = 2048
@@ -30,10 +31,6 @@ DEFAULT_CONTEXT = 2048
 
 DEFAULT_PREFILL = 64
 """Tokens of a prompt that are read in one step, if nothing else is said."""
-
-
-class ModelError(CompileError):
-    """A model that cannot be found, read, or built."""
 
 
 def load_config(name: str) -> Any:
@@ -49,7 +46,7 @@ def load_config(name: str) -> Any:
         if path.is_file():
             return _config_from_file(path)
         with quiet():
-            return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False, **found_at(name))
     except (OSError, ValueError, KeyError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"no model configuration there: {lines[0][:200]}", operator=name) from error
@@ -94,7 +91,12 @@ def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
     try:
         with quiet():
             return transformers.AutoModelForCausalLM.from_pretrained(
-                name, config=config, dtype=dtype or config_dtype(config), trust_remote_code=False, use_safetensors=True
+                name,
+                config=config,
+                dtype=dtype or config_dtype(config),
+                trust_remote_code=False,
+                use_safetensors=True,
+                **found_at(name),
             ).eval()
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
@@ -116,11 +118,14 @@ def open_checkpoint(name: str) -> Checkpoint:
         return Checkpoint(name)
     try:
         with quiet():
-            index = cached_file(name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False)
+            where = found_at(name)
+            index = cached_file(
+                name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **where
+            )
             if index is None:
-                return Checkpoint(Path(str(cached_file(name, "model.safetensors"))))
+                return Checkpoint(Path(str(cached_file(name, "model.safetensors", **where))))
             for part in shards(Path(index)):
-                cached_file(name, part)
+                cached_file(name, part, **where)
             return Checkpoint(Path(index).parent)
     except (OSError, ValueError) as error:
         raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error

@@ -260,7 +260,9 @@ def _binding(
         return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
     names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
     if bound is None:
-        raise folder.error(f"was saved without the weights; a checkpoint with {names[0]!r} is needed")
+        raise folder.error(
+            f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
+        )
     return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, dtype_named(entry["dtype"])))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -66,18 +66,21 @@ Options = dict[str, ParameterListType]
 Registry = dict[str, Callable[[], type[ModulePass]]]
 
 
-def parse_passes(text: str) -> tuple[ModulePass, ...]:
-    """The passes that `text` (`"canonicalize,fuse{cost=2}"`) stands for, with every named pipeline expanded.
+def parse_passes(text: str, options: Mapping[str, ParameterListType] | None = None) -> tuple[ModulePass, ...]:
+    """The passes that `text` (`"canonicalize,fuse{cost=2}"`) stands for, with every named pipeline expanded. `options`
+    go to every pass that has them and that the text gives no others.
 
     Raises PipelineError.
     """
-    return _parsed(text, tuple(get_all_pipelines().items()))
+    return _parsed(text, tuple(get_all_pipelines().items()), tuple((options or {}).items()))
 
 
 @lru_cache(256)
-def _parsed(text: str, pipelines: tuple[tuple[str, str], ...]) -> tuple[ModulePass, ...]:
+def _parsed(
+    text: str, pipelines: tuple[tuple[str, str], ...], options: tuple[tuple[str, ParameterListType], ...]
+) -> tuple[ModulePass, ...]:
     """The passes of `text`, read once: passes are frozen, and a compilation asks for the same few texts."""
-    return tuple(_Expansion(get_all_passes(), dict(pipelines)).expand(text, {}, set()))
+    return tuple(_Expansion(get_all_passes(), dict(pipelines)).expand(text, dict(options), set()))
 
 
 def pipeline_text(passes: Sequence[ModulePass]) -> str:

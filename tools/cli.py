@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -14,39 +13,63 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import __version__
+from ..dialects.stamp import stamp
 from ..errors import DeplodockError
-from . import model_commands
+from ..progress import steps
+from . import model_commands, terminal
+from .modes import Given, given_options, mode_of_file, refuse_ignored
 
 if TYPE_CHECKING:
     from ..frontend.capture import CapturedProgram
-    from ..frontend.fallback import Fallback
     from ..passes.records import RecordPlans
+    from ..passes.running import Observer
+    from .reports import Loaded
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 
-def _program_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which program, for which target, and how much to tell."""
-    for option in (
-        click.argument("file", required=False, metavar="[FILE.py|MODEL|ARTEFACT]"),
-        click.option(
-            "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
-        ),
-        click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
-        click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
-        click.option(
-            "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
-        ),
-        click.option("--record", metavar="FILE", help="Fuse and schedule as this file says, where it has an entry."),
-        click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts, tf32."),
-        click.option("--tf32", "narrow", flag_value="tf32", help="The same as --narrow tf32."),
-        click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
-        click.option("-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--debug", is_flag=True, help="Print a traceback for an error."),
-    ):
-        command = option(command)
-    return command
+def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that say which program, for which target, and how much to tell; `what` a file may be."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.argument("file", required=False, metavar=f"[{what}]"),
+            click.option(
+                "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
+            ),
+            click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
+            click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
+            click.option(
+                "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
+            ),
+            click.option("--record", metavar="FILE", help="Fuse and schedule as it says, where it has an entry."),
+            click.option(
+                "--schedule",
+                metavar="OPTIONS",
+                help="Decide in the planner's place, for every kernel that it fits: 'block=64,128 warps=4'"
+                " (`dl-opt --help-pass plan-schedules`).",
+            ),
+            click.option(
+                "-p",
+                "--pipeline",
+                metavar="PASSES",
+                help="The passes to run in place of the default ones, plugins among them, with"
+                " check-border{level=...} where a level is reached.",
+            ),
+            click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts, tf32."),
+            click.option("--tf32", is_flag=True, help="The same as --narrow tf32."),
+            click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
+            click.option(
+                "-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON object, errors too."),
+            click.option("--debug", is_flag=True, help="Print a traceback for an error."),
+        ):
+            command = option(command)
+        return command
+
+    return add
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,7 +79,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_program_options
+@_program_options("FILE.py|MODEL")
 @click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
@@ -66,121 +89,91 @@ def cli() -> None:
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="MODEL: tokens of a prefill.")
 @click.option("--context", type=click.IntRange(min=1), help="MODEL: tokens that the cache holds.")
-def compile(
-    file: str | None,
-    code: str | None,
-    target: str,
-    fallback: Fallback,
-    dynamic: tuple[str, ...],
-    record: str | None,
-    narrow: str | None,
-    seed: int,
-    verbose: int,
-    as_json: bool,
-    debug: bool,
-    ir: str,
-    emit: str | None,
-    explain: bool,
-    write_record: str | None,
-    print_pipeline: bool,
-    output: str | None,
-    phase: str,
-    length: int,
-    context: int | None,
-) -> None:
+def compile(**options: Any) -> None:
     """Compile a program and print one of its levels.
 
     MODEL is a language model: a name on the hub, a folder or a configuration file. Its structure is compiled, without
     weights, for reading a prompt and for single tokens.
     """
-    if fallback and (model_commands.is_model(file) or model_commands.is_artefact(file)):
-        raise click.UsageError("--fallback is for a program, not for a MODEL or an ARTEFACT")
-    if dynamic and (model_commands.is_model(file) or model_commands.is_artefact(file)):
-        raise click.UsageError("--dynamic is for a program, not for a MODEL or an ARTEFACT")
-    writer = None if write_record is None else _recorder(write_record)
-    if model_commands.is_model(file):
-        model_commands.compile_model(
-            str(file),
-            phase=phase,
-            length=length,
-            context=context,
-            target=target,
-            level=ir,
-            output=output,
-            as_json=as_json,
-            record=record,
-            narrow=narrow,
-            writer=writer,
-        )
+    context, given = click.get_current_context(), Given(**options)
+    mode = mode_of_file("compile", given.file)
+    if mode == "a program":
+        mode = next((f"--{n.replace('_', '-')}" for n in ("emit", "explain", "print_pipeline") if options[n]), mode)
+    elif given.output is not None:
+        mode = "a MODEL and -o"
+    refuse_ignored(context, mode)
+    _check(given)
+    writer = None if given.write_record is None else _recorder(given.write_record)
+    facts = _facts(context, given)
+    if mode.startswith("a MODEL"):
+        model_commands.compile_model(given, writer, facts)
         return None if writer is None else writer.record.save()
+    with terminal.progress(quiet=given.verbose > 1):
+        program = _load(given, [] if writer is None else [writer], facts)
+        text, kind = _asked_for(program, given)
+        if writer is not None:
+            program.compilation.at("tile")  # where every nest has a schedule
+            writer.record.save()
+        summary = _summary(program, given)
+    _tell(program.captured, summary)
+    _write(text, kind, given.output)
+
+
+def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
+    """The text that `compile` is to print, and what kind of text it is."""
     from . import reports
 
-    diffs_to, observers = sys.stdout if verbose > 1 else None, [writer] if writer is not None else []
-    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, narrow, observers)
-    _tell_what_is_left(program.captured)
-    if print_pipeline:
-        text = program.compilation.pipeline(ir) + "\n"
-    elif explain:
-        text = reports.explain(program)
-    elif emit:
+    compilation = program.compilation
+    if given.print_pipeline:
+        line = compilation.pipeline(given.ir)
+        return (_json({"pipeline": line}) if given.as_json else f"{line}\n"), ""
+    if given.explain:
+        width = terminal.width_of(sys.stdout) if given.output is None else None
+        if given.as_json:
+            return _json(reports.explained(program)), ""
+        return terminal.fitted(reports.explain(program), width), ""
+    if given.emit:
         text = reports.standalone(program)
-    elif as_json:
-        text = json.dumps(reports.as_json(program, ir), indent=1) + "\n"
-    else:
-        text = program.compilation.text(ir)
-    if writer is not None:
-        program.compilation.at("tile")  # where every nest has a schedule
-        writer.record.save()
-    if verbose:
-        click.echo(reports.summary(program), err=True, nl=False)
-    _write(text, output)
+        return (_json({"target": given.target, "text": text}) if given.as_json else text), "cuda"
+    places = given.output is not None or not terminal.is_terminal(sys.stdout)
+    if given.as_json:
+        return _json(reports.as_json(program, given.ir, places)), ""
+    return compilation.text(given.ir, places), "cuda" if given.ir == "cuda" else "mlir"
 
 
 @cli.command()
-@_program_options
+@_program_options("FILE.py|ARTEFACT")
 @click.option("--executor", default="auto", show_default=True, help="auto, cuda, emulator, simulator or reference.")
 @click.option("--weights", help="ARTEFACT: a checkpoint, where it was saved without weights.")
 @click.option("--bench", is_flag=True, help="Also time it against PyTorch (a prediction where there is no GPU).")
-def run(
-    file: str | None,
-    code: str | None,
-    target: str,
-    fallback: Fallback,
-    dynamic: tuple[str, ...],
-    record: str | None,
-    narrow: str | None,
-    seed: int,
-    verbose: int,
-    as_json: bool,
-    debug: bool,
-    executor: str,
-    bench: bool,
-    weights: str | None,
-) -> None:
+def run(**options: Any) -> None:
     """Run a program and compare it with PyTorch; the exit code is 1 where they differ.
 
-    An ARTEFACT is run on random inputs and compared with the reference.
+    An ARTEFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
+    the GPU or else in the emulator.
     """
-    if fallback and model_commands.is_artefact(file):
-        raise click.UsageError("--fallback is for a program, not for an ARTEFACT")
-    if dynamic and model_commands.is_artefact(file):
-        raise click.UsageError("--dynamic is for a program, not for an ARTEFACT")
-    if model_commands.is_artefact(file):
-        return model_commands.run_artefact(
-            str(file), weights=weights, executor=executor, seed=seed, target=None, as_json=as_json
-        )
-    from . import reports
-
-    diffs_to = sys.stdout if verbose > 1 else None
-    program = reports.load(file, code, target, seed, fallback, diffs_to, dynamic, record, narrow)
-    _tell_what_is_left(program.captured)
-    outcome = reports.run(program, executor)
-    if bench:
-        outcome["bench"] = reports.bench(program)
-    if verbose:
-        click.echo(reports.summary(program), err=True, nl=False)
-    click.echo(json.dumps(outcome, indent=1) if as_json else reports.outcome_text(outcome))
-    if not outcome["ok"]:
+    context, given = click.get_current_context(), Given(**options)
+    mode = mode_of_file("run", given.file)
+    refuse_ignored(context, mode)
+    _check(given)
+    if mode == "an ARTEFACT":
+        return model_commands.run_artefact(given)
+    with terminal.progress(quiet=given.verbose > 1):
+        with steps("loading PyTorch"):
+            from ..frontend.executors import check_executor
+            from . import reports
+        check_executor(given.executor)
+        program = _load(given, [], _facts(context, given))
+        outcome = reports.run(program, given.executor)
+        if given.bench:
+            outcome["bench"] = reports.bench(program)
+        summary = _summary(program, given)
+    _tell(program.captured, summary)
+    if given.as_json:
+        click.echo(_json(outcome), nl=False)
+    else:
+        terminal.write(reports.outcome_text(outcome) + "\n", "outcome", sys.stdout)
+    if outcome["ok"] is False:
         raise SystemExit(1)
 
 
@@ -190,19 +183,81 @@ def doctor(as_json: bool) -> None:
     """Say what is there to compile and run with."""
     from .doctor import examine
 
-    found = examine()
-    width = max(map(len, found))
-    text = "\n".join(f"{name:{width}}  {value}" for name, value in found.items())
-    click.echo(json.dumps(found, indent=1) if as_json else text)
+    with terminal.progress():
+        found = examine()
+    text = terminal.table(list(found.items()), terminal.width_of(sys.stdout))
+    click.echo(_json(found) if as_json else text, nl=False)
 
 
 cli.add_command(model_commands.generate)
 
 
-def _tell_what_is_left(captured: CapturedProgram) -> None:
-    """Say on stderr what of a program is left to PyTorch."""
-    for call in captured.eager.values():
-        click.echo(f"deplodock: note: {call}", err=True)
+def _check(given: Given) -> None:
+    """Refuse options that speak of the same."""
+    for first, second, both in (
+        ("-c", "FILE", given.code is not None and given.file is not None),
+        ("--narrow", "--tf32", given.narrow is not None and given.tf32),
+        ("--schedule", "--pipeline", given.schedule is not None and given.pipeline is not None),
+        ("-vv", "--json", given.verbose > 1 and given.as_json),
+    ):
+        if both:
+            raise click.UsageError(f"{first} and {second} exclude each other")
+    if given.code is None and given.file is None:
+        raise click.UsageError("give either -c EXPRESSION or a FILE.py")
+
+
+def _facts(context: click.Context, given: Given) -> dict[str, str]:
+    """What is noted in what is printed: whose text it is."""
+    file = given.file or ""
+    source = given.code or (Path(file).name if Path(file).exists() else file)
+    shown = ("dynamic", "fallback", "narrow", "tf32", "record", "schedule", "pipeline", "phase", "length", "context")
+    return {
+        "version": __version__,
+        "target": given.target,
+        "source": source,
+        "options": given_options(context, shown),
+    }
+
+
+def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loaded:
+    """The program that was named, captured."""
+    with steps("loading PyTorch"):
+        from . import reports
+
+    diffs_to = terminal.Colored("diff", sys.stdout) if given.verbose > 1 else None
+    program = reports.load(
+        given.file,
+        given.code,
+        given.target,
+        given.seed,
+        given.fallback,
+        diffs_to,
+        given.dynamic,
+        given.record,
+        given.permission,
+        observers,
+        given.schedule,
+        given.pipeline,
+    )
+    stamp(program.captured.module, facts)
+    return program
+
+
+def _summary(program: Loaded, given: Given) -> str:
+    """What `-v` tells."""
+    from . import reports
+
+    return reports.summary(program, given.verbose > 1) if given.verbose else ""
+
+
+def _tell(captured: CapturedProgram, summary: str) -> None:
+    """Say on stderr what of a program is left to PyTorch, and what `-v` tells."""
+    text = "".join(f"deplodock: note: {call}\n" for call in captured.eager.values()) + summary
+    terminal.write(terminal.fitted(text, terminal.width_of(sys.stderr)), "error", sys.stderr)
+
+
+def _json(found: Any) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
 def _recorder(path: str) -> RecordPlans:
@@ -212,9 +267,9 @@ def _recorder(path: str) -> RecordPlans:
     return RecordPlans(read_record(path) if Path(path).exists() else Record(path))
 
 
-def _write(text: str, output: str | None) -> None:
+def _write(text: str, kind: str, output: str | None) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        terminal.write(text, kind, sys.stdout)
         return
     try:
         Path(output).write_text(text, encoding="utf-8")
@@ -234,34 +289,48 @@ def main(argv: list[str] | None = None) -> int:
         return code or 0
     except SystemExit as stop:
         return int(stop.code or 0)
-    except click.ClickException as error:
-        click.echo(f"deplodock: error: {error.format_message()}", err=True)
-        return error.exit_code
     except click.Abort:
         click.echo("deplodock: interrupted", err=True)
         return 130
     except BrokenPipeError:  # `deplodock ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.leave_quietly()
         return 0
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        click.echo(_message(error, arguments), err=True)
-        return 1
+        if "--json" in arguments:
+            click.echo(_json({"error": _described(error)}), nl=False)
+        else:
+            terminal.write(f"{_message(error, arguments)}\n", "error", sys.stderr)
+        return error.exit_code if isinstance(error, click.ClickException) else 1
+
+
+def _described(error: Exception) -> dict[str, str | None]:
+    """An error for programs to read."""
+    from ..errors import CompileError
+
+    if isinstance(error, CompileError):
+        facts = {"operator": error.operator, "argument": error.argument, "location": error.location}
+        return {"kind": type(error).__name__, "message": error.reason, **facts}
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    return {"kind": type(error).__name__, "message": message}
 
 
 def _message(error: Exception, arguments: list[str]) -> str:
     """One line for an error, with source and caret where its place is known."""
     from ..errors import CompileError
-    from .diagnostics import render_error
+    from .diagnostics import raised_at, render_error
 
     if isinstance(error, CompileError):
         code = next((arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a in ("-c", "--code")), "")
         return render_error(error, {"<expression>": code}, "deplodock")
+    if isinstance(error, click.ClickException):
+        return f"deplodock: error: {error.format_message()}"
     if isinstance(error, DeplodockError):
         return f"deplodock: error: {error}"
     lines = str(error).strip().splitlines() or [""]
-    return f"deplodock: internal error: {type(error).__name__}: {lines[0][:300]} (--debug shows where)"
+    where = f"at {raised_at(error)} (--debug shows the way there)"
+    return f"deplodock: internal error: {type(error).__name__}: {lines[0][:300]} {where}"
 
 
 if __name__ == "__main__":

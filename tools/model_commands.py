@@ -6,17 +6,20 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import CompileError, DeplodockError
+from ..progress import steps
+from . import terminal
 
 if TYPE_CHECKING:
     from ..passes.records import RecordPlans
+    from .modes import Given
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -36,89 +39,76 @@ def is_model(name: str | None) -> bool:
     return _HUB_NAME.fullmatch(name) is not None
 
 
-def compile_model(
-    name: str,
-    *,
-    phase: str,
-    length: int,
-    context: int | None,
-    target: str,
-    level: str,
-    output: str | None,
-    as_json: bool,
-    record: str | None,
-    narrow: str | None,
-    writer: RecordPlans | None,
-) -> None:
+def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, str]) -> None:
     """Compile a model without its weights; write an artefact to `output`, or print a level of its steps."""
-    from ..frontend.compile_model import PHASES, compile_model, describe
-    from ..frontend.models import build_model, load_config
-
-    phases = PHASES if phase == "both" else (phase,)
     start = time.perf_counter()
-    with _bar(len(phases)) as bar:
-        model = build_model(load_config(name))
-        observers = [bar] if writer is None else [bar, writer]
+    name = str(given.file)
+    with terminal.progress():
+        with steps("loading PyTorch and transformers"):
+            from ..backend.nvrtc import nvrtc_version
+            from ..frontend.compile_model import PHASES, compile_model, describe
+            from ..frontend.models import build_model, load_config
+        if given.output is not None:
+            nvrtc_version()  # without which there will be no machine code to write
+        with steps("building the model"):
+            model = build_model(load_config(name))
         compiled = compile_model(
             model,
-            context=context,
-            prefill=length,
-            phases=phases,
-            target=target,
-            observers=observers,
-            record=record,
-            narrow=narrow,
+            context=given.context,
+            prefill=given.length,
+            phases=PHASES if given.phase == "both" else (given.phase,),
+            target=given.target,
+            observers=[] if writer is None else [writer],
+            record=given.record,
+            narrow=given.permission,
+            schedule=given.schedule,
+            pipeline=given.pipeline,
+            facts=facts,
         )
-    facts = describe(compiled)
-    if output is not None:
-        compiled.save(output)
-    if as_json:
-        click.echo(json.dumps({"model": name, "target": target, "steps": facts}, indent=1))
-    elif output is None:
-        for p, compilation in compiled.compilations.items():
-            click.echo(f"// {p}")
-            click.echo(compilation.text(level), nl=False)
-    for f in facts:
+        found = describe(compiled)
+        if given.output is not None:
+            compiled.save(given.output)
+        places = not terminal.is_terminal(sys.stdout)
+        shown = {p: c.text(given.ir, places) for p, c in compiled.compilations.items()} if given.output is None else {}
+    if given.as_json:
+        click.echo(json.dumps({"model": name, "target": given.target, "steps": found}, indent=1))
+    else:
+        for phase, text in shown.items():
+            terminal.write(f"// {phase}\n{text}", "cuda" if given.ir == "cuda" else "mlir", sys.stdout)
+    _tell(found, time.perf_counter() - start, given.output)
+
+
+def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -> None:
+    """Say on stderr what was made of a model."""
+    text = ""
+    for f in found:
         layers = ", ".join(map(str, f["launches_per_layer"])) or "none"
-        click.echo(
+        text += (
             f"{f['phase']} of {f['tokens']} with a context of {f['context']}: {f['kernels']} distinct kernels,"
-            f" {f['launches']} launches (of a layer: {layers})",
-            err=True,
+            f" {f['launches']} launches (of a layer: {layers})\n"
         )
-    click.echo(f"{time.perf_counter() - start:.1f} s" + (f", written to {output}" if output else ""), err=True)
+    text += f"{seconds:.1f} s" + (f", written to {output}" if output else "") + "\n"
+    click.echo(terminal.fitted(text, terminal.width_of(sys.stderr)), err=True, nl=False)
 
 
-@contextmanager
-def _bar(steps: int) -> Iterator[Any]:
-    """A progress bar on stderr, if that is a terminal, that moves with every pass."""
-    from ..passes.pipelines import parse_passes
-    from ..passes.running import Observer
-
-    length = steps * len(parse_passes("default"))
-    with click.progressbar(length=length, label="compiling", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-
-        class Bar(Observer):
-            def after(self, module_pass: Any, module: Any) -> None:
-                bar.update(1)
-
-        yield Bar()
-
-
-def run_artefact(
-    path: str, *, weights: str | None, executor: str, seed: int, target: str | None, as_json: bool
-) -> None:
+def run_artefact(given: Given) -> None:
     """Run every program of an artefact on random inputs and compare it with the reference."""
-    from ..frontend.saved import load
-    from . import reports
-
-    artefact = load(path, weights=weights, executor=executor, target=target)
-    outcomes = {name: reports.run_saved(p, seed) for name, p in artefact.programs.items()}
-    if as_json:
-        click.echo(json.dumps(outcomes, indent=1))
+    with terminal.progress():
+        with steps("loading PyTorch"):
+            from ..frontend.executors import check_executor
+            from ..frontend.saved import load
+            from . import reports
+        executor = given.executor
+        if check_executor(executor, compiled=True) is not None:
+            executor = "emulator"  # not the reference, which would be compared with itself
+        artefact = load(str(given.file), weights=given.weights, executor=executor)
+        outcomes = {name: reports.run_saved(p, given.seed) for name, p in artefact.programs.items()}
+    if given.as_json:
+        click.echo(json.dumps(outcomes, indent=1, allow_nan=False))
     else:
         for name, outcome in outcomes.items():
-            click.echo(f"{name}: {reports.outcome_text(outcome)}")
-    if not all(o["ok"] for o in outcomes.values()):
+            terminal.write(f"{name}: {reports.outcome_text(outcome)}\n", "outcome", sys.stdout)
+    if any(o["ok"] is False for o in outcomes.values()):
         raise SystemExit(1)
 
 
@@ -140,15 +130,24 @@ def run_artefact(
 @click.option("--debug", is_flag=True, help="Print a traceback for an error.")
 def generate(model: str, **options: Any) -> None:
     """Continue a prompt with a language model."""
-    from ..frontend.generate import Sampling
+    from .modes import refuse_ignored
 
+    context = click.get_current_context()
+    refuse_ignored(context, "an ARTEFACT" if is_artefact(model) else "a MODEL")
     if (options["prompt"] is None) == (options["prompt_ids"] is None):
         raise click.UsageError("give either --prompt or --prompt-ids")
     if options["greedy"] and options["temperature"]:
         raise click.UsageError("--greedy and --temperature exclude each other")
-    tokenizer = _tokenizer(model) if options["prompt"] is not None else None
-    prompt = _prompt(tokenizer, options)
-    generator = _generator(model, options)
+    if not options["temperature"] and context.get_parameter_source("top_p") == ParameterSource.COMMANDLINE:
+        raise click.UsageError("--top-p has no effect without --temperature")
+    with terminal.progress():
+        with steps("loading PyTorch and transformers"):
+            from ..frontend.executors import check_executor
+            from ..frontend.generate import Sampling
+        check_executor(options["executor"], is_artefact(model))
+        tokenizer = _tokenizer(model) if options["prompt"] is not None else None
+        prompt = _prompt(tokenizer, options)
+        generator = _generator(model, options)
     sampling = Sampling(options["temperature"] or 0.0, options["top_p"], options["seed"])
     stop = [] if tokenizer is None or tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     _stream(generator(prompt, options["max_new_tokens"], sampling, stop), tokenizer)
@@ -177,8 +176,10 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
 def _tokenizer(name: str) -> Any:
     import transformers
 
+    from ..frontend.hub import found_at
+
     try:
-        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **found_at(name))
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise CompileError(f"has no tokenizer ({reason}); use --prompt-ids", operator=name) from None

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ..backend.factor_rounding import factor_roundoff
 from ..backend.interpreter.running import main_function
+from ..backend.targets import Target, get_target
+from ..dialects.locations import location_text
 from ..dialects.loop import NestOp
 from ..dialects.sizes import bind_sizes
+from ..dialects.stamp import stamp_comment
 from ..errors import CompileError, ExecutionError
 from ..frontend.capture import CapturedProgram, capture
-from ..frontend.comparison import Difference, compare, tolerances
+from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation
 from ..frontend.dynamic_option import read_dynamic
 from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
 from ..frontend.fallback import Fallback, FallbackWarning
 from ..frontend.saved import SavedProgram
+from ..passes.planning.choice import Candidate, explain_nest, rank
+from ..passes.planning.facts import Facts
 from ..passes.planning.work import Work, nest_work
-from ..passes.running import Observer, PrintChanges
+from ..passes.running import Observer, PrintChanges, SupportsWrite
 from ..passes.share_launches import parts_of
+from ..progress import steps
 
 if TYPE_CHECKING:
     from ..dialects.kernel import FuncOp
@@ -48,23 +55,25 @@ def load(
     target: str,
     seed: int,
     fallback: Fallback = None,
-    diffs_to: TextIO | None = None,
+    diffs_to: SupportsWrite | None = None,
     dynamic: Sequence[str] = (),
     record: str | None = None,
     narrow: str | None = None,
     observers: Sequence[Observer] = (),
+    schedule: str | None = None,
+    pipeline: str | None = None,
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
     `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
     (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`), `narrow` the
-    permission of `plan-schedules`, by default what PyTorch is permitted.
+    permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and `pipeline` as for `make_steps`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
     torch.manual_seed(seed)
     program = evaluate(code) if code is not None else load_file(str(file))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), steps("capturing"):
         warnings.simplefilter("ignore", FallbackWarning)
         captured = capture(
             program.function,
@@ -77,7 +86,16 @@ def load(
         )
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
     narrow = narrow or captured.narrow
-    compilation = Compilation(captured.module, target, looking, eager=captured.eager, record=record, narrow=narrow)
+    compilation = Compilation(
+        captured.module,
+        target,
+        looking,
+        eager=captured.eager,
+        record=record,
+        narrow=narrow,
+        schedule=schedule,
+        pipeline_given=pipeline,
+    )
     return Loaded(program, captured, compilation)
 
 
@@ -93,13 +111,12 @@ def standalone(loaded: Loaded) -> str:
     from ..backend.standalone import emit_standalone
 
     compilation = loaded.compilation
-    return emit_standalone(compilation.at("kernel"), compilation.at("tensor"), compilation.cuda)
+    module = compilation.at("kernel")
+    return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), compilation.cuda)
 
 
 def _predicted(nests: list[NestOp], name: str) -> float:
     """Seconds that nests take in one launch, each under its schedule, by the planning model."""
-    from ..backend.targets import get_target
-    from ..passes.planning.facts import Facts
     from ..passes.planning.model import Model
     from ..passes.tiling.kernels import schedule_of
 
@@ -140,12 +157,43 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
 
 def explain(loaded: Loaded) -> str:
     """The schedules that the planner considered for every nest, the fastest first, with what limits each."""
-    from ..backend.targets import get_target
-    from ..passes.planning.choice import explain_nest
+    target, narrow = _planned_for(loaded)
+    return "\n".join(explain_nest(name, nest, target, narrow=narrow) for name, nest in _nests(loaded))
 
-    target, narrow = get_target(loaded.compilation.target), loaded.compilation.narrow or "never"
+
+def explained(loaded: Loaded) -> dict[str, Any]:
+    """The same for programs to read."""
+    target, narrow = _planned_for(loaded)
+    kernels = [
+        {
+            "name": name,
+            "location": location_text(nest),
+            "sizes": [str(n) for n in nest.sizes],
+            "candidates": [_candidate(c) for c in rank(Facts(nest), target, narrow)],
+        }
+        for name, nest in _nests(loaded)
+    ]
+    return {"target": target.name, "card": target.card, "kernels": kernels}
+
+
+def _planned_for(loaded: Loaded) -> tuple[Target, str]:
+    return get_target(loaded.compilation.target), loaded.compilation.narrow or "never"
+
+
+def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:
+    """The nests of a program with the names of their kernels."""
     nests = [op for op in loaded.compilation.at("loop").walk() if isinstance(op, NestOp)]
-    return "\n".join(explain_nest(f"k{i}", nest, target, narrow=narrow) for i, nest in enumerate(nests))
+    with steps("scheduling", len(nests), "kernels") as step:
+        for i, nest in enumerate(nests):
+            yield f"k{i}", nest
+            step()
+
+
+def _candidate(c: Candidate) -> dict[str, Any]:
+    schedule, p = str(c.schedule), c.prediction
+    if p is None:
+        return {"schedule": schedule, "refused": c.refused}
+    return {"schedule": schedule, "seconds": p.seconds, "limit": p.limit, "blocks": p.blocks, "registers": p.registers}
 
 
 def launched(loaded: Loaded) -> list[str]:
@@ -158,10 +206,11 @@ def launched(loaded: Loaded) -> list[str]:
     return [symbols[x.kernel] for x in make_plan(module).launches]
 
 
-def summary(loaded: Loaded) -> str:
-    """The pipeline, the kernels with bytes and FLOPs, what passes declined, and the time the passes took."""
+def summary(loaded: Loaded, whole: bool = True) -> str:
+    """The kernels with bytes and FLOPs, what passes declined, the time the passes took, and if it is to be the `whole`
+    also every pass by its name."""
     compilation = loaded.compilation
-    lines = [f"pipeline: {compilation.pipeline()}"]
+    lines = [f"pipeline: {compilation.pipeline()}"] if whole else []
     for k in kernels(loaded):
         lines.append(
             f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
@@ -196,14 +245,14 @@ def _si(value: float) -> str:
     return f"{value:.3g} P"
 
 
-def as_json(loaded: Loaded, level: str) -> dict[str, Any]:
+def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
     """The program at `level` and what `summary` says, for other programs to read."""
     compilation = loaded.compilation
     return {
         "target": compilation.target,
         "pipeline": compilation.pipeline(),
         "level": level,
-        "text": compilation.text(level),
+        "text": compilation.text(level, places),
         "kernels": kernels(loaded),
         "remarks": [str(r) for r in compilation.remarks],
         "left_to_pytorch": [str(call) for call in compilation.eager.values()],
@@ -218,21 +267,35 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     arguments = loaded.captured.bind(loaded.program.args, loaded.program.kwargs)
     actual = chosen.run(arguments)  # before PyTorch, which may change its arguments in place
     shown = sorted({o.index for o in loaded.captured.outputs if o.kind == "result"})
-    if loaded.captured.draws:  # PyTorch draws other numbers
-        reference = make_executor("reference", compilation).run(arguments)
-        expected = [reference[i] for i in shown]
-    else:
+    facts = {"executor": chosen.name, "why": chosen.why, "kernels": len(launched(loaded))}
+    found = [actual[i] for i in shown]
+    if not loaded.captured.draws:
         with torch.no_grad():
             expected = loaded.captured.flatten(loaded.program.function(*loaded.program.args, **loaded.program.kwargs))
+        against = "PyTorch"
+    elif chosen.name == "reference":
+        return {**facts, **_uncompared(found, "PyTorch draws other numbers")}
+    else:
+        reference = make_executor("reference", compilation).run(arguments)
+        expected, against = [reference[i] for i in shown], "the reference, because PyTorch draws other numbers"
     allowed = _tolerances(compilation, arguments)
-    differences = compare([actual[i] for i in shown], expected, [allowed[i] for i in shown])
+    return {**facts, **_compared(compare(found, expected, [allowed[i] for i in shown]), against)}
+
+
+def _compared(differences: Sequence[Difference], against: str) -> dict[str, Any]:
+    """What was found against something that is right."""
     return {
-        "executor": chosen.name,
-        "why": chosen.why,
-        "kernels": len(launched(loaded)),
+        "compared_with": against,
         "results": [_result(d) for d in differences],
         "ok": all(d.ok for d in differences),
     }
+
+
+def _uncompared(found: Sequence[torch.Tensor], why: str) -> dict[str, Any]:
+    """What was found of results of the reference, with which all others are compared."""
+    results = [{"type": describe_tensor(t), "error": None, "tolerance": None, "ok": None, "reason": ""} for t in found]
+    note = f"nothing was compared: {why}, and this is the reference; --executor emulator or simulator compares with it"
+    return {"compared_with": None, "results": results, "ok": None, "note": note}
 
 
 def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
@@ -243,15 +306,15 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
     args, kwargs = pytree.tree_unflatten(leaves, captured.in_spec)
     arguments = captured.bind(args, kwargs)
     actual = program.executor.run(arguments)
-    expected = make_executor("reference", compilation).run(arguments)
-    differences = compare(actual, expected, _tolerances(compilation, arguments))
-    return {
+    facts = {
         "executor": program.executor.name,
         "why": program.executor.why,
         "kernels": sum(op.name == "kernel.func" for op in compilation.at("kernel").ops),
-        "results": [_result(d) for d in differences],
-        "ok": all(d.ok for d in differences),
     }
+    if program.executor.name == "reference":
+        return {**facts, **_uncompared(actual, "an artefact holds nothing of PyTorch")}
+    expected = make_executor("reference", compilation).run(arguments)
+    return {**facts, **_compared(compare(actual, expected, _tolerances(compilation, arguments)), "the reference")}
 
 
 def _tolerances(compilation: Compilation, arguments: Sequence[torch.Tensor]) -> list[float]:
@@ -269,15 +332,21 @@ def _random(example: torch.Tensor) -> torch.Tensor:
 
 
 def _result(d: Difference) -> dict[str, Any]:
-    return {"type": d.type, "error": d.error, "tolerance": d.tolerance, "ok": d.ok, "reason": d.reason}
+    error = d.error if math.isfinite(d.error) else None  # JSON has no infinity
+    return {"type": d.type, "error": error, "tolerance": d.tolerance, "ok": d.ok, "reason": d.reason}
 
 
 def outcome_text(outcome: dict[str, Any]) -> str:
     """What `run` found, for people."""
     lines = [f"executor: {outcome['executor']} ({outcome['why']}), {outcome['kernels']} kernels"]
+    if outcome["compared_with"] is None:
+        lines += [f"result {i}: {r['type']}  not compared" for i, r in enumerate(outcome["results"])]
+        return "\n".join([*lines, outcome["note"]])
+    lines.append(f"compared with {outcome['compared_with']}")
     for i, r in enumerate(outcome["results"]):
         verdict = "ok" if r["ok"] else f"WRONG {r['reason']}".rstrip()
-        lines.append(f"result {i}: {r['type']}  error {r['error']:.2e}  tolerance {r['tolerance']:.2e}  {verdict}")
+        error = "infinite" if r["error"] is None else f"{r['error']:.2e}"
+        lines.append(f"result {i}: {r['type']}  error {error}  tolerance {r['tolerance']:.2e}  {verdict}")
     for name, t in outcome.get("bench", {}).get("seconds", {}).items():
         lines.append(f"{name}: {t * 1e6:.1f} us")
     if note := outcome.get("bench", {}).get("note"):

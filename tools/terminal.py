@@ -48,6 +48,11 @@ _STYLES = {
         (re.compile(r"^@@.*", re.M), "cyan"),
         (re.compile(r"^(?:>>>|<<<) t:.*", re.M), "bold"),
     ),
+    "outcome": (
+        (re.compile(r"\bok$", re.M), "green"),
+        (re.compile(r"\bWRONG\b.*", re.M), "bold red"),
+        (re.compile(r"\bnot compared$|^nothing was compared:.*", re.M), "yellow"),
+    ),
     "error": (
         (re.compile(r"\berror:"), "bold red"),
         (re.compile(r"\b(?:note|remark):"), "bold cyan"),
@@ -153,11 +158,11 @@ def table(rows: list[tuple[str, str]], width: int | None) -> str:
 
 
 @contextmanager
-def progress(stream: TextIO | None = None) -> Generator[None]:
-    """Show on a terminal what is being worked on, and how much of it is done, once it has taken `PATIENCE`; then
-    remove it."""
-    stream = stream or sys.stderr
-    if not is_terminal(stream) or os.environ.get("TERM") == "dumb":
+def progress(quiet: bool = False) -> Generator[None]:
+    """Show on stderr, if that is a terminal, what is being worked on and how much of it is done, once it has taken
+    `PATIENCE`; then remove it. Nothing is shown where what is done is printed anyway (`quiet`)."""
+    stream = sys.stderr
+    if quiet or not is_terminal(stream) or os.environ.get("TERM") == "dumb":
         yield
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

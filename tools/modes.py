@@ -1,0 +1,131 @@
+"""Which options a command reads in which of its modes; one that would be ignored is refused, naming both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from . import model_commands
+
+if TYPE_CHECKING:
+    from ..frontend.fallback import Fallback
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options of `compile` and `run`, as they were given; those of the other command are left as they are here."""
+
+    file: str | None
+    code: str | None
+    target: str
+    fallback: Fallback
+    dynamic: tuple[str, ...]
+    record: str | None
+    schedule: str | None
+    pipeline: str | None
+    narrow: str | None
+    tf32: bool
+    seed: int
+    verbose: int
+    as_json: bool
+    debug: bool
+    ir: str = "cuda"
+    emit: str | None = None
+    explain: bool = False
+    write_record: str | None = None
+    print_pipeline: bool = False
+    output: str | None = None
+    phase: str = "both"
+    length: int = 64
+    context: int | None = None
+    executor: str = "auto"
+    weights: str | None = None
+    bench: bool = False
+
+    @property
+    def permission(self) -> str | None:
+        """How tensor cores may compute products of f32."""
+        return "tf32" if self.tf32 else self.narrow
+
+
+_SOURCE = {"file", "as_json", "debug"}
+_COMPILER = {"target", "record", "narrow", "tf32", "schedule", "pipeline"}
+_PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
+_WRITING = {"output", "write_record"}
+
+MODES = {
+    "compile": {
+        "a MODEL": _SOURCE | _COMPILER | _WRITING | {"ir", "phase", "length", "context"},
+        "a MODEL and -o": _SOURCE | _COMPILER | _WRITING | {"phase", "length", "context"},
+        "--print-pipeline": (_PROGRAM | _WRITING | {"ir", "print_pipeline"}) - {"verbose"},
+        "--explain": (_PROGRAM | _WRITING | {"explain"}) - {"schedule"},
+        "--emit": _PROGRAM | _WRITING | {"emit"},
+        "a program": _PROGRAM | _WRITING | {"ir", "emit", "explain", "print_pipeline"},
+    },
+    "run": {
+        "an ARTEFACT": _SOURCE | {"seed", "executor", "weights"},
+        "a program": _PROGRAM | {"executor", "bench"},
+    },
+    "generate": {
+        "an ARTEFACT": _SOURCE | {"model", "prompt", "prompt_ids", "max_new_tokens", "greedy", "temperature"}
+        | {"top_p", "seed", "weights", "executor"},
+        "a MODEL": _SOURCE | {"model", "prompt", "prompt_ids", "max_new_tokens", "greedy", "temperature"}
+        | {"top_p", "seed", "context", "length", "random_weights", "target", "executor"},
+    },
+}  # fmt: skip
+"""Command -> mode -> the parameters that are read in it."""
+
+
+def refuse_ignored(context: click.Context, mode: str) -> None:
+    """Raise UsageError for an option that was given and that this command does not read in `mode`."""
+    reads = MODES[str(context.command.name)][mode]
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) not in (None, ParameterSource.DEFAULT)
+        if given and parameter.name not in reads:
+            raise click.UsageError(f"{_shown(parameter)} has no effect with {mode}")
+
+
+def given_options(context: click.Context, names: tuple[str, ...]) -> str:
+    """Those of the options `names` that were given, as they may be typed, without folders."""
+    parts: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.name in names and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE:
+            values = value if isinstance(value, tuple) else (value,)
+            for v in values:
+                text = Path(str(v)).name if parameter.name == "record" else str(v)
+                parts.append(_shown(parameter) if v is True else f"{_shown(parameter)} {_quoted(text)}")
+    return " ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if " " in text or "{" in text else text
+
+
+def _shown(parameter: click.Parameter) -> str:
+    return parameter.opts[-1] if parameter.param_type_name == "option" else str(parameter.name).upper()
+
+
+def mode_of_file(command: str, file: str | None) -> str:
+    """What FILE is to a command: a MODEL, an ARTEFACT or a program. Raises UsageError for what the command cannot use,
+    saying what can."""
+    if model_commands.is_artefact(file):
+        if command == "compile":
+            raise click.UsageError(f"{file} is compiled already; `deplodock run {file}` runs it")
+        return "an ARTEFACT"
+    if model_commands.is_model(file):
+        if command == "run":
+            raise click.UsageError(
+                f"{file} is a model: `deplodock generate {file}` continues a prompt;"
+                f" `deplodock compile {file} -o FOLDER` writes an artefact, which `deplodock run FOLDER` runs"
+            )
+        return "a MODEL"
+    if file is not None and Path(file).is_dir():
+        raise click.UsageError(
+            f"{file} is a folder with neither a manifest.json (an artefact) nor a config.json (a model)"
+        )
+    return "a program"
