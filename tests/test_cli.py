@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+import torch
+from dl_lit import call
 
-from deplodock.tools import cli
+import deplodock
+from deplodock.errors import ExecutionError
+from deplodock.tools import cli, dl_opt
+from deplodock.tools.modes import MODES
 
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
 
@@ -165,9 +172,243 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], case: str) ->
     assert len(diagnostics) == 1, err
 
 
+IGNORED = {
+    "--emit and --ir": (["compile", "-c", RMSNORM, "--emit", "standalone", "--ir", "loop"], "--ir", "--emit"),
+    "two outputs": (["compile", "-c", RMSNORM, "--explain", "--print-pipeline"], "--print-pipeline", "--explain"),
+    "explained schedule": (["compile", "-c", RMSNORM, "--explain", "--schedule", "warps=1"], "--schedule", "--explain"),
+    "phases of a program": (["compile", "-c", RMSNORM, "--phase", "decode"], "--phase", "a program"),
+    "explained model": (["compile", "owner/name", "--explain"], "--explain", "a MODEL"),
+    "standalone model": (["compile", "owner/name", "--emit", "standalone"], "--emit", "a MODEL"),
+    "level of an artefact": (["compile", "owner/name", "-o", "x", "--ir", "tile"], "--ir", "a MODEL and -o"),
+    "weights of a program": (["run", "-c", RMSNORM, "--weights", "x"], "--weights", "a program"),
+    "target of an artefact": (["run", "ARTEFACT", "--target", "sm_80"], "--target", "an ARTEFACT"),
+    "timed artefact": (["run", "ARTEFACT", "--bench"], "--bench", "an ARTEFACT"),
+    "artefact again": (["generate", "ARTEFACT", "--prompt-ids", "1", "--context", "9"], "--context", "an ARTEFACT"),
+    "weights of a model": (["generate", "owner/name", "--prompt-ids", "1", "--weights", "x"], "--weights", "a MODEL"),
+    "draws": (["generate", "owner/name", "--prompt-ids", "1", "--top-p", "0.5"], "--top-p", "--temperature"),
+    "two programs": (["compile", "-c", RMSNORM, "file.py"], "-c", "FILE"),
+    "two permissions": (["compile", "-c", RMSNORM, "--narrow", "parts", "--tf32"], "--narrow", "--tf32"),
+    "two schedules": (["compile", "-c", RMSNORM, "-p", "cse", "--schedule", "warps=1"], "--schedule", "--pipeline"),
+    "two texts": (["compile", "-c", RMSNORM, "-vv", "--json"], "-vv", "--json"),
+}
+
+
+@pytest.mark.parametrize("case", IGNORED)
+def test_an_option_that_would_be_ignored_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str
+) -> None:
+    args, first, second = IGNORED[case]
+    (tmp_path / "manifest.json").touch()
+    code, out, err = run(capsys, *(str(tmp_path) if a == "ARTEFACT" else a for a in args))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert first in err
+    assert second in err
+
+
+def test_every_parameter_is_read_in_some_mode() -> None:
+    """And the tables name no others."""
+    for name, modes in MODES.items():
+        named = {p.name for p in cli.cli.commands[name].params}
+        assert set().union(*modes.values()) == named
+
+
+def test_errors_under_json_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "compile", "--json", "-c", "torch.linalg.svd(torch.randn(3, 3))")
+    found = json.loads(out)["error"]
+    assert (code, err) == (1, "")
+    assert "svd" in found["operator"]
+    assert found["location"] == "<expression>:1"
+    code, out, err = run(capsys, "compile", "--json", "--sky")
+    assert (code, err) == (2, "")
+    assert "--sky" in json.loads(out)["error"]["message"]
+
+
+def test_explanations_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "compile", "--json", "--explain", "-c", RMSNORM)
+    (kernel,) = json.loads(out)["kernels"]
+    times = [c["seconds"] for c in kernel["candidates"] if "seconds" in c]
+    assert code == 0
+    assert times
+    assert times == sorted(times)
+    assert "chunk = [64]" in kernel["candidates"][0]["schedule"]
+    code, out, _ = run(capsys, "compile", "--json", "--print-pipeline", "-c", RMSNORM, "--ir", "tensor")
+    assert json.loads(out)["pipeline"].startswith("check-border{level=torch},")
+
+
+def test_infinite_errors_are_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from deplodock.backend import reference
+
+    right = reference.run
+    monkeypatch.setattr(reference, "run", lambda *a, **k: [r * float("nan") for r in right(*a, **k)])
+    code, out, _ = run(capsys, "run", "--json", "-c", RMSNORM, "--executor", "reference")
+    assert code == 1
+    assert json.loads(out, parse_constant=pytest.fail)["results"][0]["error"] is None
+
+
+def test_a_model_is_not_run_but_what_is_says_how(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "run", "owner/name")
+    assert code == 2
+    assert "deplodock generate owner/name" in err
+    assert "Is a directory" not in run(capsys, "run", str(tmp_path))[2]
+
+
+@pytest.mark.parametrize("folder", ["no/such/folder", "owner/name", "./nothing"])
+@pytest.mark.parametrize("prompt", ["--prompt", "--prompt-ids"])
+def test_a_model_that_is_nowhere_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, prompt: str
+) -> None:
+    """Without asking a network that does not answer again and again."""
+    from deplodock.frontend import hub
+
+    monkeypatch.setattr(hub, "hub_answers", lambda: False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: pytest.fail("the network was asked"))
+    code, _, err = run(capsys, "generate", folder, prompt, "1")
+    assert code == 1
+    assert "there is no such folder or file" in err or "the hub cannot be reached" in err
+
+
+SCRIPTS = {
+    "only definitions": "import torch\ndef f(x): return x\n",
+    "nothing": "",
+    "a script": "import torch\nx = torch.randn(3)\ny = x + 1\nprint(y)\n",
+    "only text": 'import torch\n"text"\n',
+}
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_a_file_that_defines_no_program_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(SCRIPTS[case])
+    code, _, err = run(capsys, "compile", str(path))
+    assert code == 1
+    assert err.startswith(f"{path}")
+    assert "error: " in err
+
+
+def test_what_is_not_compared_is_not_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers that are drawn are PyTorch's own; the reference cannot be compared with itself."""
+    drawn = "torch.randn(4).bernoulli()"
+    code, out, _ = run(capsys, "run", "-c", drawn, "--executor", "reference", "--json")
+    found = json.loads(out)
+    assert (code, found["ok"], found["compared_with"]) == (0, None, None)
+    code, out, _ = run(capsys, "run", "-c", drawn, "--executor", "reference")
+    assert "not compared" in out
+    assert not re.search(r"\bok\b", out)
+    found = json.loads(run(capsys, "run", "-c", drawn, "--executor", "simulator", "--json")[1])
+    assert found["ok"] is True
+    assert found["compared_with"].startswith("the reference")
+
+
+def test_an_artefact_is_compared_with_the_reference_by_something_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    saved = str(tmp_path / "saved")
+    deplodock.compile(torch.nn.Linear(4, 3), (torch.randn(2, 4),)).save(saved)
+    code, out, _ = run(capsys, "run", saved, "--json")
+    found = json.loads(out)["main"]
+    assert (code, found["ok"], found["compared_with"]) == (0, True, "the reference")
+    assert found["executor"] in ("emulator", "cuda")
+    code, out, _ = run(capsys, "run", saved, "--executor", "reference", "--json")
+    assert (code, json.loads(out)["main"]["ok"]) == (0, None)
+
+
+def test_an_unusable_compiler_is_found_before_anything_is_compiled(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deplodock.frontend import capture, executors
+
+    def missing() -> str:
+        raise ExecutionError("NVRTC is not available (no library)")
+
+    monkeypatch.setattr(executors, "nvrtc_version", missing)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    monkeypatch.setattr(capture, "capture", lambda *a, **k: pytest.fail("captured before"))
+    code, _, err = run(capsys, "run", "-c", RMSNORM, "--executor", "cuda")
+    assert (code, err) == (1, "deplodock: error: no CUDA to run on: NVRTC is not available (no library)\n")
+    assert executors.check_executor("auto", compiled=True) is None
+
+
+def test_verbose_does_not_begin_with_every_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, "compile", "-c", RMSNORM, "--ir", "loop", "-v")
+    assert err.startswith("kernel k0: ")
+    assert "decompose-torch" not in err
+
+
+def test_a_schedule_in_text(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "compile", "-c", RMSNORM, "--ir", "tile", "--schedule", "block=1,1,64 warps=2")
+    assert "#tile.schedule<block = [1, 1, 64], chunk = [64], warps = 2>" in out
+    for text, message in (
+        ("blok=1", "plan-schedules: unknown option 'blok'"),
+        ("block=3,3,3", "block holds 3, not a power of two"),
+        ("", "schedule: decides nothing"),
+    ):
+        code, _, err = run(capsys, "compile", "-c", RMSNORM, "--schedule", text)
+        assert code == 1
+        assert message in err
+    compiled = deplodock.compile(torch.relu, (torch.randn(64, 64),), schedule="block=4,64 warps=4")
+    assert "block = [4, 64], warps = 4" in compiled.ir("tile")
+
+
+def test_a_pipeline_in_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """The named pipelines written out give what is the default; each level ends at its border."""
+    _, default, _ = run(capsys, "compile", "-c", RMSNORM)
+    _, given, _ = run(capsys, "compile", "-c", RMSNORM, "-p", "default")
+    assert given.replace("// deplodock options: --pipeline default\n", "") == default
+    above = "torch-to-tensor,canonicalize,check-border{level=tensor}"
+    _, line, _ = run(capsys, "compile", "-c", RMSNORM, "-p", above, "--print-pipeline", "--ir", "tensor")
+    assert line.endswith("canonicalize,check-border{level=tensor}\n")
+    for text, message in (
+        (above, "pipeline: ends in front of the loop level"),
+        ("cse", "pipeline: has to pass check-border{level=...} at tensor"),
+        ("tensor-to-loop,torch-to-tensor", "in this order"),
+        ("default,nope", "unknown pass 'nope'"),
+    ):
+        code, _, err = run(capsys, "compile", "-c", RMSNORM, "-p", text)
+        assert code == 1
+        assert message in err
+    x = torch.randn(8)
+    assert (
+        deplodock.compile(torch.relu, (x,), pipeline="default").pipeline == deplodock.compile(torch.relu, (x,)).pipeline
+    )
+
+
+def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In MLIR and CUDA, through `dl-opt`; without dates and folders."""
+    path = tmp_path / "program.py"
+    path.write_text(f"import torch\nfrom torch import nn\n{RMSNORM}\n")
+    command = ["compile", str(path), "--target", "sm_80", "--schedule", "warps=1"]
+    _, mlir, _ = run(capsys, *command, "--ir", "loop")
+    facts = {"version": deplodock.__version__, "target": "sm_80", "source": "program.py"}
+    for name, text in {**facts, "options": "--schedule warps=1"}.items():
+        assert f'deplodock.{name} = "{text}"' in mlir
+    assert str(tmp_path) not in mlir.replace(f'loc("{path}"', "")
+    _, cuda, _ = run(capsys, *command)
+    assert cuda.startswith(f"// deplodock version: {facts['version']}\n// deplodock target: sm_80\n")
+    passes = "loop-to-tile{target=sm_80 warps=1},tile-to-kernel{target=sm_80}"
+    code, again, err = call(dl_opt.main, ["-p", passes, "-t", "cuda{arch=sm_80}"], mlir.encode())
+    assert (code, err) == (0, b"")
+    assert again.decode() == cuda
+
+
+@pytest.mark.parametrize("level", cli.LEVELS[:-1])
+def test_lines_of_python_survive_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path, level: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import torch\nx = torch.randn(8)\ny = x + 1\ny.exp()\n")
+    _, text, _ = run(capsys, "compile", str(path), "--ir", level)
+    passes = {"torch": "torch-to-tensor", "tensor": "tensor-to-loop", "loop": "loop-to-tile", "tile": "tile-to-kernel"}
+    code, out, err = call(dl_opt.main, ["-p", passes.get(level, "cse")], text.encode())
+    assert (code, err) == (0, b"")
+    for found in (text, out.decode()):
+        assert f'loc("{path}":3:0)' in found or f'loc("{path}":4:0)' in found, found
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
 def test_closed_pipe_is_quiet() -> None:
-    command = f'{Path(sys.executable).with_name("deplodock")} compile -c "{RMSNORM}" --ir tensor | head -1'
+    command = f'{Path(sys.executable).with_name("deplodock")} compile -c "{RMSNORM}" --ir tensor -vv | head -1'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1

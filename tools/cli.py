@@ -172,7 +172,8 @@ def run(**options: Any) -> None:
     if given.as_json:
         click.echo(_json(outcome), nl=False)
     else:
-        terminal.write(reports.outcome_text(outcome) + "\n", "outcome", sys.stdout)
+        text = terminal.fitted(reports.outcome_text(outcome) + "\n", terminal.width_of(sys.stdout))
+        terminal.write(text, "outcome", sys.stdout)
     if outcome["ok"] is False:
         raise SystemExit(1)
 

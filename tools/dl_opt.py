@@ -242,12 +242,14 @@ class DlOptMain(xDSLOptMain):
         module = parse_module(self.ctx, text, name, line_offset=offset, implicit=not self.args.no_implicit_module)
         if not self.args.no_verify:
             verify_module(module)
+        keeps_places = ' loc("' in text and not terminal.is_terminal(sys.stdout)  # else they would end here
         listening: AbstractContextManager[list[Remark]] = collect_remarks() if self.args.remarks else nullcontext([])
         with listening as remarks:
             self.transform(module, name)
             text = "".join(f"// {remark}\n" for remark in remarks)
             if self.args.print_only_changed and self.args.output_file is None:
                 return text
+            self.args.print_debuginfo |= keeps_places
             try:
                 return text + self.output_resulting_program(module)
             except (DiagnosticException, ValueError) as error:

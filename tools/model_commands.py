@@ -107,7 +107,8 @@ def run_artefact(given: Given) -> None:
         click.echo(json.dumps(outcomes, indent=1, allow_nan=False))
     else:
         for name, outcome in outcomes.items():
-            terminal.write(f"{name}: {reports.outcome_text(outcome)}\n", "outcome", sys.stdout)
+            text = terminal.fitted(f"{name}: {reports.outcome_text(outcome)}\n", terminal.width_of(sys.stdout))
+            terminal.write(text, "outcome", sys.stdout)
     if any(o["ok"] is False for o in outcomes.values()):
         raise SystemExit(1)
 
