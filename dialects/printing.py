@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from io import StringIO
 from itertools import count
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnknownLoc
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.printer import Printer
 
 from .extents import SymbolAttr
@@ -90,6 +90,15 @@ class _AliasPrinter(Printer):
         if value in self.names.numbers:
             self._ssa_values[value] = str(self.names.numbers[value])
         return super().print_ssa_value(value)
+
+    def print_block_argument(self, arg: BlockArgument, print_type: bool = True) -> None:
+        """Without `loc(unknown)`, which the ops of ours that have arguments do not read."""
+        debuginfo, self.print_debuginfo = (
+            self.print_debuginfo,
+            self.print_debuginfo and not isinstance(arg.location, UnknownLoc),
+        )
+        super().print_block_argument(arg, print_type)
+        self.print_debuginfo = debuginfo
 
     def print_attribute(self, attribute: Attribute) -> None:
         alias = self.names.alias(attribute)

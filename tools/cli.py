@@ -72,7 +72,18 @@ def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return add
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """The commands. Whoever reads their output may go (`deplodock ... | head`); click would call that a failure."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            terminal.leave_quietly()
+            return 0
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="deplodock")
 def cli() -> None:
     """A small, hackable ML compiler: PyTorch in, readable CUDA out."""
@@ -254,7 +265,7 @@ def _summary(program: Loaded, given: Given) -> str:
 def _tell(captured: CapturedProgram, summary: str) -> None:
     """Say on stderr what of a program is left to PyTorch, and what `-v` tells."""
     text = "".join(f"deplodock: note: {call}\n" for call in captured.eager.values()) + summary
-    terminal.write(terminal.fitted(text, terminal.width_of(sys.stderr)), "error", sys.stderr)
+    terminal.tell(text)
 
 
 def _json(found: Any) -> str:
@@ -291,7 +302,7 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except click.Abort:
-        click.echo("deplodock: interrupted", err=True)
+        terminal.tell("deplodock: interrupted")
         return 130
     except BrokenPipeError:  # `deplodock ... | head`
         terminal.leave_quietly()
@@ -302,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
         if "--json" in arguments:
             click.echo(_json({"error": _described(error)}), nl=False)
         else:
-            terminal.write(f"{_message(error, arguments)}\n", "error", sys.stderr)
+            terminal.tell(_message(error, arguments))
         return error.exit_code if isinstance(error, click.ClickException) else 1
 
 

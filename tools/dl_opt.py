@@ -119,7 +119,7 @@ class _CheckEach(Observer):
 
     def finish(self, module: ModuleOp) -> None:
         if self.checker is not None:
-            print(f"dl-opt: check-each: {self.passes} passes, {self.checker.summary()}", file=sys.stderr)
+            terminal.tell(f"dl-opt: check-each: {self.passes} passes, {self.checker.summary()}")
 
 
 class _PrintIR(Observer):
@@ -229,11 +229,11 @@ class DlOptMain(xDSLOptMain):
                 if self.args.debug:
                     traceback.print_exc()
                 failed = True
-                message = render_error(error, {name: text}, name) + "\n"
+                message = render_error(error, {name: text}, name)
                 if self.args.verify_diagnostics:
-                    outputs.append(message)
+                    outputs.append(message + "\n")
                 else:
-                    terminal.write(message, "error", sys.stderr)
+                    terminal.tell(message)
         self.write_output(f"{SPLIT_MARKER}\n".join(outputs))
         return 1 if failed and not self.args.verify_diagnostics else 0
 
@@ -341,13 +341,13 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         if debug:
             traceback.print_exc(file=stderr)
         lines = str(error).strip().splitlines()
-        terminal.write(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}\n", "error", stderr)
+        terminal.tell(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}", stderr)
         return 1
     except Exception as error:  # anything else is a bug of dl-opt itself; still one line
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
-        terminal.write(f"dl-opt: internal error: {_one_line(error)}{where}\n", "error", stderr)
+        terminal.tell(f"dl-opt: internal error: {_one_line(error)}{where}", stderr)
         return 1
 
 

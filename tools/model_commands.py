@@ -88,7 +88,7 @@ def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -
             f" {f['launches']} launches (of a layer: {layers})\n"
         )
     text += f"{seconds:.1f} s" + (f", written to {output}" if output else "") + "\n"
-    click.echo(terminal.fitted(text, terminal.width_of(sys.stderr)), err=True, nl=False)
+    terminal.tell(text)
 
 
 def run_artefact(given: Given) -> None:

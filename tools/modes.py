@@ -55,6 +55,17 @@ class Given:
 _SOURCE = {"file", "as_json", "debug"}
 _COMPILER = {"target", "record", "narrow", "tf32", "schedule", "pipeline"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
+_GENERATION = {
+    "model",
+    "prompt",
+    "prompt_ids",
+    "max_new_tokens",
+    "greedy",
+    "temperature",
+    "top_p",
+    "seed",
+    "executor",
+} | {"debug"}
 _WRITING = {"output", "write_record"}
 
 MODES = {
@@ -71,10 +82,8 @@ MODES = {
         "a program": _PROGRAM | {"executor", "bench"},
     },
     "generate": {
-        "an ARTEFACT": _SOURCE | {"model", "prompt", "prompt_ids", "max_new_tokens", "greedy", "temperature"}
-        | {"top_p", "seed", "weights", "executor"},
-        "a MODEL": _SOURCE | {"model", "prompt", "prompt_ids", "max_new_tokens", "greedy", "temperature"}
-        | {"top_p", "seed", "context", "length", "random_weights", "target", "executor"},
+        "an ARTEFACT": _GENERATION | {"weights"},
+        "a MODEL": _GENERATION | {"context", "length", "random_weights", "target"},
     },
 }  # fmt: skip
 """Command -> mode -> the parameters that are read in it."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TextIO
 from ..progress import Step, listen
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
 PATIENCE = 1.0
@@ -35,7 +34,7 @@ _STYLES = {
         (re.compile(r"\b(?:tensor|memref|vector)(?=<)|\b(?:b?f|u?i)\d+\b|\bindex\b"), "yellow"),
     ),
     "cuda": (
-        (re.compile(r"//.*|/\*.*?\*/", re.S), "bright_black"),
+        (re.compile(r"//[^\n]*|/\*.*?\*/", re.S), "bright_black"),
         (re.compile(r"^#.*", re.M), "magenta"),
         (re.compile(r'"(?:[^"\\\n]|\\.)*"'), "green"),
         (re.compile(r"\b__\w+__\b"), "bold magenta"),
@@ -78,14 +77,28 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """The columns of the terminal behind `stream`; None where there is none, and lines are as long as they are."""
-    return _console(stream).width if is_terminal(stream) else None
+    """The columns of the terminal behind `stream`, `COLUMNS` if that is set; None where there is no terminal, and lines
+    are as long as they are."""
+    if not is_terminal(stream):
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    try:
+        return int(asked) if asked.isdigit() and int(asked) else os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # no terminal of the system's
+        return 80
 
 
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    return Console(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False)
+def tell(message: str, stream: TextIO | None = None) -> None:
+    """Write a message for a person to stderr: in colours, and what it says in lines that fit; quoted source and carets
+    stay as they are."""
+    stream = stream or sys.stderr
+    width = width_of(stream)
+    text, quoted = "", False
+    for line in message.splitlines():
+        says = "error: " in line
+        text += (line if quoted and not says else fitted(line, width)) + "\n"
+        quoted |= says
+    write(text, "error", stream)
 
 
 def write(text: str, kind: str, stream: TextIO) -> None:
@@ -104,7 +117,8 @@ def write(text: str, kind: str, stream: TextIO) -> None:
             if not any(taken[start:end]):
                 taken[start:end] = b"\1" * (end - start)
                 shown.stylize(style, start, end)
-    Console(file=stream, highlight=False, force_terminal=True, width=1 << 20).print(shown, soft_wrap=True, end="")
+    console = Console(file=stream, highlight=False, force_terminal=True, color_system="standard", width=1 << 20)
+    console.print(shown, soft_wrap=True, end="")
 
 
 def leave_quietly() -> None:
@@ -165,6 +179,7 @@ def progress(quiet: bool = False) -> Generator[None]:
     if quiet or not is_terminal(stream) or os.environ.get("TERM") == "dumb":
         yield
         return
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -174,7 +189,8 @@ def progress(quiet: bool = False) -> Generator[None]:
         TextColumn("{task.fields[done]}"),
         TimeElapsedColumn(),
     )
-    shown = Progress(*columns, console=_console(stream), transient=True, redirect_stdout=False, redirect_stderr=False)
+    console = Console(file=stream, width=width_of(stream), highlight=False, emoji=False)
+    shown = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
     delay = Timer(PATIENCE, shown.start)
     delay.daemon = True
     delay.start()
