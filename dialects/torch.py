@@ -53,6 +53,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from ..errors import PluginError
+from ..plugins import plugins
 from .extents import SymbolAttr, extents_of
 from .payload import element_type
 from .torch_schemas import Argument, Schema, read_schemas
@@ -318,7 +320,26 @@ def _define(schema: Schema) -> type[AtenOp]:
     return cls
 
 
-SCHEMAS: dict[str, Schema] = read_schemas()
+ENTRY_POINT_GROUP = "deplodock.operators"
+"""Entry points of this group, each naming a string, are schemas of third-party operators, one a line:
+`library.name.overload(Tensor self) -> Tensor`, as PyTorch prints them but for a dot after the library."""
+
+
+def _all_schemas() -> dict[str, Schema]:
+    """The schemas of ATen operators and those of plugins. Raises PluginError for one that is there already."""
+    found = read_schemas()
+    for plugin, load in plugins(ENTRY_POINT_GROUP, (), "set of operators").items():
+        text: object = load()
+        if not isinstance(text, str):
+            raise PluginError(f"the operators {plugin!r} of a plugin are not text but {type(text).__name__}")
+        new = read_schemas(text, "")
+        if taken := sorted(found.keys() & new.keys()):
+            raise PluginError(f"the operators {plugin!r} of a plugin redefine {taken[0]!r}")
+        found |= new
+    return found
+
+
+SCHEMAS: dict[str, Schema] = _all_schemas()
 """Every operator of the dialect: overload (`add.Tensor`) -> schema."""
 
 OPS: dict[str, type[AtenOp]] = {name: _define(schema) for name, schema in SCHEMAS.items()}

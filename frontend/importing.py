@@ -164,7 +164,10 @@ class GraphImporter:
         if target is torch.ops.prims.convert_element_type.default:  # the same under another name
             node.target, node.args, node.kwargs = _TO_COPY, node.args[:1], {"dtype": node.args[1]}
             target = _TO_COPY
-        if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        known = isinstance(target, torch._ops.OpOverload) and (
+            target.namespace == "aten" or overload_name(target) in OPS
+        )
+        if not known:
             raise UnsupportedError("this is not an ATen operator", operator=_target_name(target))
         name = overload_name(target)
         if name == "_assert_tensor_metadata":
@@ -245,8 +248,8 @@ _TO_COPY = torch.ops.aten._to_copy.default
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:
-    """The dialect's name of an overload: `add.Tensor`, `relu`."""
-    base = target._schema.name.partition("::")[2]
+    """The dialect's name of an overload: `add.Tensor`, `relu`; of an operator of another library `library.name`."""
+    base = target._schema.name.removeprefix("aten::").replace("::", ".")
     return f"{base}.{target._schema.overload_name}" if target._schema.overload_name else base
 
 

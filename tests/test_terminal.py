@@ -20,7 +20,7 @@ import pytest
 from dl_lit import call
 
 from deplodock.progress import steps
-from deplodock.tools import cli, dl_opt, terminal
+from deplodock.tools import cli, dl_gui, dl_opt, terminal
 
 COLUMNS = 80
 RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 5, 64))"
@@ -89,6 +89,7 @@ FITTING: dict[str, tuple[Command, list[str], int, str]] = {
     "the passes": (dl_opt.main, ["--list-passes"], 0, "Computes what is computed twice"),
     "help of a pass": (dl_opt.main, ["--help-pass", "plan-fusion"], 0, "strategy  one of best, none, all, keep"),
     "help of dl-opt": (dl_opt.main, ["--help"], 0, "--run-reproducer"),
+    "help of dl-gui": (dl_gui.main, ["--help"], 0, "It is xDSL's own"),
     "help of compile": (cli.main, ["compile", "--help"], 0, "--schedule"),
     "help of run": (cli.main, ["run", "--help"], 0, "--weights"),
     "doctor": (cli.main, ["doctor"], 0, "kernel cache"),

@@ -1,4 +1,5 @@
 // RUN: dl-opt %s -p double-to-sum,dce | filecheck %s
+// RUN: dl-opt %s -p reduce-strength | filecheck %s
 
 // CHECK-LABEL: func.func @double
 // CHECK-NEXT:    %[[Y:.*]] = arith.addf %x, %x : tensor<4xf32>

@@ -12,6 +12,8 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 from deplodock.dialects.payload import ConstantOp
 from deplodock.passes.rewriting import rewrite_module
 
+PIPELINE = "double-to-sum,dce"
+
 
 class DoubleToSum(RewritePattern):
     """x * 2 is x + x, exactly, for every float."""
