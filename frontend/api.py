@@ -11,9 +11,8 @@ import torch
 from torch._guards import tracing
 
 from ..errors import CaptureError, CompileError
-from .capture import CapturedProgram, capture
+from .captured import CapturedProgram
 from .compilation import Compilation
-from .dynamo import TensorsOnly
 from .executors import Executor, make_executor
 from .fallback import EagerCall, Fallback
 
@@ -113,6 +112,8 @@ def compile(
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
         raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
+    from .capture import capture  # with PyTorch's exporter, as slow to import as all the rest
+
     captured = capture(
         module_or_function,
         tuple(example_args),
@@ -140,6 +141,8 @@ def torch_compile_backend(
     for unknown in sorted(set(given) - set(OPTIONS)):
         raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
     if any(isinstance(i, torch.SymInt) for i in example_inputs):
+        from .dynamo import TensorsOnly
+
         program = TensorsOnly(graph)
         examples = [_example(i) for i in program.chosen(example_inputs)]
         with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's

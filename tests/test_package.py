@@ -81,3 +81,10 @@ def test_links_of_the_readme_lead_somewhere_from_everywhere() -> None:
     links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert links
     assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_naming_compile_imports_no_exporter() -> None:
+    """PyTorch's exporter and Dynamo, as slow to import as everything else together, wait for the first capture."""
+    code = "import sys, deplodock; deplodock.compile; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
