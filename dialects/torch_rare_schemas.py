@@ -53,6 +53,7 @@ empty_permuted(int[] size, int[] physical_layout, *, ScalarType? dtype=None, Lay
 empty_strided(int[] size, int[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool?
     pin_memory=None) -> Tensor
 erfinv(Tensor self) -> Tensor
+gcd(Tensor self, Tensor other) -> Tensor
 grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
 grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
 gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool
@@ -65,6 +66,7 @@ index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tenso
 index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
 index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor
 kthvalue(Tensor self, int k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
+lcm(Tensor self, Tensor other) -> Tensor
 ldexp.Tensor(Tensor self, Tensor other) -> Tensor
 lgamma(Tensor self) -> Tensor
 linspace.Scalar_Tensor(Scalar start, Tensor end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device?
@@ -88,6 +90,7 @@ max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3
 median(Tensor self) -> Tensor
 median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
 mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)
+multilabel_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor
 nanmedian(Tensor self) -> Tensor
 nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
 narrow_copy(Tensor self, int dim, int start, int length) -> Tensor

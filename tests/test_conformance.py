@@ -63,7 +63,13 @@ def test_types_that_pytorch_refuses(traced: Tracer) -> None:
     drawn += opdb.operators(["logcumsumexp", "argmax", "lerp", "addmm", "median"])
     verdicts = [v for op in drawn for v in opdb.judge_types(traced, op)]
     assert [v for v in verdicts if v.kind == "refused"]
-    assert not [v for v in verdicts if v.kind != "refused"]
+    assert not [v for v in verdicts if v.kind != "refused" and v.operator not in _DECOMPOSED_BY_PYTORCH]
+
+
+_DECOMPOSED_BY_PYTORCH = """isin nn_functional_bilinear nn_functional_multi_margin_loss nn_functional_pad_reflect
+nn_functional_rrelu nn_functional_soft_margin_loss nn_functional_upsample_nearest nn_functional_interpolate_nearest
+nn_functional_interpolate_nearest-exact""".split()
+"""What is left of them after capture does work on those types."""
 
 
 def _verdict(traced: Tracer, name: str) -> list[str]:

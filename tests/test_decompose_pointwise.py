@@ -256,3 +256,17 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 def test_refused(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(CompileError, match=message):
         evaluate(name, *args, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, torch.int64])
+@pytest.mark.parametrize("name", ["gcd", "lcm"])
+def test_common_divisors_and_multiples(name: str, dtype: torch.dtype) -> None:
+    info = torch.iinfo(dtype)
+    fibonacci = [0, 1]
+    while fibonacci[-1] + fibonacci[-2] <= info.max:
+        fibonacci.append(fibonacci[-1] + fibonacci[-2])
+    x = torch.tensor([0, 0, 12, 100, -12 % info.max, info.max, fibonacci[-1]], dtype=dtype)
+    y = torch.tensor([0, 5, 18, 75, 8, info.max - 1, fibonacci[-2]], dtype=dtype)
+    check(name, x, y)
+    if dtype != torch.uint8:
+        check(name, -x, y)

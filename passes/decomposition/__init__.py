@@ -37,6 +37,7 @@ _FAMILIES = (
     "elementary",
     "indexing",
     "joining",
+    "losses",
     "normalization",
     "padding",
     "pooling",

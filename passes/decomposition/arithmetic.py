@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import f64
+from xdsl.dialects.builtin import f64, i32
 from xdsl.ir import SSAValue
 
 from ...dialects.payload import element_type, is_float
@@ -145,6 +145,33 @@ def integer_power(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     odd = b.cmp("ne", b.both(y, one), zero)
     unit = b.select(b.cmp("eq", x, -1), b.select(odd, b.like(x, -1), one), zero)
     return b.select(b.cmp("lt", y, zero), b.select(b.cmp("eq", x, one), one, unit), result)
+
+
+@decomposes("gcd")
+def gcd(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    """Euclid's algorithm, as many steps as the longest takes: that of two neighbours in Fibonacci's sequence."""
+    x, y = (b.abs(v) for v in b.unify(self, other))
+    zero, one = b.like(x, 0), b.like(x, 1)
+    for _ in range(_euclidean_steps(width_of(b.result_element))):
+        done = b.cmp("eq", y, zero)
+        x, y = b.select(done, x, y), b.rem(x, b.select(done, one, y))
+    return x
+
+
+def _euclidean_steps(width: int) -> int:
+    steps, small, large = 1, 1, 1
+    while large < 1 << width:
+        small, large, steps = large, small + large, steps + 1
+    return steps
+
+
+@decomposes("lcm")
+def lcm(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    """|x / gcd * y|, of narrow types as C computes it: in 32 bits."""
+    wide = b.result_element if width_of(b.result_element) > 32 else i32
+    x, y, divisor = (b.cast(v, wide) for v in (*b.unify(self, other), gcd(b, self, other)))
+    none = b.cmp("eq", divisor, 0)
+    return b.abs(b.mul(b.div(x, b.select(none, b.like(x, 1), divisor)), y))
 
 
 @decomposes("maximum", "max.other")

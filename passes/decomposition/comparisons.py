@@ -103,7 +103,10 @@ def bitwise_not(b: Builder, self: SSAValue) -> SSAValue:
 
 def _bitwise(op: type) -> Decomposition:
     def decomposition(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
-        return b.math(op, *b.unify(self, other))
+        x, y = b.unify(self, other)
+        if is_float(x.type):
+            raise b.unsupported("self", "floats have no bits here")
+        return b.math(op, x, y)
 
     return decomposition
 

@@ -13,13 +13,14 @@ parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite, isnan
-from typing import Any
 
 from xdsl.dialects.builtin import f16, i1
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.payload import element_type, is_float
+from ...dialects.torch import Value
 from ...errors import UnsupportedError
 from .builder import UINT8, width_of, work_type
 from .promotion import rounded
@@ -78,7 +79,7 @@ DIFFERENCES = ("sub", "rsub")
 """Operators of which no operand may be a truth value."""
 
 
-def held_scalars(overload: str, arguments: dict[str, Any], element: Attribute) -> dict[str, Any]:
+def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribute) -> dict[str, Value]:
     """`arguments` of an operator with results of type `element`, its scalars as its kernel holds them.
 
     Raises UnsupportedError for a scalar that PyTorch refuses.

@@ -102,6 +102,8 @@ def mode(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
     if not shape:
         return [self, b.constant(0, [], i64)]
     dim, rank = normal_dim(dim, len(shape)), len(shape)
+    if not shape[dim]:
+        raise ShapeError("no mode over an empty dimension", argument="dim")
     x = b.working(self)
     check_pairs([*shape, shape[dim]], "self")
     same = b.cmp("eq", along(b, x, dim, by=dim), along(b, x, dim, by=rank))

@@ -145,6 +145,8 @@ def median_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAV
     """The lower median; the first NaN if there is one."""
     shape = shape_of(self.type)
     extent = shape[normal_dim(dim, len(shape))] if shape else 1
+    if not extent:
+        raise ShapeError("no median over an empty dimension", argument="dim")
     value, place = _single(b, self, dim, (extent - 1) // 2, keepdim)
     if not is_float(self.type):
         return [value, place]
@@ -174,8 +176,10 @@ def median(b: Builder, self: SSAValue) -> SSAValue:
 
 def _flat(b: Builder, self: SSAValue, along_dim: Callable[..., list[SSAValue]]) -> SSAValue:
     count = prod(shape_of(self.type))
+    if not count and not is_float(self.type):
+        raise ShapeError("no median of no integers", argument="self")
     if not count:
-        return b.constant(float("nan") if is_float(self.type) else 0, [], b.result_element)
+        return b.constant(float("nan"), [], b.result_element)
     flat = reshape_to(b, self, [count])
     return along_dim(b, flat, 0, False)[0]
 
@@ -192,6 +196,8 @@ def nanmedian_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[S
     if not is_float(self.type) or not shape:
         return median_dim(b, self, dim, keepdim)
     dim = normal_dim(dim, len(shape))
+    if not shape[dim]:
+        raise ShapeError("no median over an empty dimension", argument="dim")
     x = b.working(self)
     usable = b.reduce("add", b.cast(b.negated(b.isnan(x)), i64), [dim])
     middle = b.floordiv(b.maximum(b.plus(usable, -1), b.like(usable, 0)), b.like(usable, 2))

@@ -55,7 +55,7 @@ Mode = Literal["arguments", "constants", "keywords"]
 as arguments with one of the sample's keyword arguments left away."""
 
 LIMIT = 60.0
-"""Seconds that a sample may take."""
+"""Seconds that a sample may take, of the processor's time."""
 
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose contents PyTorch does not define: only shape and type are compared."""
@@ -264,7 +264,7 @@ class Trial:
         """Take a step, whose errors decide. All of a trial's steps together have `LIMIT` seconds."""
         if not self.open:
             return None
-        started = time.monotonic()
+        started = time.process_time()
         try:
             with limited(LIMIT - self.seconds):
                 return step()
@@ -279,7 +279,7 @@ class Trial:
         except Exception as error:  # anything of ours that is not a diagnostic
             self.outcome = "crash", f"{type(error).__name__}: {error}"
         finally:
-            self.seconds += time.monotonic() - started
+            self.seconds += time.process_time() - started
         return None
 
     def run(self, execute: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
@@ -309,7 +309,8 @@ class TooSlow(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TooSlow in here after so many seconds. In another thread than the main one there is no limit."""
+    """Raise TooSlow in here after so many seconds of this process's own time. In another thread than the main one there
+    is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -317,13 +318,13 @@ def limited(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.01))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _same_elements(sample: SampleInput, position: int, found: Sequence[Any], expected: Sequence[Any]) -> bool:
