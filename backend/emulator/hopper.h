@@ -266,6 +266,29 @@ float operand(u32 base, u64 descriptor, u32 line, u32 k, bool transposed, int fo
   return widened(shared_area + base + operand_place(descriptor, line, k, transposed, format), format);
 }
 
+// Where the granules of lines of an operand lie, each once. All threads of a warp ask for the same A, those of a
+// warpgroup for the same B: the last two answers are kept.
+const std::vector<u32>& granules_of(u64 descriptor, u32 from, u32 to, bool transposed, int format) {
+  struct Answer {
+    std::tuple<u64, u32, u32, bool, int> asked;
+    std::vector<u32> places;
+  };
+  static Answer answers[2];
+  const auto asked = std::make_tuple(descriptor, from, to, transposed, format);
+  for (Answer& answer : answers)
+    if (answer.asked == asked && !answer.places.empty()) return answer.places;
+  static unsigned next = 0;
+  Answer& answer = answers[next++ % 2];
+  answer.asked = asked;
+  answer.places.clear();
+  for (u32 line = from; line < to; ++line)
+    for (u32 k = 0; k < depth_of(format); ++k)
+      answer.places.push_back(operand_place(descriptor, line, k, transposed, format) / Agents::granule * Agents::granule);
+  std::sort(answer.places.begin(), answer.places.end());
+  answer.places.erase(std::unique(answer.places.begin(), answer.places.end()), answer.places.end());
+  return answer.places;
+}
+
 // The bytes that a warp's share of a product reads: its 16 rows of A, and all of B.
 void use_operands(const Product& p, unsigned t, const Use& use) {
   const auto side = [&](u64 descriptor, u32 from, u32 to, bool transposed) {
@@ -274,13 +297,7 @@ void use_operands(const Product& p, unsigned t, const Use& use) {
     if (inside && (transposed || inside >= width || inside % 32))
       report("misaligned", "an operand starts " + std::to_string(inside) + " bytes behind a multiple of " +
                                std::to_string(8 * width), use.pc);
-    std::vector<u32> places;
-    for (u32 line = from; line < to; ++line)
-      for (u32 k = 0; k < depth_of(p.format); ++k)
-        places.push_back(operand_place(descriptor, line, k, transposed, p.format) / Agents::granule * Agents::granule);
-    std::sort(places.begin(), places.end());
-    places.erase(std::unique(places.begin(), places.end()), places.end());
-    for (u32 place : places) {
+    for (u32 place : granules_of(descriptor, from, to, transposed, p.format)) {
       if (place + Agents::granule <= launch.shared_bytes) {
         use_granule(p.base + place, t, use, false, "a product");
         continue;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "asynchronous.h"
@@ -232,7 +233,9 @@ bool run_block(u64& seed) {
   }
   for (unsigned done = 0; done < threads;) {
     bool ran = false;
+    unsigned waiting = 0;  // a bit for each state that some thread is in
     for (unsigned t : scheduler.order(seed)) {
+      waiting |= 1u << unsigned(scheduler.fibers[t].state);
       if (scheduler.fibers[t].state != State::ready) continue;
       ran = true;
       const Leave left = scheduler.run(t);
@@ -245,8 +248,11 @@ bool run_block(u64& seed) {
     }
     if (ran && deliver_something(false)) continue;
     if (ran || done == threads) continue;
-    if (open_mbarriers() || open_warpgroups() || open_warp() || open_named_barrier() || open_barrier() ||
-        open_cluster_barrier() || open_registers())
+    const auto any = [&](State state) { return (waiting >> unsigned(state) & 1) != 0; };
+    if ((any(State::mbarrier) && open_mbarriers()) || (any(State::products) && open_warpgroups()) ||
+        (any(State::warp) && open_warp()) || (any(State::named) && open_named_barrier()) ||
+        (any(State::barrier) && open_barrier()) || (any(State::cluster) && open_cluster_barrier()) ||
+        (any(State::registers) && open_registers()))
       continue;
     if (deliver_something(true)) continue;
     report("deadlock", scheduler.who_waits(), 0);
