@@ -126,7 +126,8 @@ BROKEN = {
         "shuffle",
         0,
     ),
-    "division by zero": ("y[t] = (float)(100 / (int)(x[t] - 1.0f));", "arithmetic", 0),
+    "division by zero": ("y[t] = (float)(100 / (int)(x[t] - 1.0f));", "arithmetic", 3),
+    "shift by too much": ("y[t] = (float)(100 << (int)(x[t] + 31.0f));", "arithmetic", 3),
     "never ends": ("for (int i = 0;; ++i) y[t] = x[t];", "too long", 0),
     "part of the result is missing": ("if (t < 100) y[t] = x[t];", "unwritten", 0),
 }

@@ -57,6 +57,8 @@ INTEGER_OPERATORS = {
     "arith.xori": ("^", BIT_XOR),
 }
 UNSIGNED_OPERATORS = {"arith.divui": ("/", MUL), "arith.remui": ("%", MUL), "arith.shrui": (">>", SHIFT)}
+DIVISIONS = {"/": "int_div", "%": "int_rem"}
+"""Helpers for what C++ leaves undefined for some divisors."""
 BOOL_OPERATORS = {
     **dict.fromkeys(("arith.andi", "arith.muli", "arith.minsi", "arith.minui"), ("&&", AND)),
     **dict.fromkeys(("arith.ori", "arith.maxsi", "arith.maxui"), ("||", OR)),
@@ -212,18 +214,18 @@ def _integer(
         return call(WRAPPING[name], operands)
     if name in UNSIGNED_OPERATORS:
         operator, level = UNSIGNED_OPERATORS[name]
-        if not (is_index and all(ranges.is_natural(v) for v in op.operands)):
-            unsigned = "unsigned " + c.removeprefix("signed ").removeprefix("unsigned ")
-            operands = [Expr(f"({unsigned}){o.at(UNARY)}", UNARY) for o in operands]
-            return _narrowed(infix(operands[0], operator, operands[1], level), c)
-        return infix(operands[0], operator, operands[1], level)
+        if is_index and all(ranges.is_natural(v) for v in op.operands):
+            return _divided(op, operands, operator, level, c, use, ranges)
+        unsigned = "unsigned " + c.removeprefix("signed ").removeprefix("unsigned ")
+        operands = [Expr(f"({unsigned}){o.at(UNARY)}", UNARY) for o in operands]
+        return _narrowed(_divided(op, operands, operator, level, unsigned, use, ranges), c)
     if is_index and name == "arith.addi":
         return add(operands[0], operands[1])
     if name in INTEGER_OPERATORS:
         operator, level = INTEGER_OPERATORS[name]
-        return _narrowed(infix(operands[0], operator, operands[1], level), c)
+        return _narrowed(_divided(op, operands, operator, level, c, use, ranges), c)
     if name in ("arith.floordivsi", "arith.ceildivsi"):
-        if name == "arith.floordivsi" and all(ranges.is_natural(v) for v in op.operands):
+        if name == "arith.floordivsi" and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
             return infix(operands[0], "/", operands[1], MUL)
         helper = "floor_div" if name == "arith.floordivsi" else "ceil_div"
         use(helper)
@@ -238,6 +240,18 @@ def _integer(
         use("int_pow")
         return Expr(f"({c}){call('int_pow', operands).text}", UNARY)
     return None
+
+
+def _divided(
+    op: Operation, operands: Sequence[Expr], operator: str, level: int, c: str, use: Use, ranges: Ranges
+) -> Expr:
+    """`a operator b` in the C++ type `c`; a division by something that may be 0 or -1 is a call."""
+    least, most = ranges.of(op.operands[1])
+    if operator not in DIVISIONS or least > 0 or most < -1:
+        return infix(operands[0], operator, operands[1], level)
+    kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
+    use(f"{DIVISIONS[operator]}.{kind}")
+    return call(DIVISIONS[operator], operands)
 
 
 def _boolean(name: str, operands: Sequence[Expr]) -> Expr | None:

@@ -134,11 +134,15 @@ HELPERS: dict[str, Helper] = {
     ),
     "floor_div": _same(
         "floor_div",
-        "long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
+        "long long floor_div(long long a, long long b) "
+        "{ return int_div(a, b) - (int_rem(a, b) != 0 && (a < 0) != (b < 0)); }",
+        ("int_div.long long", "int_rem.long long"),
     ),
     "ceil_div": _same(
         "ceil_div",
-        "long long ceil_div(long long a, long long b) { return a / b + (a % b != 0 && (a < 0) == (b < 0)); }",
+        "long long ceil_div(long long a, long long b) "
+        "{ return int_div(a, b) + (int_rem(a, b) != 0 && (a < 0) == (b < 0)); }",
+        ("int_div.long long", "int_rem.long long"),
     ),
     "int_pow": _same("int_pow", f"long long int_pow(long long b, long long n) {_POWER}"),
 }
@@ -168,6 +172,20 @@ def _wrapping(name: str, operator: str) -> None:
 
 for _name, _operator in (("wrap_add", "+"), ("wrap_sub", "-"), ("wrap_mul", "*"), ("wrap_shl", "<<")):
     _wrapping(_name, _operator)
+
+
+def _dividing() -> None:
+    """Division of integers in every lane, also one that holds no element: by zero it gives all ones, the quotient of
+    the least number and -1 wraps. C++ leaves both undefined."""
+    for t, u in (("int", "unsigned"), ("long long", "unsigned long long")):
+        for name, operator, by_minus_one in (("int_div", "/", f"({t})(0 - ({u})a)"), ("int_rem", "%", "0")):
+            signed = f"{{ return b == 0 ? -1 : b == -1 ? {by_minus_one} : a {operator} b; }}"
+            HELPERS[f"{name}.{t}"] = _same(name, f"{t} {name}({t} a, {t} b) {signed}")
+            unsigned = f"{{ return b == 0 ? ~({u})0 : a {operator} b; }}"
+            HELPERS[f"{name}.{u}"] = _same(name, f"{u} {name}({u} a, {u} b) {unsigned}")
+
+
+_dividing()
 
 
 def _bit_casts() -> None:
@@ -303,7 +321,7 @@ def helper_section(keys: Iterable[str], *, host: bool = False) -> str:
             wanted.add(key)
             todo += () if key in STRUCTS else get_helper(key).needs
     lines = [STRUCTS[key] for key in STRUCTS if key in wanted]
-    for key in sorted(wanted - set(STRUCTS)):
-        helper = get_helper(key)
+    for key in sorted(wanted - set(STRUCTS), key=lambda k: (not set(get_helper(k).needs) <= set(STRUCTS), k)):
+        helper = get_helper(key)  # those that need another one last
         lines.append(helper.host if host else helper.cuda)
     return "\n".join(lines) + "\n" if lines else ""

@@ -22,8 +22,8 @@ _DEVICE_FLAGS = (
     # Every memory access becomes a call of the runtime, which defines what -fsanitize=thread only declares.
     *("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0"),
     # An index outside of a thread's own array, which is no memory of the runtime, calls it too, and so does any access,
-    # to whatever memory, at an address that is not aligned to its type.
-    "-fsanitize=bounds,alignment",
+    # to whatever memory, at an address that is not aligned to its type, and what C++ leaves undefined for integers.
+    "-fsanitize=bounds,alignment,integer-divide-by-zero,shift-exponent",
     # The arithmetic of CUDA: integers wrap, nothing is contracted that isn't written so, pointers may be cast.
     *("-fwrapv", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-delete-null-pointer-checks"),
     # A variable that is read before it is written reads as something that shows; return addresses name the line.

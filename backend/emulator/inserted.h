@@ -1,4 +1,4 @@
-// The calls that the compiler inserts for -fsanitize=thread, -fsanitize=bounds and -fsanitize=alignment. Part of
+// The calls that the compiler inserts for -fsanitize=thread, -fsanitize=bounds, alignment and so on. Part of
 // runtime.cpp.
 #pragma once
 
@@ -31,6 +31,15 @@ void __ubsan_handle_type_mismatch_v1(const EmuMismatch* what, void* pointer) {
   const char* does = what->access == 0 ? "reads" : what->access == 1 ? "writes" : "accesses";
   check_alignment(std::string(does) + " memory as " + what->type->name, address_of(pointer),
                   u64(1) << what->log_alignment, reinterpret_cast<u64>(FROM) - 1);
+}
+void __ubsan_handle_divrem_overflow(void*, void*, void*) {
+  report("arithmetic", "divides an integer by zero", reinterpret_cast<u64>(FROM) - 1);
+  abort_launch();
+}
+void __ubsan_handle_shift_out_of_bounds(void*, void*, void* count) {
+  report("arithmetic", "shifts by " + std::to_string(reinterpret_cast<std::intptr_t>(count)) + " bits, which its type " +
+                           "does not have", reinterpret_cast<u64>(FROM) - 1);
+  abort_launch();
 }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

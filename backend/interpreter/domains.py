@@ -144,21 +144,33 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Integer division toward zero; by zero it gives 0, as no answer is right."""
+    """Integer division toward zero. By zero it gives -1, all bits set, and so does the remainder: as PyTorch's kernels
+    on CUDA do for all types of less than 64 bits. What the least number gives by -1 wraps."""
     safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
     quotient = np.floor_divide(a, safe)
     short = (quotient < 0) & (quotient * safe != a)
-    return np.where(b == 0, 0, quotient + short).astype(np.asarray(a).dtype)
+    return _all_ones_by_zero(a, b, quotient + short)
 
 
 def _remainder(a: Array, b: Array) -> Array:
     safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
-    return np.where(b == 0, 0, np.fmod(a, safe)).astype(np.asarray(a).dtype)
+    return _all_ones_by_zero(a, b, np.fmod(a, safe))
+
+
+def _all_ones_by_zero(a: Array, b: Array, result: Array) -> Array:
+    kind = np.asarray(a).dtype
+    return np.where(b == 0, np.array(-1).astype(kind), result).astype(kind)
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
-    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
-    return np.where(b == 0, 0, np.floor_divide(a, safe)).astype(np.asarray(a).dtype)
+    """Rounding down, from the quotient and the remainder toward zero."""
+    short = (_remainder(a, b) != 0) & ((a < 0) != (b < 0))
+    return (_divide(a, b) - short).astype(np.asarray(a).dtype)
+
+
+def _ceil_divide(a: Array, b: Array) -> Array:
+    short = (_remainder(a, b) != 0) & ((a < 0) == (b < 0))
+    return (_divide(a, b) + short).astype(np.asarray(a).dtype)
 
 
 def _unsigned(x: Array) -> Array:
@@ -180,9 +192,9 @@ INTEGER: dict[str, Callable[..., Array]] = {
     "arith.subi": _bits(np.subtract, np.logical_xor),
     "arith.muli": _bits(np.multiply, np.logical_and),
     "arith.divsi": _divide,
-    "arith.divui": _as_unsigned(_floor_divide),
+    "arith.divui": _as_unsigned(_divide),
     "arith.floordivsi": _floor_divide,
-    "arith.ceildivsi": lambda a, b: -_floor_divide(-a, b),
+    "arith.ceildivsi": _ceil_divide,
     "arith.remsi": _remainder,
     "arith.remui": _as_unsigned(_remainder),
     "arith.maxsi": np.maximum,

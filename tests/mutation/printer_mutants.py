@@ -260,7 +260,7 @@ PRINTED_TEXT = [
     in_text("the assembly of the rounding", "bf16 rms_norm", r"cvt\.rn\.bf16\.f32", "cvt.rz.bf16.f32"),
     in_text("bf16 widened by 15 bits", "bf16 rms_norm", r"x\.bits << 16", "x.bits << 15"),
     in_text("infinity as the largest number", "argmax", r"0x7f800000u", "0x7f7fffffu"),
-    in_text("floor_div truncates", "integers", r" - \(a % b != 0 && \(a < 0\) != \(b < 0\)\)", ""),
+    in_text("floor_div truncates", "integers", r" - \(int_rem\(a, b\) != 0 && \(a < 0\) != \(b < 0\)\)", ""),
     *(
         in_text(f"__syncthreads {n} dropped", subject, r"__syncthreads\(\);", "", n)
         for subject, count in {
