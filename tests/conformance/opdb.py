@@ -31,6 +31,7 @@ from deplodock.frontend.compilation import InternalError
 from deplodock.passes.decompose_torch import DecomposeTorchPass
 from deplodock.passes.decomposition import refused
 
+from .comparing import TOLERANCE, compare
 from .tracing import Capture
 
 Executor = Callable[[ModuleOp, Sequence[np.ndarray]], list[np.ndarray]]
@@ -390,7 +391,7 @@ def closed(
 def _in_float64(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.double() if leaf.is_floating_point() else leaf
-    return torch.float64 if isinstance(leaf, torch.dtype) and leaf in _TOLERANCE else leaf
+    return torch.float64 if isinstance(leaf, torch.dtype) and leaf in TOLERANCE else leaf
 
 
 def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> list[Any] | None:
@@ -400,75 +401,6 @@ def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> l
         return vars(call).get("wide", call)(*(t.double() if t.is_floating_point() else t.clone() for t in tensors))
     except Exception:  # an operator need not support float64
         return None
-
-
-_TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-11}
-
-
-def compare(
-    found: Sequence[Any], expected: Sequence[Any], truth: Callable[[], list[Any] | None], *, undefined: bool = False
-) -> str:
-    """What is wrong with the results `found`, "" if nothing.
-
-    Integers and truth values must be equal. A float must be near PyTorch's, or at least as near to the result in
-    float64 as PyTorch's is.
-    """
-    if len(found) != len(expected):
-        return f"{len(found)} results instead of {len(expected)}"
-    exact: list[Any] | None = None
-    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
-        if not isinstance(y, torch.Tensor):
-            if x != y and not (x != x and y != y):
-                return f"result {i} is {x!r} instead of {y!r}"
-            continue
-        y = y.detach()
-        if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.shape != y.shape:
-            return f"result {i} is {_describe(x)} instead of {_describe(y)}"
-        if undefined or _near(x, y):
-            continue
-        exact = truth() if exact is None else exact
-        if y.dtype in _TOLERANCE and exact is not None and i < len(exact) and _nearer(x, y, exact[i]):
-            continue
-        return f"result {i}: {_difference(x, y)}"
-    return ""
-
-
-def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if y.dtype not in _TOLERANCE:
-        return bool(torch.equal(x, y))
-    tolerance = _TOLERANCE[y.dtype]
-    return bool(torch.allclose(x.double(), y.double(), rtol=tolerance, atol=tolerance * 1e-1, equal_nan=True))
-
-
-def _nearer(x: torch.Tensor, y: torch.Tensor, exact: Any) -> bool:
-    """Whether every element of `x` is about as near to the exact result as `y` is, or as its size allows."""
-    if not isinstance(exact, torch.Tensor) or exact.shape != y.shape or exact.is_complex():
-        return False
-    dtype = y.dtype
-    x, y, t = x.double(), y.double(), exact.double()
-    same = (x == y) | (x.isnan() & y.isnan()) | (x == t)
-    finite = t.isfinite() & x.isfinite()
-    scale = t[t.isfinite()].abs().max() if bool(t.isfinite().any()) else torch.tensor(0.0)
-    tolerance = _TOLERANCE[dtype]
-    slack = (
-        4 * (y - t).abs().nan_to_num(0.0, 0.0, 0.0) + tolerance * t.abs() + tolerance * 0.1 * scale.clamp(max=1000.0)
-    )
-    return bool((same | (finite & ((x - t).abs() <= slack))).all())
-
-
-def _describe(x: Any) -> str:
-    return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
-
-
-def _difference(x: torch.Tensor, y: torch.Tensor) -> str:
-    bad = ~((x == y) | ((x != x) & (y != y)))
-    if y.is_floating_point():
-        bad &= ~torch.isclose(x.double(), y.double(), rtol=_TOLERANCE.get(y.dtype, 0.0), atol=0.0, equal_nan=True)
-    at = bad.nonzero()
-    if not len(at):
-        return "differs"
-    first = tuple(int(i) for i in at[0])
-    return f"{len(at)} of {y.numel()} elements differ, at {list(first)} {x[first].item()} instead of {y[first].item()}"
 
 
 REASONS = {
