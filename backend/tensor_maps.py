@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -29,33 +30,55 @@ _WORDS = 16
 """64-bit words of a CUtensorMap."""
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """The arguments of cuTensorMapEncodeTiled behind the address, the fastest dimension first; strides are bytes, and
+    that of the fastest dimension, one element, is not among them. Elements are taken one by one, not interleaved, and
+    what lies outside is zero."""
+
+    type: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+    promotion: int = _L2_128_BYTES
+
+
+def encoding(wanted: TensorMap) -> Encoding:
+    """How the driver is asked for a map. Raises ExtentError if an extent is known only at a call."""
+    shape = static(wanted.shape)
+    strides = [s * wanted.item for s in _pitches(shape)]
+    extents, steps, box = (tuple(reversed(n)) for n in (shape, strides[:-1], wanted.box))
+    return Encoding(_TYPES[wanted.dtype], extents, steps, box, _SWIZZLES[wanted.swizzle])
+
+
 @lru_cache(KEPT_MAPS)
 def encode(wanted: TensorMap, address: int) -> Any:
     """The 128 bytes of a map of what lies at `address` on the device: a NumPy array of one record, passed by value.
 
     Equal maps of one address are encoded once. Raises ExecutionError where there is no driver, or if it refuses.
     """
-    rank, shape = len(wanted.shape), static(wanted.shape)
-    strides = [s * wanted.item for s in _pitches(shape)]
+    e, rank = encoding(wanted), len(wanted.shape)
     result = _aligned(_WORDS * 8)
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     status = library().cuTensorMapEncodeTiled(
         ctypes.c_void_p(result.ctypes.data),
-        _TYPES[wanted.dtype],
+        e.type,
         u32(rank),
         ctypes.c_void_p(address),
-        (u64 * rank)(*reversed(shape)),
-        (u64 * max(rank - 1, 1))(*reversed(strides[:-1])),
-        (u32 * rank)(*reversed(wanted.box)),
+        (u64 * rank)(*e.extents),
+        (u64 * max(rank - 1, 1))(*e.strides),
+        (u32 * rank)(*e.box),
         (u32 * rank)(*[1] * rank),
         0,
-        _SWIZZLES[wanted.swizzle],
-        _L2_128_BYTES,
+        e.swizzle,
+        e.promotion,
         0,
     )
     if status:
-        what = f"{wanted.dtype}{list(shape)} at {address:#x} in boxes {list(wanted.box)}, swizzled by {wanted.swizzle}"
-        raise ExecutionError(f"the driver refuses a map of {what}: error {status}", operator="kernel.tensor_map")
+        what = f"{wanted.dtype}{list(static(wanted.shape))} at {address:#x} in boxes {list(wanted.box)}"
+        reason = f"the driver refuses a map of {what}, swizzled by {wanted.swizzle}: error {status}"
+        raise ExecutionError(reason, operator="kernel.tensor_map")
     result.flags.writeable = False
     return result.view(f"V{_WORDS * 8}")
 

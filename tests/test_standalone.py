@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
+import torch
 
+import deplodock
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
 from deplodock.backend.launch_plan import Buffer, make_plan
+from deplodock.backend.runtime import CudaProgram
 from deplodock.backend.standalone import SAMPLES, emit_standalone, make_input, sample_step
 from deplodock.dialects.parsing import make_context, parse_module
 from deplodock.errors import CompileError, ExecutionError
+
+FLAGS = ("-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a")
+"""As the file says. Given `-arch=sm_90a` alone, nvcc 13 also makes PTX for compute_90, which has no wgmma."""
 
 SHUFFLES = "\n".join(
     f"    %s{i} = kernel.shuffle_xor %a{i} by {1 << i} : vector<1xf32>\n"
@@ -252,6 +259,69 @@ def test_samples_are_in_different_places(size):
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_nvcc_builds_it(text, tmp_path):
     (tmp_path / "program.cu").write_text(text)
-    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", str(tmp_path / "program"), str(tmp_path / "program.cu")]
+    command = ["nvcc", *FLAGS, "-o", str(tmp_path / "program"), str(tmp_path / "program.cu")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+WITH_MAPS = {
+    "linear": (torch.nn.functional.linear, [(256, 256), (128, 256)], torch.bfloat16),
+    "attention": (_attention, [(1, 1, 128, 64)] * 3, torch.float16),
+}
+
+
+@pytest.fixture(scope="module", params=WITH_MAPS)
+def with_maps(request):
+    """A program whose launches take tensor maps: the compiled function and its standalone text."""
+    function, shapes, dtype = WITH_MAPS[request.param]
+    compiled = deplodock.compile(function, tuple(torch.randn(s, dtype=dtype) for s in shapes)).compilation
+    assert any(x.maps for x in make_plan(compiled.at("kernel")).launches)
+    return compiled, emit_standalone(compiled.at("kernel"), compiled.at("tensor"), compiled.cuda)
+
+
+def test_standalone_with_tensor_maps(with_maps):
+    done = run_standalone_on_cpu(with_maps[1])
+    assert (done.returncode, done.stdout.splitlines()[-1:], done.stderr) == (0, ["PASS"], "")
+
+
+def test_standalone_with_a_wrong_tensor_map_fails(with_maps):
+    found = re.search(r"(map0 = tensor_map\(\d+, \d+, \w+, \{)(\d+)(, \d+)", with_maps[1])
+    assert found is not None
+    half = f"{found[1]}{int(found[2]) // 2}{found[3]}"
+    done = run_standalone_on_cpu(with_maps[1].replace(found[0], half))
+    assert done.returncode != 0
+
+
+def test_standalone_encodes_what_the_runtime_does(with_maps, stub_cuda):
+    """The arguments in the text are those that the driver gets when the program is launched."""
+    from stub_cuda.libcuda import MAPS
+
+    compiled, text = with_maps
+    before = len(MAPS)
+    plan = make_plan(compiled.at("kernel"))
+    args = [torch.from_numpy(make_input(b, i).view(np.int16)).cuda() for i, b in enumerate(plan.input_buffers)]
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[plan.input_buffers[0].dtype]
+    CudaProgram(compiled.at("kernel"), compiled.cuda).run([a.view(dtype) for a in args])
+    numbers = [
+        f"{m.type}, {len(m.box)}, * {{{_joined(m.extents)}}}, {{{_joined(m.strides)}}}, {{{_joined(m.box)}}}, "
+        f"{m.swizzle}, {m.promotion}"
+        for m in MAPS[before:]
+    ]
+    printed = re.findall(r"tensor_map\((\d+, \d+,) \w+, (.*)\);", text)
+    assert sorted({f"{head} * {rest}" for head, rest in printed}) == sorted(set(numbers))
+
+
+def _joined(numbers):
+    return ", ".join(map(str, numbers))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_nvcc_builds_it_with_tensor_maps(with_maps, tmp_path):
+    (tmp_path / "program.cu").write_text(with_maps[1])
+    command = ["nvcc", *FLAGS, "-o", str(tmp_path / "program"), str(tmp_path / "program.cu")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -60,6 +60,30 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, unsigned long size, cu
   if (kind == cudaMemcpyHostToDevice) emu_host_initialised(to);
   return cudaSuccess;
 }
+
+// The driver's function that encodes tensor maps: here it gives what the emulator takes for one.
+#define CUDART_VERSION 13000
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
+enum { cudaEnableDefault = 0 };
+inline int emu_encode_tiled(void* map, int type, unsigned rank, void* memory, const unsigned long long* extents,
+                            const unsigned long long*, const unsigned* box, const unsigned*, int, int swizzle, int,
+                            int) {
+  static const int items[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2}, rows[] = {0, 32, 64, 128};
+  unsigned long long words[16] = {(unsigned long long)memory, rank, (unsigned long long)rows[swizzle],
+                                  (unsigned long long)items[type]};
+  for (unsigned d = 0; d < 5; ++d) {
+    words[4 + d] = d < rank ? extents[rank - 1 - d] : 1;
+    words[9 + d] = d < rank ? box[rank - 1 - d] : 1;
+  }
+  std::memcpy(map, words, sizeof words);
+  return 0;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                                    cudaDriverEntryPointQueryResult* result) {
+  *function = (void*)emu_encode_tiled;
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 template <class... A>
 cudaError_t cudaFuncSetAttribute(void (*)(A...), cudaFuncAttribute, int) {
