@@ -1,12 +1,13 @@
 """What the machines can do: the one place where passes and printers ask about a target.
 
-The numbers describe one common card of each architecture. Planners compare alternatives with them; nothing that is
-computed depends on them, only how.
+The numbers describe one common card of each architecture; another one has more or fewer multiprocessors, which
+`get_target` takes into account. Planners compare alternatives with them; nothing that is computed depends on them, only
+how.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from ..errors import TargetError
@@ -82,10 +83,27 @@ class Target:
     features: frozenset[str]
     registers_per_sm: int = 65536
 
+    @property
+    def label(self) -> str:
+        """The name, with the number of multiprocessors if it is not that of the card: `sm_90a`, `sm_90a:114`."""
+        return self.name if self.sms == TARGETS[self.name].sms else f"{self.name}:{self.sms}"
+
+    def with_multiprocessors(self, count: int) -> Target:
+        """A card with `count` multiprocessors of this kind, and the same memory. Raises TargetError for a count that no
+        card has."""
+        if not 0 < count <= MOST_MULTIPROCESSORS:
+            raise TargetError(f"{count} multiprocessors; 1 to {MOST_MULTIPROCESSORS} are possible", argument="target")
+        r, scale = self.rates, count / self.sms
+        rates = replace(r, vector=r.vector * scale, special=r.special * scale, fma=r.fma * scale, mma=r.mma * scale)
+        card = self.card if count == self.sms else f"{self.card}, but {count} multiprocessors"
+        return replace(self, card=card, sms=count, fp32=self.fp32 * scale, tensor=self.tensor * scale, rates=rates)
+
     def has(self, feature: str) -> bool:
         """Whether the target has `feature`: mma, cp_async, tma, cluster, wgmma."""
         return feature in self.features
 
+
+MOST_MULTIPROCESSORS = 1024
 
 RESERVED = 1024
 """Bytes of shared memory that the system takes of every block."""
@@ -142,10 +160,13 @@ TARGETS = {
 """Every known target, by name."""
 
 
-def get_target(name: str) -> Target:
-    """The target called `name`; raises TargetError, which lists those that are known."""
+def get_target(name: str, multiprocessors: int | None = None) -> Target:
+    """The target called `name`, on a card with so many multiprocessors; without a number on the one in `TARGETS`.
+
+    Raises TargetError, which lists those that are known."""
     if name in TARGETS:
-        return TARGETS[name]
+        found = TARGETS[name]
+        return found if multiprocessors is None else found.with_multiprocessors(multiprocessors)
     close = get_close_matches(str(name), TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""
     raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)})", argument="target")

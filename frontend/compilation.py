@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from ..dialects.parsing import make_context
 from ..dialects.printing import print_module
 from ..dialects.stamp import stamp_comment
-from ..errors import CompileError
+from ..errors import CompileError, TargetError
 from ..passes.pipelines import pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import Observer, run_passes
@@ -39,7 +40,9 @@ class Compilation:
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
     that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for `plan-schedules`; `schedule`
-    and `pipeline_given` as for `make_steps`. `seconds` has the time every pass took, in the order they ran.
+    and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the card which
+    the target stands for; left out, it is that of the device, if there is one and the target is what runs on it.
+    `seconds` has the time every pass took, in the order they ran.
     """
 
     module: ModuleOp
@@ -52,6 +55,7 @@ class Compilation:
     narrow: str | None = None
     schedule: str | None = None
     pipeline_given: str | None = None
+    multiprocessors: int | None = None
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -61,7 +65,10 @@ class Compilation:
         from ..backend.targets import get_target
 
         get_target(self.target)  # refuse an unknown one before any work
-        options = {"target": self.target, "record": self.record, "narrow": self.narrow}
+        if self.multiprocessors is None:
+            self.multiprocessors = device_multiprocessors(self.target)
+        names = ("target", "multiprocessors", "record", "narrow")
+        options = {name: getattr(self, name) for name in names}
         self._steps = make_steps(options, self.schedule, self.pipeline_given)
         self.ctx = make_context()
         self._levels["torch"] = self.module
@@ -131,6 +138,23 @@ class Compilation:
         if level == "cuda":
             return stamp_comment(self.at("kernel")) + self.cuda
         return print_module(self.at(level), debuginfo=places or level == "torch")
+
+
+def device_multiprocessors(target: str) -> int | None:
+    """How many multiprocessors the current CUDA device has, if it runs programs for `target` and if they are not as
+    many as the card has that the target stands for."""
+    from ..backend.runtime import arch_of
+    from ..backend.targets import TARGETS
+
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    try:
+        if arch_of((found.major, found.minor)) != target:
+            return None
+    except TargetError:
+        return None
+    return None if found.multi_processor_count == TARGETS[target].sms else found.multi_processor_count
 
 
 class _Clock(Observer):

@@ -23,7 +23,9 @@ Steps = Mapping[str, tuple[ModulePass, ...]]
 """Level -> the passes that lead to it from the one above."""
 
 
-def make_steps(options: Mapping[str, str | None], schedule: str | None = None, pipeline: str | None = None) -> Steps:
+def make_steps(
+    options: Mapping[str, str | int | None], schedule: str | None = None, pipeline: str | None = None
+) -> Steps:
     """The passes to each level. `options` go to every pass that has them and was not given others; those that are None
     go nowhere.
 

@@ -65,6 +65,8 @@ class PlanSchedulesPass(ModulePass, Given):
     first) or for all that they fit; if that is none, it is an error.
     `record` names a file of schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the
     model's. Where several speak, what is in the text comes first, then the options, the record, the model.
+    `multiprocessors` is their number, where it is not that of the card which the target stands for (132 for `sm_90a`;
+    an H100 PCIe has 114); a record has entries for each number of them.
     `again` plans what `split-reductions` made: the options have decided by then, and nothing is divided twice.
     `narrow = operands` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
@@ -85,6 +87,7 @@ class PlanSchedulesPass(ModulePass, Given):
     name = "plan-schedules"
 
     target: str = "sm_90a"
+    multiprocessors: int | None = None
     narrow: Literal["never", "operands", "parts", "stored_parts", "tf32"] = "never"
     explain: bool = False
     nest: str | None = None
@@ -92,7 +95,7 @@ class PlanSchedulesPass(ModulePass, Given):
     again: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target = get_target(self.target)
+        target = get_target(self.target, self.multiprocessors)
         nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
         names = [f"k{i}" for i in range(len(nests))]
         if not nests and not self.again and (self.nest is not None or self.decisions()):
@@ -129,7 +132,7 @@ class PlanSchedulesPass(ModulePass, Given):
             return found
         record = read_record(self.record)
         for nest in nests:
-            schedule = record.schedule_for(ctx, nest, target.name)
+            schedule = record.schedule_for(ctx, nest, target)
             if schedule is not None:
                 try:
                     found[nest] = checked(nest, schedule, target)

@@ -21,6 +21,7 @@ from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from ..backend.targets import Target, get_target
 from ..dialects.extents import extents_text
 from ..dialects.loop import NestOp
 from ..dialects.schedule import ScheduleAttr
@@ -52,7 +53,7 @@ class RecordError(ScheduleError):
 class Record:
     """Plans by what they are for; `path` is the file.
 
-    schedules  target -> key of a nest -> (text of the schedule, what the nest is, for people)
+    schedules  `Target.label` -> key of a nest -> (text of the schedule, what the nest is, for people)
     fusions    key of a function -> positions of its operations whose results are kept in memory
     """
 
@@ -60,9 +61,11 @@ class Record:
     schedules: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict[str, dict[str, tuple[str, str]]])
     fusions: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
-    def schedule_for(self, ctx: Context, nest: NestOp, target: str) -> ScheduleAttr | None:
-        """The schedule of `nest` on `target`, if there is an entry. Raises RecordError for text that is no schedule."""
-        entry = self.schedules.get(target, {}).get(key := nest_key(nest))
+    def schedule_for(self, ctx: Context, nest: NestOp, target: Target) -> ScheduleAttr | None:
+        """The schedule of `nest` on `target`, if there is an entry; where there is none for its number of
+        multiprocessors, that for the architecture. Raises RecordError for text that is no schedule."""
+        key = nest_key(nest)
+        entry = next((e[key] for n in (target.label, target.name) if key in (e := self.schedules.get(n, {}))), None)
         if entry is None:
             return None
         try:
@@ -206,4 +209,5 @@ class RecordPlans(Observer):
         if module_pass.name == "plan-schedules":
             for op in module.walk():
                 if isinstance(op, NestOp):
-                    self.record.add_nest(op, getattr(module_pass, "target"))
+                    target = get_target(*(getattr(module_pass, n) for n in ("target", "multiprocessors")))
+                    self.record.add_nest(op, target.label)

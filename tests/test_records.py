@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from test_planning_model import product
 
 import deplodock
+from deplodock.backend.targets import get_target
 from deplodock.dialects import loop
 from deplodock.dialects.parsing import make_context, parse_module
-from deplodock.errors import CompileError, ScheduleError
+from deplodock.errors import CompileError, ScheduleError, TargetError
+from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.records import Record, RecordPlans, nest_key, read_record
 from deplodock.passes.running import run_passes
@@ -262,3 +266,38 @@ def test_what_is_still_to_be_divided_is_not_lowered() -> None:
         planned(text, "lower-loop-to-tile", Record(""))
     options = "loop-to-tile{nest=k0 split_k=4}"
     assert planned(TWO, options, Record("")).count("tile.launch") == 2
+
+
+def test_multiprocessors_are_part_of_a_record(tmp_path: Path) -> None:
+    """Each number of them has entries of its own; where it has none, those of the architecture are taken."""
+    path = tmp_path / "plans.json"
+    text = "func.func @main(%x: tensor<4096x64xf32>) -> tensor<4096xf32> {\n" + (
+        "  %s = tensor.reduce add %x over [1] : tensor<4096x64xf32> -> tensor<4096xf32>\n"
+        "  func.return %s : tensor<4096xf32>\n}"
+    )
+    for few in (None, 20):
+        record = Record(str(path))
+        option = "" if few is None else f"{{multiprocessors={few}}}"
+        module = parse_module(make_context(), text, "test.mlir")
+        passes = parse_passes(f"tensor-to-loop,plan-schedules{option}")
+        run_passes(make_context(), module, passes, [RecordPlans(record)])
+        (nest,) = [op for op in module.walk() if isinstance(op, loop.NestOp)]
+        assert list(record.schedules) == ["sm_90a" if few is None else "sm_90a:20"]
+        own, other = get_target("sm_90a", few), get_target("sm_90a", 30)
+        assert record.schedule_for(make_context(), nest, own) == nest.attributes["schedule"]
+        assert (record.schedule_for(make_context(), nest, other) is None) == (few is not None)
+    with pytest.raises(TargetError, match="0 multiprocessors; 1 to 1024 are possible"):
+        get_target("sm_90a", 0)
+
+
+def test_multiprocessors_come_from_the_device(stub_cuda: Any) -> None:
+    """A program is planned for the card that is there, if it is of its target; and says so."""
+    captured = capture(lambda x: x.softmax(-1), (torch.zeros(114 * 4, 256),))
+    plain = Compilation(captured.module)
+    assert plain.multiprocessors is None
+    assert "multiprocessors" not in plain.pipeline()
+    stub_cuda.multiprocessors = 114
+    there, elsewhere = (Compilation(captured.module, target) for target in ("sm_90a", "sm_80"))
+    assert (there.multiprocessors, elsewhere.multiprocessors) == (114, None)
+    assert "multiprocessors=114" in there.pipeline()
+    assert "multiprocessors" not in elsewhere.pipeline()
