@@ -15,12 +15,15 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 from classes import CLASSES, Case, Class
+from journal import Journal
+from prepared import program
 from rich.console import Console
 from rich.table import Table
 from timing import environment, whole_calls
@@ -81,16 +84,23 @@ def predict(case: Case, kind: Class, target: str) -> dict[str, Any]:
     return {"case": case.name, "seconds": seconds, "floor": floor(case, kind), "spills": spills, "kernels": kernels}
 
 
+def _predicted(case: Case, kind: Class, target: str) -> dict[str, Any]:
+    try:
+        return predict(case, kind, target)
+    except CompileError as refused:
+        return {"case": case.name, "right": False, "refused": str(refused)}
+
+
 def error(result: torch.Tensor, wanted: torch.Tensor) -> float:
     """The norm of the difference by the norm of what is wanted; infinite if there is a NaN."""
     difference = (result.double() - wanted).norm() / wanted.norm()
     return float(difference) if bool(torch.isfinite(difference)) else math.inf
 
 
-def measure(case: Case, target: str, autotune: bool) -> dict[str, Any]:
+def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path | None) -> dict[str, Any]:
     """One case: errors against float64, device times with a cold cache, and times of whole calls, arm by arm."""
     inputs = case.inputs("cuda", seed=1)
-    ours = compiled(case, target, "cuda")
+    ours = program(f"{kind.name}: {case.name}", case, target, prepared, narrow=case.narrow)
     arms: dict[str, Callable[[], torch.Tensor]] = {
         "eager": lambda: case.function(*inputs),
         "deplodock": lambda: ours(*inputs),
@@ -158,28 +168,40 @@ def predictions(results: list[dict[str, Any]]) -> Table:
 @click.option("--only", default="", help="Only classes and cases whose name has this in it.")
 @click.option("--no-autotune", is_flag=True, help="Leave max-autotune out.")
 @click.option("--predict", "only_predict", is_flag=True, help="Run nothing: what the planning model expects.")
+@click.option("--prepared", type=click.Path(path_type=Path), help="Folder of benchmarks/prepared.py.")
+@click.option("--journal", type=click.Path(path_type=Path), help="File of cases that are done, to go on from there.")
+@click.option("--limit", default=180.0, help="Seconds of a case, with --journal.")
 @click.option("--out", default=None, help="File below benchmarks/results/; targets.json of a measurement.")
-def main(only: str, no_autotune: bool, only_predict: bool, out: str | None) -> None:
+def main(
+    only: str,
+    no_autotune: bool,
+    only_predict: bool,
+    prepared: Path | None,
+    journal: Path | None,
+    limit: float,
+    out: str | None,
+) -> None:
     """Measure, or predict, and write the results."""
     if not only_predict and (missing := cuda_missing()):
         raise click.ClickException(f"this benchmark needs a GPU, or --predict: {missing}")
     target = "sm_90a" if only_predict else arch_of(torch.cuda.get_device_capability())
-    results: list[dict[str, Any]] = []
+    kept, results = Journal(journal, limit), list[dict[str, Any]]()
     for kind in CLASSES:
         found: list[dict[str, Any]] = []
         for case in kind.cases:
             if only not in f"{kind.name} {case.name}":
                 continue
-            try:
-                found.append(predict(case, kind, target) if only_predict else measure(case, target, not no_autotune))
-            except CompileError as refused:
-                found.append({"case": case.name, "right": False, "refused": str(refused)})
+            if only_predict:
+                found.append(_predicted(case, kind, target))
+            else:
+                one = partial(measure, case, kind, target, not no_autotune, prepared)
+                found.append({"case": case.name, **kept.run(f"{kind.name}: {case.name}", one)})
             click.echo(f"{kind.name}: {case.name}", err=True)
         ratios = [ratio(kind, f) for f in found if "device" in f]
         results += [{"class": kind.name, "geomean": geomean(ratios), "cases": found}] if found else []
     console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(predictions(results) if only_predict else summary(results))
-    if out is not None or not only_predict:
+    if out is not None or not only_predict and journal is None:
         path = Path(__file__).parent / "results" / Path(out or "targets.json").name
         path.write_text(json.dumps({**environment(), "target": target, "classes": results}, indent=1) + "\n")
     if not all(c.get("right", True) for r in results for c in r["cases"]):

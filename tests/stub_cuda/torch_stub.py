@@ -158,11 +158,14 @@ def _properties(*_: Any) -> Any:
     return SimpleNamespace(name=DEVICE.name, major=major, minor=minor, **numbers)
 
 
-class _Generator(torch.Generator):
+_GENERATOR = torch.Generator
+
+
+class _Generator(_GENERATOR):
     """A generator of the device is one of the host."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return torch.Generator.__new__(cls, "cpu")  # pyright: ignore
+        return _GENERATOR.__new__(cls, "cpu")  # pyright: ignore
 
 
 def _bypassed(function: Any = None, **_: Any) -> Any:

@@ -1,0 +1,119 @@
+"""What the machine is: the card, and which Python packages are missing."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+NEEDED = {
+    "torch": "torch",
+    "cupy": "cupy-cuda13x",
+    "cuda.bindings": "cuda-bindings",
+    "xdsl": "xdsl==0.74.0",
+    "numpy": "numpy",
+    "ml_dtypes": "ml_dtypes",
+    "click": "click",
+    "rich": "rich",
+    "safetensors": "safetensors",
+    "pytest": "pytest",
+    "hypothesis": "hypothesis",
+    "deplodock": "-e .",
+}
+"""Modules, and what pip calls them."""
+
+QUERY = "name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,power.limit,temperature.gpu,compute_mode"
+
+
+def missing_packages() -> list[str]:
+    """What pip should install, all at once; NVRTC is one of them if its library cannot be loaded."""
+    missing = [name for module, name in NEEDED.items() if not _there(module)]
+    if "cuda-bindings" not in missing:
+        code = "from cuda.bindings import nvrtc; raise SystemExit(int(nvrtc.nvrtcVersion()[0]) != 0)"
+        if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode:
+            missing.append("nvidia-cuda-nvrtc")
+    return missing
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def card() -> dict[str, str]:
+    """The first GPU, by nvidia-smi. Without that tool, or a GPU, its name is `unknown`."""
+    if shutil.which("nvidia-smi") is None:
+        return {"name": "unknown"}
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except subprocess.TimeoutExpired:
+        return {"name": "unknown"}
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        return {"name": "unknown"}
+    values = [v.strip() for v in lines[0].split(",")]
+    return dict(zip(QUERY.split(","), values, strict=False))
+
+
+def folder_name(name: str) -> str:
+    """DEVICE-DATE, for a folder."""
+    device = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+    return f"{device}-{time.strftime('%Y-%m-%d')}"
+
+
+def versions() -> dict[str, Any]:
+    """Everything that numbers depend on. What cannot be read says why."""
+    tests = {
+        "card": card,
+        "commit": lambda: _output("git", "rev-parse", "HEAD"),
+        "changed files": lambda: _output("git", "status", "--porcelain"),
+        "torch": lambda: importlib.import_module("torch").__version__,
+        "driver": lambda: "{}.{}".format(*_of("deplodock.backend.driver", "driver_version")()),
+        "nvrtc": lambda: _of("deplodock.backend.nvrtc", "nvrtc_version")(),
+        "runtime of torch": lambda: str(importlib.import_module("torch").version.cuda),
+        "cupy": lambda: importlib.import_module("cupy").__version__,
+        "triton": lambda: importlib.import_module("triton").__version__,
+        "python": lambda: sys.version.split()[0],
+        "device of torch": _device_of_torch,
+        "processors": lambda: len(__import__("os").sched_getaffinity(0)),
+        "nvidia-smi": lambda: _output("nvidia-smi"),
+    }
+    return {name: _guarded(test) for name, test in tests.items()}
+
+
+def _of(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _device_of_torch() -> dict[str, Any]:
+    properties = importlib.import_module("torch").cuda.get_device_properties(0)
+    names = ("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size")
+    return {n: getattr(properties, n, None) for n in names}
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return (done.stdout or done.stderr).strip()
+
+
+def _guarded(test: Any) -> Any:
+    try:
+        return test()
+    except Exception as error:  # a version that cannot be read is an answer
+        return f"not known: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+if __name__ == "__main__":
+    import json
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    Path(sys.argv[1]).write_text(json.dumps(versions(), indent=1) + "\n", encoding="utf-8")
