@@ -43,7 +43,8 @@ def arch_of(capability: tuple[int, int]) -> str:
 class CudaProgram:
     """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
 
-    Making one compiles and loads the kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
+    `module` is at the kernel level, or the plan of such a one, and `cuda` its text. Making one compiles and loads the
+    kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
     `eager` computes, on tensors on the device, the functions that are left to PyTorch.
     Raises ExecutionError where there is no CUDA device or no CuPy, or while a CUDA graph is captured; TargetError for a
     device that no target, or not the saved one, fits, and for a driver that is too old for the machine code.
@@ -54,7 +55,7 @@ class CudaProgram:
 
     def __init__(
         self,
-        module: ModuleOp,
+        module: ModuleOp | LaunchPlan,
         cuda: str,
         saved: tuple[str, bytes] | None = None,
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
@@ -64,7 +65,7 @@ class CudaProgram:
             raise ExecutionError(
                 "is compiled and loaded at its first call: call it once before a CUDA graph is captured"
             )
-        self.plan = make_plan(module)
+        self.plan = module if isinstance(module, LaunchPlan) else make_plan(module)
         self.device = self.torch.device("cuda", self.torch.cuda.current_device())
         arch = arch_of(self.torch.cuda.get_device_capability(self.device))
         if saved is not None and saved[0] != arch:

@@ -45,11 +45,15 @@ _HEAD = (
 
 
 class Source:
-    """A loaded program: the IR at the kernel level, and the text that was compiled."""
+    """A loaded program: the IR at the kernel level, and the text that was compiled. A program that was made from a plan
+    has no IR; then launches are checked against the plan."""
 
-    def __init__(self, module: ModuleOp, cuda: str, arch: str) -> None:
-        names = kernel_names(module)
-        self.kernels = {names[f.sym_name.data]: f for f in module.body.ops if isinstance(f, kernel.FuncOp)}
+    def __init__(self, module: ModuleOp | LaunchPlan, cuda: str, arch: str) -> None:
+        self.plan = module if isinstance(module, LaunchPlan) else None
+        self.kernels: dict[str, kernel.FuncOp] = {}
+        if not isinstance(module, LaunchPlan):
+            names = kernel_names(module)
+            self.kernels = {names[f.sym_name.data]: f for f in module.body.ops if isinstance(f, kernel.FuncOp)}
         self.cuda, self.arch = cuda, arch
 
     @cached_property
@@ -77,7 +81,8 @@ class Checked:
 
     source: Source
     request: Request
-    func: kernel.FuncOp
+    dtypes: list[str]
+    written: list[int]
     addresses: list[int]
     shapes: list[tuple[int, ...]]
     maps: list[TensorMap]
@@ -86,10 +91,8 @@ class Checked:
 
     def run(self) -> None:
         """Run it on the memory that was passed. Raises StubError for what the emulator reports."""
-        args = self.func.body.block.args
-        dtypes = [buffer_dtype(a.type.element_type) for a in args]  # pyright: ignore
-        written = [i for i, a in enumerate(args) if is_written(a)]
-        given = [Buffer(f"p{i}", s, d, 0, 0) for i, (s, d) in enumerate(zip(self.shapes, dtypes, strict=True))]
+        written = self.written
+        given = [Buffer(f"p{i}", s, d, 0, 0) for i, (s, d) in enumerate(zip(self.shapes, self.dtypes, strict=True))]
         results = [Buffer(f"r{i}", given[i].shape, given[i].dtype, 0, 0, written=True) for i in written]
         place = {i: len(given) + n for n, i in enumerate(written)}
         r = self.request
@@ -113,6 +116,8 @@ def _read(address: int, buffer: Buffer) -> np.ndarray:
 
 def check(source: Source, request: Request) -> Checked:
     """Check a launch against everything that is known of its kernel. Raises StubError."""
+    if source.plan is not None:
+        return _planned(source, source.plan, request)
     func = source.kernels[request.name]
     head = re.search(_HEAD % request.name, source.cuda)
     if head is None:
@@ -139,7 +144,32 @@ def check(source: Source, request: Request) -> Checked:
     ]
     taken = [TensorMap(buffers.index(op.memory), *d) for op, d in zip(maps, described, strict=True)]  # pyright: ignore
     wide = 8 if "long long" in signature else 4
-    return Checked(source, request, func, addresses, shapes, taken, tuple(values), wide)
+    dtypes = [buffer_dtype(a.type.element_type) for a in buffers]  # pyright: ignore
+    written = [i for i, a in enumerate(buffers) if is_written(a)]
+    return Checked(source, request, dtypes, written, addresses, shapes, taken, tuple(values), wide)
+
+
+def _planned(source: Source, plan: LaunchPlan, request: Request) -> Checked:
+    """A launch of a plan without IR: the types of its arguments, its shape, and its maps."""
+    launch = next(x for x in plan.launches if x.kernel == request.name)
+    head = re.search(_HEAD % request.name, source.cuda)
+    signature = _signature(head[3]) if head is not None else []
+    if len(signature) != len(request.arguments):
+        raise StubError(f"{len(request.arguments)} arguments for the {len(signature)} of {request.name}")
+    for number, (kind, value) in enumerate(zip(signature, request.arguments, strict=True)):
+        _check_type(request.name, number, kind, value)
+    if (request.grid, request.block) != ((*launch.blocks, 1, 1), (*launch.threads, 1, 1)):
+        raise StubError(f"{request.name} on a grid of {request.grid} blocks of {request.block}")
+    buffers = [plan.buffers[i] for i in launch.buffers]
+    addresses = [int(v) for v in request.arguments[: len(buffers)]]
+    shapes, dtypes = [static(b.shape) for b in buffers], [b.dtype for b in buffers]
+    records = request.arguments[len(buffers) : len(buffers) + len(launch.maps)]
+    for wanted, record in zip(launch.maps, records, strict=True):
+        if decoded(record).address != addresses[wanted.argument]:
+            raise StubError(f"a tensor map of {request.name} is of another buffer than argument {wanted.argument}")
+    written = [i for i, b in enumerate(buffers) if b.written]
+    rest = launch.values, launch.size_bytes
+    return Checked(source, request, dtypes, written, addresses, shapes, list(launch.maps), *rest)
 
 
 def _signature(parameters: str) -> list[str]:

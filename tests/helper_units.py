@@ -1,0 +1,248 @@
+"""One kernel for each device function that no unit in IR uses: what it is called on, and its text.
+
+The same text runs on the device, where the function is an instruction, and in the emulator, where it is plain C++.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from deplodock.backend.cuda.helpers import helper_section
+from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
+
+C_TYPES = {"f32": "float", "f64": "double", "i32": "int", "i64": "long long", "bf16": "bf16", "f16": "f16"}
+NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64}
+NUMPY |= {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+IR = {c: name for name, c in C_TYPES.items()}
+
+
+@dataclass(frozen=True)
+class HelperUnit:
+    """A kernel `k0` on `inputs` that fills `count` elements of `result`. `keys` are the functions it calls, `more` of
+    them are in other units as well. A map is of the argument that it names, the result being the last one."""
+
+    keys: tuple[str, ...]
+    body: str
+    inputs: tuple[tuple[str, np.ndarray], ...]
+    result: str
+    count: int
+    threads: int = 128
+    cluster: int = 1
+    more: tuple[str, ...] = ()
+    box: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+    exact: bool = True
+    shape: tuple[int, ...] = field(default=())
+
+    def text(self) -> str:
+        """The text as it would be printed."""
+        names = [f"const {C_TYPES[d]}* __restrict__ {n}" for (d, _), n in zip(self.inputs, "abc", strict=False)]
+        names.append(f"{C_TYPES[self.result]}* __restrict__ y")
+        names += ["const __grid_constant__ TensorMap boxes"] if self.box else []
+        types = {t for t in (*[d for d, _ in self.inputs], self.result) if t in ("bf16", "f16")}
+        keys = {*self.keys, *self.more, *types, *(["TensorMap"] if self.box else [])}
+        cluster = f"__cluster_dims__({self.cluster}, 1, 1) " if self.cluster > 1 else ""
+        head = f'extern "C" __global__ void {cluster}__launch_bounds__({self.threads}) k0({", ".join(names)}) {{'
+        begin = "  extern __shared__ __align__(1024) unsigned char smem[];\n  const int t = threadIdx.x;"
+        return f"// --- helpers\n{helper_section(keys)}\n// --- kernels\n{head}\n{begin}\n{self.body}\n}}\n"
+
+    def plan(self) -> LaunchPlan:
+        """One launch, with so many blocks that every element has a thread, or as many as a cluster has."""
+        shapes = [a.shape for _, a in self.inputs]
+        buffers = [Buffer(f"x{i}", s, d, 0, 0) for i, ((d, _), s) in enumerate(zip(self.inputs, shapes, strict=True))]
+        buffers.append(Buffer("y", self.shape or (self.count,), self.result, 0, 0, written=True))
+        maps = ()
+        if self.box is not None:
+            argument, box, shape = self.box
+            maps = (TensorMap(argument, shape, buffers[argument].dtype, box, 0),)
+        whole = self.cluster if self.cluster > 1 else -(-self.count // self.threads) if "blockIdx" in self.body else 1
+        launch = Launch("k0", (whole,), (self.threads,), 16384, tuple(range(len(buffers))), maps=maps)
+        return LaunchPlan(tuple(buffers), (launch,), len(buffers), len(buffers) - 1)
+
+
+def _bits(dtype: str, step: int = 1) -> np.ndarray:
+    """Every number of 16 bits, or a sample of those of 32 and 64."""
+    if dtype in ("bf16", "f16"):
+        return np.arange(0, 2**16, dtype=np.uint16).view(NUMPY[dtype])
+    if dtype == "f32":
+        some = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
+        return np.concatenate([some, np.array([0x7F800000, 0xFF800000, 0x33000001, 0x80000000], np.uint32)]).view("f4")
+    rng = np.random.default_rng(step)
+    return rng.integers(-(2**62), 2**62, 4096, dtype=np.int64) >> rng.integers(0, 62, 4096)
+
+
+def _each(key: str, result: str, expression: str, *inputs: str, **more: Any) -> HelperUnit:
+    """A function of numbers, on many of them; a second argument is another order of the same numbers."""
+    arrays: list[tuple[str, np.ndarray]] = []
+    for i, dtype in enumerate(inputs):
+        with np.errstate(invalid="ignore"):  # signalling NaNs become quiet ones
+            values = _bits({"f64": "f32", "i32": "i64"}.get(dtype, dtype)).astype(NUMPY[dtype])
+        arrays.append((dtype, np.ascontiguousarray(np.roll(values, 997 * i)[:: -1 if i else 1])))
+    if more.pop("divides", False):
+        arrays[1] = (inputs[1], np.where(arrays[1][1] == 0, 3, arrays[1][1]))
+    if more.pop("shifts", False):
+        arrays[1] = (inputs[1], arrays[1][1] & (31 if inputs[1] == "i32" else 63))
+    if more.pop("raises", False):
+        arrays[1] = (inputs[1], arrays[1][1] % 13)
+    count = arrays[0][1].size
+    body = f"  const int i = blockIdx.x * 128 + t;\n  if (i < {count}) y[i] = {expression};"
+    return HelperUnit((key,), body, tuple(arrays), result, count, **more)
+
+
+def _scalars() -> list[HelperUnit]:
+    units = [
+        _each("to_f32.bf16", "f32", "to_f32(a[i])", "bf16"),
+        _each("to_f32.f16", "f32", "to_f32(a[i])", "f16"),
+        _each("to_bf16", "bf16", "to_bf16(a[i])", "f32"),
+        _each("to_f16", "f16", "to_f16(a[i])", "f32"),
+        _each("round_tf32", "f32", "round_tf32(a[i])", "f32"),
+        _each("exp2_approx", "f32", "exp2_approx(a[i])", "f32", exact=False),
+        _each("floor_div", "i64", "floor_div(a[i], b[i])", "i64", "i64", divides=True),
+        _each("ceil_div", "i64", "ceil_div(a[i], b[i])", "i64", "i64", divides=True),
+        _each("int_pow", "i64", "int_pow(a[i], b[i])", "i64", "i64", raises=True),
+        _each("bits_to_float", "f32", "bits_to_float(a[i])", "i32"),
+        _each("bits_to_int", "i32", "bits_to_int(a[i])", "f32"),
+        _each("bits_to_double", "f64", "bits_to_double(a[i])", "i64"),
+        _each("bits_to_long", "i64", "bits_to_long(a[i])", "f64"),
+    ]
+    for name in ("inf", "nan"):
+        units += [_each(f"{name}{n}", f"f{n}", f"{name}{n}()", f"f{n}") for n in (32, 64)]
+    for name in ("max_nan", "min_nan"):
+        units += [_each(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d) for d in ("f32", "f64")]
+    for name in ("wrap_add", "wrap_sub", "wrap_mul", "wrap_shl"):
+        for d in ("i32", "i64"):
+            shifts = name == "wrap_shl"
+            units.append(_each(f"{name}.{C_TYPES[d]}", d, f"{name}(a[i], b[i])", d, d, shifts=shifts))
+    return units
+
+
+def _numbers(dtype: str, count: int) -> np.ndarray:
+    return ((np.arange(count) * 7) % 251 - 120).astype(NUMPY[dtype])
+
+
+def _matrices() -> list[HelperUnit]:
+    """A warp's loads and stores of matrices of 8 rows of 16 bytes."""
+    units: list[HelperUnit] = []
+    for c in ("bf16", "f16", "float"):
+        row, each = (4, 1) if c == "float" else (8, 2)
+        for n in (1, 2, 4):
+            for trans in ("",) if c == "float" else ("", "_trans"):
+                size, place = 8 * n * row, f"s + (t % {8 * n}) * {row}"
+                fill = f"  {c}* s = ({c}*)smem;\n  __align__(16) {c} r[{n * each}];\n"
+                load = (
+                    f"{fill}  for (int j = t; j < {size}; j += 32) s[j] = a[j];\n  __syncthreads();\n"
+                    f"  ldmatrix_x{n}{trans}(r, {place});\n"
+                    f"  for (int j = 0; j < {n * each}; ++j) y[t * {n * each} + j] = r[j];"
+                )
+                store = (
+                    f"{fill}  for (int j = 0; j < {n * each}; ++j) r[j] = a[t * {n * each} + j];\n"
+                    f"  stmatrix_x{n}{trans}({place}, r);\n  __syncthreads();\n"
+                    f"  for (int j = t; j < {size}; j += 32) y[j] = s[j];"
+                )
+                x = ((IR[c], _numbers(IR[c], size)),)
+                for name, body in (("ldmatrix", load), ("stmatrix", store)):
+                    units.append(HelperUnit((f"{name}_x{n}{trans}.{c}",), body, x, IR[c], size, 32))
+    return units
+
+
+def _copies() -> list[HelperUnit]:
+    units: list[HelperUnit] = []
+    for size in (4, 8, 16):
+        n = size // 4
+        for zero in ("", "_or_zero"):
+            inside = ", t % 3 != 1" if zero else ""
+            body = (
+                f"  float* s = (float*)smem;\n  copy_async{size}{zero}(s + {n} * t, a + {n} * t{inside});\n"
+                f"  copy_async_commit();\n  copy_async_wait<0>();\n  __syncthreads();\n"
+                f"  for (int j = t; j < {128 * n}; j += 128) y[j] = s[j];"
+            )
+            more = ("copy_async_commit", "copy_async_wait")
+            x = (("f32", _numbers("f32", 128 * n)),)
+            units.append(HelperUnit((f"copy_async{size}{zero}",), body, x, "f32", 128 * n, more=more))
+    return units
+
+
+def _pairs() -> list[HelperUnit]:
+    calls = {
+        "shuffle_pair": "shuffle_pair(r, v, (t * 5 + 3) % 32)",
+        "shuffle_xor_pair": "shuffle_xor_pair(r, v, 9)",
+        "choose_pair": "choose_pair(r, v, w, t % 3 == 0)",
+        "copy_pair": "copy_pair(r, v)",
+    }
+    units: list[HelperUnit] = []
+    for d in ("bf16", "f16"):
+        for name, call in calls.items():
+            body = (
+                f"  __align__(4) {d} r[2], v[2] = {{a[2 * t], a[2 * t + 1]}}, w[2] = {{a[63 - t], a[t]}};\n"
+                f"  {call};\n  y[2 * t] = r[0];\n  y[2 * t + 1] = r[1];"
+            )
+            units.append(HelperUnit((f"{name}.{d}",), body, ((d, _numbers(d, 64)),), d, 64, 32))
+    return units
+
+
+def _boxes() -> list[HelperUnit]:
+    """For every rank: two boxes that are stored one behind the other, and boxes that each of two blocks brings to both.
+
+    The boxes of a store fill the buffer: what threads wrote there before would not be ordered with them.
+    """
+    units: list[HelperUnit] = []
+    for rank in range(1, 6):
+        box = (*[2] * (rank - 1), 32)
+        shape, size = (2 * box[0], *box[1:]), 2 ** (rank - 1) * 32
+        zeros = ", 0" * (rank - 1)
+        store = f"""  float* s = (float*)smem;
+  for (int j = t; j < {2 * size}; j += 32) s[j] = a[j];
+  fence_async();
+  __syncthreads();
+  if (t == 0) {{
+    tma_store{rank}(&boxes, s, 0{zeros});
+    tma_store{rank}(&boxes, s + {size}, {box[0]}{zeros});
+    bulk_commit();
+    bulk_wait_read<0>();
+    bulk_wait<0>();
+  }}"""
+        x = (("f32", _numbers("f32", 2 * size)),)
+        more = ("bulk_commit", "bulk_wait_read", "bulk_wait", "fence_async")
+        rest: dict[str, Any] = {"more": more, "box": (1, box, shape), "shape": shape}
+        units.append(HelperUnit((f"tma_store{rank}",), store, x, "f32", 2 * size, 32, **rest))
+        both = f"""  float* s = (float*)smem;
+  unsigned long long* full = (unsigned long long*)(smem + 8192);
+  const int r = blockIdx.x % 2;
+  if (t == 0) {{
+    mbar_init(full, 1);
+    fence_mbar_init();
+  }}
+  cluster_barrier();
+  if (t == 0) {{
+    mbar_expect(full, {8 * size});
+    tma_multicast{rank}(s + r * {size}, &boxes, full, 3, {box[0]} * r{zeros});
+  }}
+  mbar_wait(full, 0);
+  for (int j = t; j < {2 * size}; j += 32) y[r * {2 * size} + j] = s[j];
+  cluster_barrier();"""
+        whole = (("f32", _numbers("f32", 2 * size).reshape(shape)),)
+        more = ("mbar_init", "fence_mbar_init", "cluster_barrier", "mbar_expect", "mbar_wait")
+        rest = {"more": more, "box": (0, box, shape), "cluster": 2}
+        units.append(HelperUnit((f"tma_multicast{rank}",), both, whole, "f32", 4 * size, 32, **rest))
+    return units
+
+
+def _signal() -> HelperUnit:
+    body = """  unsigned long long* full = (unsigned long long*)smem;
+  if (t == 0) {
+    mbar_init(full, 1);
+    fence_mbar_init();
+  }
+  cluster_barrier();
+  if (t == 0) mbar_signal_at(full, 1 - (int)(blockIdx.x % 2));
+  mbar_wait(full, 0);
+  y[blockIdx.x * 32 + t] = a[t] + 1.0f;
+  cluster_barrier();"""
+    more = ("mbar_init", "fence_mbar_init", "cluster_barrier", "mbar_wait")
+    return HelperUnit(("mbar_signal_at",), body, (("f32", _numbers("f32", 32)),), "f32", 64, 32, 2, more)
+
+
+HELPER_UNITS = {unit.keys[0]: unit for unit in (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal())}
