@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ pytest.importorskip("expecttest")
 from conformance.levels import down_to
 from conformance.opdb import judge_call
 from conformance.tracing import Tracer, tracer
+from fuzz import campaign
 from fuzz.graphs import Generator
 
 from deplodock.passes.decomposition import get_decompositions
@@ -61,6 +64,22 @@ def test_as_printed_cuda(traced: Tracer) -> None:
 @pytest.mark.parametrize(("seed", "steps", "level"), FOUND)
 def test_what_was_found(traced: Tracer, seed: int, steps: int, level: str) -> None:
     assert not _failures(traced, [seed], level, steps)
+
+
+def test_a_run_that_was_ended_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, targets = tmp_path / "verdicts.jsonl", ["sm_80", "sm_90a"]
+
+    def program(seed: int) -> campaign.Program:
+        return Generator(seed, simple=True).draw(4)
+
+    assert campaign.run(program, range(6), "tensor", targets, log) == 0
+    lines = log.read_text().splitlines(keepends=True)
+    assert sorted(json.loads(line)["seed"] for line in lines) == list(range(6))
+    log.write_text("".join(lines[:4]) + lines[4][:9])  # ended while it wrote
+    capsys.readouterr()
+    assert campaign.run(program, range(6), "tensor", targets, log) == 0
+    assert log.read_text().count("\n") == 6
+    assert ": 2 programs in" in capsys.readouterr().out
 
 
 def test_programs_follow_from_their_seed() -> None:

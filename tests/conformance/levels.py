@@ -31,10 +31,11 @@ Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Level:
-    """Lowers by the named pipelines, then runs: by the reference interpreter, at the kernel level by the simulator, and
-    as CUDA by the emulator. Whatever the simulator reports is an error."""
+    """Lowers by the named pipelines for a target, then runs: by the reference interpreter, at the kernel level by the
+    simulator, and as CUDA by the emulator. Whatever the simulator reports is an error."""
 
     name: str
+    target: str = "sm_90a"
 
     def __call__(self, module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of one program."""
@@ -46,7 +47,7 @@ class Level:
         """Take `module` from the torch level to this one. Raises TooLarge."""
         count = min(LEVELS.index(self.name), len(_STEPS) - 1) + 1
         for name in _STEPS[:count]:
-            for p in parse_passes(name):
+            for p in parse_passes(name, {"target": self.target}):
                 p.apply(Context(), module)
             if name == _STEPS[0] and largest(module) > MOST_WORK:
                 raise TooLarge
@@ -83,6 +84,6 @@ class _Emulated:
         return outputs
 
 
-def down_to(level: str) -> Level:
-    """The level of that name."""
-    return Level(level)
+def down_to(level: str, target: str = "sm_90a") -> Level:
+    """The level of that name, for a target."""
+    return Level(level, target)

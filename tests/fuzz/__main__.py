@@ -1,5 +1,9 @@
 """`python -m fuzz --count 5000` (with `tests` on the path): many random graphs, executed at one level.
 
+At the levels `kernel` (the simulator) and `cuda` (the emulator) the targets take turns, or are those of `--targets`.
+With `--log FILE` every verdict is a line of FILE, and seeds that have one are left out, so a run may be ended and gone
+on with; the summary is that of the whole file, with the most memory and memory maps that this process had.
+
 `python -m fuzz --schedules --count 1000`: the kernels of a corpus under random schedules, in the simulator.
 `--expressions` are random index expressions, simplified and evaluated.
 """
@@ -11,13 +15,14 @@ import sys
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import torch
-from conformance.levels import LEVELS, down_to
-from conformance.opdb import judge_call
-from conformance.tracing import tracer
+from conformance.levels import LEVELS
 
-from . import expressions, schedules
+from deplodock.backend.targets import TARGETS
+
+from . import campaign, expressions, schedules
 from .graphs import Generator
 from .views import draw
 
@@ -29,6 +34,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--level", choices=LEVELS, default="tensor")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="for which the levels below `tile` are compiled")
+    parser.add_argument("--log", type=Path, help="a file of verdicts to go on with")
     parser.add_argument("--simple", action="store_true", help="f32 only")
     parser.add_argument("--views", action="store_true", help="chains of views of whole numbers")
     parser.add_argument("--schedules", action="store_true", help="kernels under random schedules")
@@ -43,22 +50,14 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.schedules:
         return run_schedules(range(options.first, options.first + options.count))
-    counts: Counter[str] = Counter()
-    started = time.monotonic()
-    with tracer() as t:
-        for seed in range(options.first, options.first + options.count):
-            if options.views:
-                program = draw(seed, options.steps)
-            else:
-                program = Generator(seed, simple=options.simple).draw(options.steps)
-            kind, reason = judge_call(t, program, program.inputs, execute=down_to(options.level))
-            counts[kind] += 1
-            if kind not in ("right", "skipped"):
-                print(
-                    f"--- seed {seed}: {kind}: {reason[:400]}\n{program}" if kind != "refused" else f"{seed}: {reason}"
-                )
-    print(f"{dict(counts)} in {time.monotonic() - started:.0f} s")
-    return int(counts["wrong"] + counts["crash"] > 0)
+
+    def program(seed: int) -> campaign.Program:
+        return (
+            draw(seed, options.steps) if options.views else Generator(seed, simple=options.simple).draw(options.steps)
+        )
+
+    seeds = range(options.first, options.first + options.count)
+    return campaign.run(program, seeds, options.level, options.targets.split(","), options.log)
 
 
 def run_schedules(seeds: range) -> int:
