@@ -6,6 +6,22 @@ where the user wrote it. Nothing here imports torch or xDSL, so any part of the 
 
 from __future__ import annotations
 
+import sys
+import traceback
+
+_NOT_AT_FAULT = ("xdsl", "torch", "numpy", "click")
+"""Packages that raise what others did wrong."""
+
+
+def raised_at(error: BaseException) -> str:
+    """`file:line` of the code at fault for an exception: the innermost that is in no library below us."""
+    found = "nowhere"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_AT_FAULT and package not in sys.stdlib_module_names:
+            found = f"{frame.f_code.co_filename}:{line}"
+    return found
+
 
 class DeplodockError(Exception):
     """Base of everything deplodock raises on purpose."""

@@ -12,13 +12,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Container
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from .errors import DeplodockError, PluginError
+from .errors import DeplodockError, PluginError, raised_at
 
 
 @cache
@@ -46,7 +45,5 @@ def _load(entry: EntryPoint) -> Any:
     except DeplodockError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        inside = f" at {last.filename}:{last.lineno}" if not last.filename.startswith("<frozen") else ""
-        reason = f"{type(error).__name__}: {error}"
-        raise PluginError(f"plugin {entry.value!r} cannot be imported: {reason}{inside}") from error
+        reason = f"{type(error).__name__}: {error} at {raised_at(error)}"
+        raise PluginError(f"plugin {entry.value!r} cannot be imported: {reason}") from error

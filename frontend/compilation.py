@@ -18,7 +18,7 @@ from xdsl.passes import ModulePass
 from ..dialects.parsing import make_context
 from ..dialects.printing import print_module
 from ..dialects.stamp import stamp_comment
-from ..errors import CompileError, TargetError
+from ..errors import CompileError, TargetError, raised_at
 from ..passes.pipelines import pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import Observer, run_passes
@@ -116,7 +116,8 @@ class Compilation:
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             name = clock.current
-            raise InternalError(f"internal error in pass {name!r}: {type(error).__name__}: {reason}") from error
+            what = f"{type(error).__name__}: {reason} at {raised_at(error)}"
+            raise InternalError(f"internal error in pass {name!r}: {what}") from error
         finally:
             self.seconds += clock.seconds
         self.remarks += remarks

@@ -20,6 +20,7 @@ from ..backend.nvrtc import compile_cubin
 from ..dialects.parsing import make_context, parse_module
 from ..dialects.printing import print_module
 from ..errors import CompileError, TargetError
+from ..progress import steps
 from .artefact import ArtefactError, Folder, write_folder
 from .capture import Binding, CapturedProgram, Output
 from .compilation import Compilation
@@ -227,11 +228,15 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             contents[f"{name}.cu"].decode(),
             contents[f"{name}_{target}.cubin"],
         )
-        bindings = tuple(_binding(b, stored, bound, folder) for b in entry["bindings"])
+        bindings: list[Binding] = []
+        with steps("reading", len(entry["bindings"]), "weights") as step:
+            for b in entry["bindings"]:
+                bindings.append(_binding(b, stored, bound, folder))
+                step()
         in_spec = pytree.tree_flatten(decode(entry["arguments"]))[1]
         captured = CapturedProgram(
             compilation.at("tensor"),
-            bindings,
+            tuple(bindings),
             tuple(Output(kind, index, decode(value)) for kind, index, value in entry["outputs"]),
             tuple((int(r), int(a)) for r, a in entry["updates"]),
             tuple(_read_example(e) for e in entry["examples"]),

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..errors import CompileError
+from ..progress import steps
 from .capture import Binding, CapturedProgram
 
 
@@ -135,4 +136,9 @@ class Bound:
             found = self.tensor(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype)
             return replace(b, tensor=found)
 
-        return replace(captured, bindings=tuple(bound(b) for b in captured.bindings))
+        bindings: list[Binding] = []
+        with steps("reading", len(captured.bindings), "weights") as step:
+            for b in captured.bindings:
+                bindings.append(bound(b))
+                step()
+        return replace(captured, bindings=tuple(bindings))

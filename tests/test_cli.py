@@ -8,13 +8,18 @@ import socket
 import subprocess
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from dl_lit import call
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
 
 import deplodock
+from deplodock import passes
 from deplodock.errors import ExecutionError
 from deplodock.tools import cli, dl_opt
 from deplodock.tools.modes import MODES
@@ -377,6 +382,26 @@ def test_a_pipeline_in_text(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@dataclass(frozen=True)
+class CrashPass(ModulePass):
+    """A pass with a bug."""
+
+    name = "crash-here"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        raise KeyError("no such thing")
+
+
+def test_a_bug_in_a_pass_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(passes.OWN_PASSES, "crash-here", f"{__name__}:CrashPass")
+    code, _, err = run(capsys, "compile", "-c", RMSNORM, "-p", "torch-to-tensor,crash-here", "--ir", "tensor")
+    line = Path(__file__).read_text(encoding="utf-8").splitlines().index('        raise KeyError("no such thing")') + 1
+    assert code == 1
+    assert f"internal error in pass 'crash-here': KeyError: 'no such thing' at {__file__}:{line}" in err
+
+
 def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """In MLIR and CUDA, through `dl-opt`; without dates and folders."""
     path = tmp_path / "program.py"
@@ -389,8 +414,8 @@ def test_what_is_printed_says_where_it_comes_from(capsys: pytest.CaptureFixture[
     assert str(tmp_path) not in mlir.replace(f'loc("{path}"', "")
     _, cuda, _ = run(capsys, *command)
     assert cuda.startswith(f"// deplodock version: {facts['version']}\n// deplodock target: sm_80\n")
-    passes = "loop-to-tile{target=sm_80 warps=1},tile-to-kernel{target=sm_80}"
-    code, again, err = call(dl_opt.main, ["-p", passes, "-t", "cuda{arch=sm_80}"], mlir.encode())
+    below = "loop-to-tile{target=sm_80 warps=1},tile-to-kernel{target=sm_80}"
+    code, again, err = call(dl_opt.main, ["-p", below, "-t", "cuda{arch=sm_80}"], mlir.encode())
     assert (code, err) == (0, b"")
     assert again.decode() == cuda
 
@@ -400,8 +425,8 @@ def test_lines_of_python_survive_a_pipe(capsys: pytest.CaptureFixture[str], tmp_
     path = tmp_path / "program.py"
     path.write_text("import torch\nx = torch.randn(8)\ny = x + 1\ny.exp()\n")
     _, text, _ = run(capsys, "compile", str(path), "--ir", level)
-    passes = {"torch": "torch-to-tensor", "tensor": "tensor-to-loop", "loop": "loop-to-tile", "tile": "tile-to-kernel"}
-    code, out, err = call(dl_opt.main, ["-p", passes.get(level, "cse")], text.encode())
+    below = {"torch": "torch-to-tensor", "tensor": "tensor-to-loop", "loop": "loop-to-tile", "tile": "tile-to-kernel"}
+    code, out, err = call(dl_opt.main, ["-p", below.get(level, "cse")], text.encode())
     assert (code, err) == (0, b"")
     for found in (text, out.decode()):
         assert f'loc("{path}":3:0)' in found or f'loc("{path}":4:0)' in found, found

@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from dl_lit import call
 
+import deplodock
 from deplodock.progress import steps
 from deplodock.tools import cli, dl_gui, dl_opt, terminal
 
@@ -182,6 +184,15 @@ def test_progress_in_true_units(args: list[str], units: list[str], impatient: No
         assert re.search(rf"\d+/\d+ {unit}", seen), unit
     assert not re.search(rf"/\d+ {units[0]}", seen.rpartition("\x1b[2K")[2])  # the last bar was removed
     assert call(cli.main, args, b"")[2] == b""
+
+
+def test_progress_of_an_artefact(impatient: None, tmp_path: Path) -> None:
+    saved = str(tmp_path / "saved")
+    deplodock.compile(torch.nn.Linear(4, 3), (torch.randn(2, 4),)).save(saved)
+    code, seen = shown(cli.main, "run", saved, "--executor", "reference")
+    assert code == 0
+    assert re.search(r"\d/3 weights", seen)
+    assert "not compared" in seen
 
 
 def test_short_work_shows_no_progress() -> None:

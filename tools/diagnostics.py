@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from pathlib import Path
 
 from ..errors import CompileError
-
-_NOT_AT_FAULT = ("xdsl", "torch", "numpy", "click")
-"""Packages that raise what others did wrong."""
 
 _LONGEST_LINE = 400
 """Characters of a source line that are shown."""
@@ -23,16 +18,6 @@ def render_error(error: CompileError, sources: dict[str, str], default_file: str
     """
     others: tuple[CompileError, ...] = getattr(error, "others", ())
     return "\n".join(_render_one(e, sources, default_file) for e in (error, *others))
-
-
-def raised_at(error: BaseException) -> str:
-    """`file:line` of the code at fault for an exception: the innermost that is in no library below us."""
-    found = "nowhere"
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in _NOT_AT_FAULT and package not in sys.stdlib_module_names:
-            found = f"{frame.f_code.co_filename}:{line}"
-    return found
 
 
 def _render_one(error: CompileError, sources: dict[str, str], default_file: str) -> str:

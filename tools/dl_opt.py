@@ -25,13 +25,13 @@ from .. import __version__
 from ..dialects import get_all_dialects
 from ..dialects.parsing import parse_module
 from ..dialects.printing import print_module
-from ..errors import CompileError
+from ..errors import CompileError, raised_at
 from ..passes import get_all_passes
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
 from ..passes.running import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from . import terminal
-from .diagnostics import raised_at, render_error
+from .diagnostics import render_error
 from .pass_help import help_pass, list_passes
 from .reproducer import Recorder, passes_of
 
