@@ -155,8 +155,32 @@ RANDOM_PROGRAMS = (
 )
 """What the fuzzers found; their runs are recorded by hand."""
 
-COLUMNS = (*DTYPES, "float32 cuda")
+COLUMNS = (*DTYPES, "float64", "int32", "uint8", "float32 cuda", "float32 constants", "float32 cuda constants")
 """The runs on the page."""
+
+DIFFERENCES = """## Where PyTorch has two answers
+
+Where PyTorch's kernels for the CPU and for CUDA differ, CUDA's answer is taken (read in its sources,
+`ATen/native/cuda`; `passes/decomposition/scalars.py` is the table, `tests/scalar_rules.py` the check of every
+operator with every type):
+- `add`, `sub` and `rsub` of f16 and bf16 with a Python scalar or `alpha`: in f32, rounded once. The CPU rounds the
+  scalar and the product first.
+- `mul`, `add` and their like of f16 and bf16 with a tensor without dimensions: that is rounded to their type first.
+  The CPU keeps its digits.
+- `softshrink`: `lambd` is rounded to the tensor's type first. The CPU does so in `hardshrink` only.
+- `clamp`, `hardtanh` and `alpha` of f16 with a scalar beyond its range: computed in f32. The CPU refuses it.
+- `elu` with an infinite `alpha` at 0: NaN; 0 on the CPU. `gelu` of infinity: infinity; NaN on the CPU.
+
+And where PyTorch is not taken as the judge:
+- Bessel functions `j0`, `j1`, `y0`, `y1` and `airy_ai` of f64: PyTorch's are good to about 1e-6, ours to 1e-14
+  (`airy_ai` 1e-10).
+- `multilabel_margin_loss`: as eager PyTorch; PyTorch's own decomposition of it gives another number.
+- The least integer divided by -1, whose process PyTorch ends on the CPU, wraps. The median of no integers is refused;
+  PyTorch converts NaN.
+- `var`, `layer_norm` and their like of rows whose *sum* is beyond f32's range give infinity or NaN. PyTorch's running
+  mean stays finite, and gives 0 for the variance of equal elements.
+"""
+"""Differences between PyTorch's own kernels, and from them; kept by hand."""
 
 
 def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) -> str:
@@ -166,8 +190,9 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
         "",
         f"PyTorch {torch.__version__.partition('+')[0]}, the operators of its own test database with their samples: "
         "captured, lowered to the tensor level, executed by the reference interpreter and compared with eager PyTorch. "
-        "The last column is the same down to CUDA text, run on the CPU, where values of more than 65536 elements are "
-        "left out. Written by `python benchmarks/coverage.py --update`, and with `--dtypes float32 --samples 2 --level "
+        "`cuda` is the same down to CUDA text, run on the CPU, where values of more than 65536 elements are "
+        "left out; `constants` has all tensors but the first as constants of the program. "
+        "Written by `python benchmarks/coverage.py --update`, and with `--dtypes float32 --samples 2 --level "
         "cuda` and `--dtypes errors`.",
         "",
         *_errors(results.get("errors", {})),
@@ -195,8 +220,8 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
     reasons = Counter(s.reason for s in results[next(iter(results))].values() if s.refused)
     lines += ["", f"Reasons of refusal ({next(iter(results))}): "]
     lines[-1] += ", ".join(f"{name} {count}" for name, count in reasons.most_common()) + "."
-    lines += ["", RANDOM_PROGRAMS]
-    lines += ["", "| operator | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
+    lines += ["", RANDOM_PROGRAMS, "", DIFFERENCES.rstrip()]
+    lines += ["", "## Operators", "", "| operator | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
     names = sorted({name for by_operator in results.values() for name in by_operator})
     for name in names:
         lines.append(f"| {name} | " + " | ".join(_cell(r.get(name)) for r in results.values()) + " |")

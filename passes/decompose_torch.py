@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -16,7 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..dialects import tensor
 from ..dialects.extents import ExtentError, extents_of
 from ..dialects.payload import element_type, is_float
-from ..dialects.sizes import derived_sizes
+from ..dialects.sizes import SIZES, derived_sizes
 from ..dialects.torch import AtenOp
 from ..errors import CompileError, ShapeError, UnsupportedError
 from .decomposition import argument_names, get_decompositions, parameter_name
@@ -150,4 +150,8 @@ class DecomposeTorchPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         derived = [d for f in op.ops if isinstance(f, FuncOp) for d in derived_sizes(f)]
-        rewrite_module(op, [DecomposeAtenOp(Algebra(derived))])
+        algebra = Algebra(derived)
+        rewrite_module(op, [DecomposeAtenOp(algebra)])
+        if algebra.promises:
+            main = next(f for f in op.ops if isinstance(f, FuncOp) and f.sym_name.data == "main")
+            main.attributes[SIZES] = ArrayAttr([*derived_sizes(main), *algebra.promises])

@@ -188,3 +188,22 @@ def test_as_printed_cuda(function: Callable[..., Any]):
     program = CompiledFunction(capture(function, (rows(5, 8),), dynamic_shapes=({0: BATCH},)), "sm_90a", "emulator")
     for n in SIZES:
         assert_right_at(program, function, (rows(n, 8),))
+
+
+def test_indices_that_are_sizes_are_checked_at_every_call() -> None:
+    some, more = Dim("some", min=0, max=10), Dim("more", min=0, max=10)
+    middle = deplodock.compile(
+        lambda x: x[x.shape[0] // 2] + 1, (rows(6, 3),), executor="reference", dynamic_shapes=({0: some},)
+    )
+    assert torch.equal(middle(rows(1, 3)), rows(1, 3)[0] + 1)
+    with pytest.raises(ShapeError, match="some_from_index0 is 0"):
+        middle(torch.empty(0, 3))  # as eager PyTorch, an IndexError
+    other = deplodock.compile(
+        lambda x, y: x[y.shape[0]] + 1,
+        (rows(6, 3), rows(4, 1)),
+        executor="reference",
+        dynamic_shapes=({0: some}, {0: more}),
+    )
+    assert torch.equal(other(rows(5, 3), rows(2, 1)), rows(5, 3)[2] + 1)
+    with pytest.raises(ShapeError, match="some_from_index0 is 0"):
+        other(rows(5, 3), rows(5, 1))

@@ -10,9 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineExpr, AffineSymExpr
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineExpr,
+    AffineMap,
+    AffineSymExpr,
+)
 
-from ...dialects.extents import Extent, ExtentError, SymbolAttr
+from ...dialects.extents import Extent, ExtentError, SymbolAttr, least, most
 from ...dialects.sizes import DerivedAttr
 
 Atom: TypeAlias = tuple[Any, ...]
@@ -89,6 +96,7 @@ class Algebra:
     def __init__(self, derived: Sequence[DerivedAttr] = ()) -> None:
         self._meaning: dict[SymbolAttr, Polynomial] = {}
         self._names: dict[Polynomial, SymbolAttr] = {}
+        self.promises: list[DerivedAttr] = []
         for d in derived:
             operands = [self.of(o) for o in d.operands]
             meaning = constant(1)
@@ -96,6 +104,21 @@ class Algebra:
                 meaning = times(meaning, _evaluated(result, operands))
             self._meaning[d.symbol] = meaning
             self._names.setdefault(meaning, d.symbol)
+
+    def promise_within(self, index: SymbolAttr, extent: Extent) -> None:
+        """Have `index` < `extent` checked at every call, unless the ranges say so: how many elements there are from the
+        index on becomes a size of at least 1."""
+        if index.maximum < least(extent):
+            return
+        place = AffineExpr.symbol(0)
+        if isinstance(extent, int):
+            name, left, operands = "left", AffineExpr.constant(extent) - place, [index]
+        else:
+            name, left, operands = extent.hint, AffineExpr.symbol(1) - place, [index, extent]
+        taken = {s.hint for s in self._meaning} | {p.symbol.hint for p in self.promises}
+        number = next(n for n in range(len(taken) + 1) if f"{name}_from_index{n}" not in taken)
+        size = SymbolAttr.get(f"{name}_from_index{number}", 1, max(most(extent), 1))
+        self.promises.append(DerivedAttr.get(size, AffineMap(0, len(operands), (left,)), operands))
 
     def of(self, extent: Extent) -> Polynomial:
         """An extent as a polynomial of symbols that are not derived."""

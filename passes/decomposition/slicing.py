@@ -105,6 +105,8 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
     extent = shape[dim]
     if isinstance(index, int) and not -least(extent) <= index < least(extent):
         raise ShapeError(f"{index} is outside of {extent} elements", argument="index")
+    if isinstance(index, SymbolAttr):
+        b.algebra.promise_within(index, extent)
     place = _from_front(b, extent, index)
     if place.number is not None:
         return selected(b, self, dim, place.number)
