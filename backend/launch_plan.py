@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -23,13 +23,13 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ..dialects import kernel
 from ..dialects.calls import eager_results, is_eager
 from ..dialects.counts import Count, most_tiles
-from ..dialects.extents import Extent, ExtentError, extents_of, static
+from ..dialects.extents import Extent, ExtentError, SymbolAttr, extents_of, static
 from ..dialects.kernel import symbols_in
 from ..dialects.kernel_ranges import constant_index
 from ..dialects.kernel_tma import is_written
 from ..dialects.locations import location_text
 from ..dialects.payload import ConstantOp
-from ..dialects.sizes import bind_sizes
+from ..dialects.sizes import Sizes, bind_sizes
 from ..dialects.updates import IN_PLACE, Pairs, pairs_of
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
@@ -104,6 +104,26 @@ class TensorMap:
         return np.dtype(_DTYPES[self.dtype]).itemsize
 
 
+Bytes: TypeAlias = tuple[int, tuple[SymbolAttr, ...]]
+"""A number of bytes: a number times sizes that are known at a call."""
+
+OpenPart: TypeAlias = tuple[int, tuple[Bytes, ...], Bytes]
+"""(number of an argument, where it begins: a sum, how long it is)"""
+
+
+def _bytes(factor: int, extents: Sequence[Extent]) -> Bytes:
+    """`factor` times all `extents`."""
+    symbols = sorted((e for e in extents if isinstance(e, SymbolAttr)), key=str)
+    return factor * math.prod(e for e in extents if isinstance(e, int)), tuple(symbols)
+
+
+def _numbers(parts: Sequence[OpenPart], sizes: Sizes) -> tuple[tuple[int, int, int], ...]:
+    def value(n: Bytes) -> int:
+        return n[0] * math.prod(sizes.numbers(n[1]))
+
+    return tuple((i, sum(map(value, begin)), value(size)) for i, begin, size in parts)
+
+
 @dataclass(frozen=True)
 class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
@@ -111,7 +131,7 @@ class Launch:
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
     plan's buffers; behind them come its tensor maps, and then `sizes`, integers of `size_bytes` each. `grid` and
     `threads` may have up to three extents. `parts` has, for arguments that are only a part of their buffer, by number
-    of the argument, where it begins and how long it is, in bytes.
+    of the argument, where it begins and how long it is, in bytes; `open_parts` has them while sizes are unknown.
     """
 
     kernel: str
@@ -124,6 +144,7 @@ class Launch:
 
     sizes: tuple[Extent, ...] = ()
     size_bytes: int = 4
+    open_parts: tuple[OpenPart, ...] = ()
 
     def begins(self) -> tuple[int, ...]:
         """Where in its buffer each argument begins, in bytes."""
@@ -199,7 +220,9 @@ class LaunchPlan:
                 )
             if blocks:
                 maps = tuple(replace(m, shape=sizes.numbers(m.shape)) for m in launch.maps)
-                launches.append(replace(launch, grid=(blocks,), sizes=sizes.numbers(launch.sizes), maps=maps))
+                numbers = {"sizes": sizes.numbers(launch.sizes), "open_parts": ()}
+                parts = launch.parts or _numbers(launch.open_parts, sizes)
+                launches.append(replace(launch, grid=(blocks,), parts=parts, maps=maps, **numbers))
         slots = _slot_sizes(buffers, self.arguments)
         done = {"buffers": buffers, "launches": tuple(launches), "slots": slots, "eager": tuple(eager)}
         return replace(self, **done, main=None)
@@ -318,11 +341,11 @@ def _buffer(value: SSAValue, names: _Names) -> Buffer:
 
 @dataclass(frozen=True)
 class _Part:
-    """`bytes` of the buffer number `buffer`, from byte `begin` on; None for all of it."""
+    """`bytes` of the buffer number `buffer`, from the byte on that is the sum `begin`; None for all of it."""
 
     buffer: int
-    begin: int
-    bytes: int | None
+    begin: tuple[Bytes, ...]
+    bytes: Bytes | None
 
 
 class _Host:
@@ -341,7 +364,7 @@ class _Host:
     def new_buffer(self, value: SSAValue) -> None:
         """`value` is an argument or an allocation."""
         buffer = _buffer(value, self._names)
-        self._parts[value] = _Part(len(self.buffers), 0, None)
+        self._parts[value] = _Part(len(self.buffers), (), None)
         self.buffers.append(buffer)
 
     def run(self, ops: Iterable[Operation]) -> None:
@@ -375,9 +398,9 @@ class _Host:
         if not 0 <= row < op.rows:
             raise CompileError(f"row {row} of {op.source.type}", operator=op.name, location=location_text(op))
         item = np.dtype(_DTYPES[buffer_dtype(op.result.type.element_type)]).itemsize
-        size = math.prod(static(extents_of(op.result.type))) * item  # pyright: ignore[reportUnknownArgumentType]
-        begin = source.begin + row * op.row_elements * item
-        whole = size == self.buffers[source.buffer].bytes
+        result = extents_of(op.result.type)  # pyright: ignore[reportUnknownArgumentType]
+        size, begin = _bytes(item, result), (*source.begin, _bytes(row * item, op.row_extents))
+        whole = size == _bytes(item, self.buffers[source.buffer].shape)
         self._parts[op.result] = _Part(source.buffer, begin, None if whole else size)
 
     def _launch(self, op: kernel.LaunchOp) -> None:
@@ -391,6 +414,7 @@ class _Host:
         parts = [self._parts[value] for value in op.buffers]
         self._use(parts, written)
         smaller = tuple((i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes is not None)
+        known = () if any(e for _, begin, size in smaller for _, e in (*begin, size)) else _numbers(smaller, Sizes())
         shared = func.shared.data if func.shared is not None else 0
         where = tuple(p.buffer for p in parts)
         maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
@@ -398,7 +422,9 @@ class _Host:
         grid = (math.prod(map(most_tiles, func.factors)),) if fixed else func.factors
         size_bytes = 4 if index_type(func) == "int" else 8
         sizes = {"sizes": symbols_in(func), "size_bytes": size_bytes}
-        self.launches.append(Launch(cuda_name, grid, (func.threads,), shared, where, smaller, maps, **sizes))
+        self.launches.append(Launch(cuda_name, grid, (func.threads,), shared, where, known, maps, **sizes))
+        if smaller and not known:
+            self.launches[-1] = replace(self.launches[-1], open_parts=smaller)
 
     def _call(self, op: CallOp) -> None:
         function = self.declared[op.callee.string_value()]

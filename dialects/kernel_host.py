@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType
@@ -11,8 +12,8 @@ from xdsl.irdl import IRDLOperation, base, irdl_op_definition, operand_def, prop
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from .extents import extents_of, static
-from .payload import element_type, shape_of
+from .extents import Extent, SymbolAttr, extents_of, fixed, static
+from .payload import element_type
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
@@ -45,12 +46,12 @@ class SliceOp(IRDLOperation):
     @property
     def rows(self) -> int:
         """How many rows the buffer has."""
-        return _shape(self.source.type)[0]
+        return fixed(_extents(self.source.type)[0])
 
     @property
-    def row_elements(self) -> int:
-        """How many elements a row has."""
-        return prod(_shape(self.source.type)[1:])
+    def row_extents(self) -> tuple[Extent, ...]:
+        """The extents of a row."""
+        return _extents(self.source.type)[1:]
 
     def row(self, index: int) -> int:
         """The number of the row for this index."""
@@ -61,13 +62,14 @@ class SliceOp(IRDLOperation):
         if (map.num_dims, map.num_symbols, len(map.results)) != (1, 0, 1):
             raise VerifyException(f"the row is one expression of one index, not {map}")
         source, result = self.source.type, self.result.type
-        if not _shape(source):
+        if not _extents(source):
             raise VerifyException(f"{source} has no rows")
         if _element(source) != _element(result):
             raise VerifyException(f"a slice of {source} has its element type, not that of {result}")
-        if prod(_shape(result)) > self.row_elements:
+        row, part = self.row_extents, _extents(result)
+        if part != row and prod(static(part)) > prod(static(row)):
             raise VerifyException(f"{result} is larger than a row of {source}")
-        size = self.row_elements * itemsize(_element(source))
+        size = _known(row) * itemsize(_element(source))
         if self.rows > 1 and size % ALIGNMENT:
             raise VerifyException(f"rows of {size} bytes: not a multiple of {ALIGNMENT}")
 
@@ -77,15 +79,26 @@ def itemsize(element: Attribute) -> int:
     return max(1, getattr(element, "bitwidth", 64) // 8)
 
 
-def padded_row(t: Attribute) -> int:
-    """The elements of the shortest row that a buffer of the tensor type `t` fits into, as `SliceOp` needs rows."""
-    size, n = itemsize(element_type(t)), prod(shape_of(t))
-    return -(-n * size // ALIGNMENT) * ALIGNMENT // size
+def padded_row(t: Attribute) -> tuple[Extent, ...]:
+    """The shortest row that a buffer of the tensor type `t` fits into, as `SliceOp` needs rows: its own shape if that
+    is one, else all of its elements with a gap behind them; with a size known at run time, a gap at the end of each
+    line. Raises ExtentError where the last dimension is such a size."""
+    size, shape = itemsize(element_type(t)), extents_of(t)
+    if _known(shape) * size % ALIGNMENT == 0:
+        return shape
+    *outer, last = shape if any(isinstance(e, SymbolAttr) for e in shape) else [prod(static(shape))]
+    step = ALIGNMENT // size
+    return (*outer, -(-fixed(last) // step) * step)
 
 
-def _shape(t: Attribute) -> tuple[int, ...]:
+def _known(shape: Sequence[Extent]) -> int:
+    """The product of the extents that are numbers: what the product of all of them is a multiple of."""
+    return prod(e for e in shape if isinstance(e, int))
+
+
+def _extents(t: Attribute) -> tuple[Extent, ...]:
     assert isinstance(t, MemRefType)
-    return static(extents_of(t))  # pyright: ignore[reportUnknownArgumentType]
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _element(t: Attribute) -> Attribute:

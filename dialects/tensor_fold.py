@@ -22,7 +22,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from .payload import element_type, shape_of
+from .extents import extents_of, tensor_of
+from .payload import element_type
 
 
 @irdl_op_definition
@@ -62,7 +63,7 @@ class FoldOp(IRDLOperation):
         history: Sequence[int] = (),
     ):
         results = [
-            TensorType(element_type(v.type), [count, *shape_of(v.type)]) if i in history else v.type
+            tensor_of(element_type(v.type), [count, *extents_of(v.type)]) if i in history else v.type
             for i, v in enumerate(carries)
         ]
         super().__init__(
@@ -88,7 +89,7 @@ class FoldOp(IRDLOperation):
     @property
     def step_types(self) -> list[Attribute]:
         """The types of the arguments that `@step` has to take."""
-        slices = [TensorType(element_type(v.type), shape_of(v.type)[1:]) for v in self.each]
+        slices = [tensor_of(element_type(v.type), extents_of(v.type)[1:]) for v in self.each]
         return [*(v.type for v in self.carries), *slices, *(v.type for v in self.shared)]
 
     def verify_(self) -> None:
@@ -97,7 +98,7 @@ class FoldOp(IRDLOperation):
         if not self.carries:
             raise VerifyException("a fold without carries computes nothing")
         for v in self.each:
-            if not shape_of(v.type) or shape_of(v.type)[0] != self.steps:
+            if not extents_of(v.type) or extents_of(v.type)[0] != self.steps:
                 raise VerifyException(f"{v.type} has no slice for each of {self.steps} steps")
         kept = self.kept
         if list(kept) != sorted(set(kept)) or not all(0 <= i < len(self.carries) for i in kept):
@@ -105,8 +106,8 @@ class FoldOp(IRDLOperation):
         if len(self.res) != len(self.carries):
             raise VerifyException(f"{len(self.res)} results of {len(self.carries)} carries")
         for i, (carry, result) in enumerate(zip(self.carries, self.res, strict=True)):
-            shape = [self.steps, *shape_of(carry.type)] if i in kept else shape_of(carry.type)
-            want = TensorType(element_type(carry.type), shape)
+            shape = [self.steps, *extents_of(carry.type)] if i in kept else extents_of(carry.type)
+            want = tensor_of(element_type(carry.type), shape)
             if result.type != want:
                 raise VerifyException(f"result {i} is {want}, not {result.type}")
         self._verify_function()

@@ -94,7 +94,8 @@ class HostFunctions(InterpreterFunctions):
             raise ExecutionError(f"row {row} of {op.source.type}")
         t = op.result.type
         assert isinstance(t, MemRefType)
-        return (buffer.view(row * op.row_elements, tuple(t.get_shape())),)
+        begin = row * math.prod(self.sizes.numbers(op.row_extents))
+        return (buffer.view(begin, self.sizes.shape(t)),)
 
     @impl(kernel.LaunchOp)
     def launch(self, interpreter: Interpreter, op: kernel.LaunchOp, args: PythonValues) -> PythonValues:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.extents import extents_of, static
+from ...dialects.extents import Extent, extents_of, static
 from ...errors import ShapeError
+from .algebra import constant, divided, plus
 from .builder import Builder, dims, work_type
 from .registry import decomposes
 from .reshaping import reshape_to
@@ -50,7 +51,7 @@ def convolution(
         x = reshape_to(b, x, [1, *extents_of(x.type)])
     lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
     make = _upsampled if transposed else _strided
-    windows = make(static(extents_of(x.type)[2:]), static(extents_of(w.type)[2:]), *lists)
+    windows = make(b, extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists)
     y = _contract_windows(b, x, w, windows, groups, transposed)
     if bias is not None:
         y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
@@ -64,31 +65,36 @@ def _each(values: Sequence[int], count: int) -> list[int]:
 
 
 def _strided(
-    extents: Sequence[int],
+    b: Builder,
+    extents: Sequence[Extent],
     sizes: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     output_padding: Sequence[int],
 ) -> list[Strided | Upsampled]:
-    return [
-        Strided(n, (n + 2 * p - d * (k - 1) - 1) // s + 1, k, s, p, d)
-        for n, k, s, p, d in zip(extents, sizes, stride, padding, dilation, strict=True)
-    ]
+    windows: list[Strided | Upsampled] = []
+    for n, k, s, p, d in zip(extents, sizes, stride, padding, dilation, strict=True):
+        room = plus(b.algebra.of(n), constant(2 * p - d * (k - 1) - 1))
+        outputs = b.algebra.extent(plus(divided("div", room, s), constant(1)))
+        windows.append(Strided(n, outputs, k, s, p, d, whole=True))
+    return windows
 
 
 def _upsampled(
-    extents: Sequence[int],
+    b: Builder,
+    extents: Sequence[Extent],
     sizes: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     output_padding: Sequence[int],
 ) -> list[Strided | Upsampled]:
-    return [
-        Upsampled(n, (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra, k, s, p, d)
-        for n, k, s, p, d, extra in zip(extents, sizes, stride, padding, dilation, output_padding, strict=True)
-    ]
+    windows: list[Strided | Upsampled] = []
+    for n, k, s, p, d, extra in zip(extents, sizes, stride, padding, dilation, output_padding, strict=True):
+        spread = plus(constant(-s - 2 * p + d * (k - 1) + 1 + extra), b.algebra.of(n), s)
+        windows.append(Upsampled(n, b.algebra.extent(spread), k, s, p, d))
+    return windows
 
 
 def _contract_windows(

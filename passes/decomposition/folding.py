@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineMap
 
 from ...dialects import tensor
 from ...dialects.domain import DomainAttr
+from ...dialects.extents import Extent, extents_of, static, tensor_of
 from ...dialects.kernel_host import padded_row
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import element_type
 from .builder import Builder, dims
 from .views import reshape_to
 
@@ -42,7 +42,7 @@ def fold(
     b.insert(op)
     found = list[SSAValue]()
     for i, (carry, result) in enumerate(zip(carries, op.res, strict=True)):
-        whole = [count, *shape_of(carry.type)]
+        whole = [count, *extents_of(carry.type)]
         found.append(_unpacked(b, result, whole, 1) if i in history else result)
     return found
 
@@ -55,8 +55,8 @@ def _function(
     block = Block(arg_types=op.step_types)
     args: list[SSAValue] = list(block.args)
     first, last = len(carries), len(carries) + len(each)
-    states = [_unpacked(inner, a, shape_of(v.type)) for a, v in zip(args[:first], carries, strict=True)]
-    slices = [_unpacked(inner, a, shape_of(v.type)[1:]) for a, v in zip(args[first:last], each, strict=True)]
+    states = [_unpacked(inner, a, extents_of(v.type)) for a, v in zip(args[:first], carries, strict=True)]
+    slices = [_unpacked(inner, a, extents_of(v.type)[1:]) for a, v in zip(args[first:last], each, strict=True)]
     results = list(step(inner, states, slices, args[last:]))
     results = [_packed(inner, r) if i in op.kept else r for i, r in enumerate(results)]
     block.add_ops([*inner.ops, ReturnOp(*results)])
@@ -66,32 +66,33 @@ def _function(
 
 def _packed(b: Builder, x: SSAValue) -> SSAValue:
     """`x` itself if its size is a multiple of 16 bytes, else its elements in a row with a gap."""
-    n, row = prod(shape_of(x.type)), padded_row(x.type)
-    if n == row:
-        return x
-    return _with_gap(b, reshape_to(b, x, [n]), row)
+    return _with_gap(b, x, padded_row(x.type), 0)
 
 
 def _packed_rows(b: Builder, x: SSAValue) -> SSAValue:
     """`_packed` for every element of the leading dimension of `x`."""
-    count, *rest = shape_of(x.type)
-    n, row = prod(rest), padded_row(TensorType(element_type(x.type), rest))
-    if n == row or count == 1:
+    count, *rest = extents_of(x.type)
+    return x if count == 1 else _with_gap(b, x, padded_row(tensor_of(element_type(x.type), rest)), 1)
+
+
+def _with_gap(b: Builder, x: SSAValue, row: Sequence[Extent], outer: int) -> SSAValue:
+    """`x` with the dimensions behind the first `outer` as `row`, which is longer in its last dimension."""
+    shape = extents_of(x.type)
+    if shape[outer:] == tuple(row):
         return x
-    return _with_gap(b, reshape_to(b, x, [count, n]), row)
+    if len(row) == 1:
+        x = reshape_to(b, x, [*shape[:outer], prod(static(shape[outer:]))])
+    index = dims(outer + len(row))
+    domain = DomainAttr.get(AffineMap(len(index), 0, (index[-1],)), [(0, extents_of(x.type)[-1])])
+    return b.map(x, index, [*shape[:outer], *row], domain, 0)
 
 
-def _with_gap(b: Builder, x: SSAValue, row: int) -> SSAValue:
-    *outer, n = shape_of(x.type)
-    index = dims(len(outer) + 1)
-    domain = DomainAttr.get(AffineMap(len(index), 0, (index[-1],)), [(0, n)])
-    return b.map(x, index, [*outer, row], domain, 0)
-
-
-def _unpacked(b: Builder, x: SSAValue, shape: Sequence[int], outer: int = 0) -> SSAValue:
+def _unpacked(b: Builder, x: SSAValue, shape: Sequence[Extent], outer: int = 0) -> SSAValue:
     """What was packed to `x`, which has the first `outer` dimensions of `shape` for itself."""
-    if shape_of(x.type) == tuple(shape):
+    own = extents_of(x.type)
+    if own == tuple(shape):
         return x
-    n = prod(shape[outer:])
-    exact = b.map(x, [AffineExpr.dimension(d) for d in range(outer + 1)], [*shape[:outer], n])
-    return reshape_to(b, exact, shape)
+    if len(own) == outer + 1:
+        exact = b.map(x, dims(len(own)), [*own[:outer], prod(static(shape[outer:]))])
+        return reshape_to(b, exact, shape)
+    return b.map(x, dims(len(own)), shape)

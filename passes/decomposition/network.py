@@ -13,7 +13,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import tensor
-from ...dialects.payload import is_float, shape_of
+from ...dialects.extents import extents_of, fixed
+from ...dialects.payload import is_float
 from .builder import Builder
 from .folding import fold
 from .reshaping import reshape_to
@@ -34,13 +35,11 @@ def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tupl
 
 def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """For each position of the stably sorted order along `dim` where its element lies, as i64 in the shape of `x`."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     axes = [*(d for d in range(len(shape)) if d != dim), dim]
     moved = permuted(b, x, axes)
-    n = shape[dim]
-    rows = 1
-    for extent in shape_of(moved.type)[:-1]:
-        rows *= extent
+    n = fixed(shape[dim])
+    rows = b.algebra.extent(b.algebra.product(extents_of(moved.type)[:-1]))
     stages = (n - 1).bit_length()
     space = [rows, 1 << stages]
 
@@ -49,13 +48,13 @@ def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSA
 
     steps = stages * (stages + 1) // 2
     (places,) = fold(b, step, steps, [b.iota(1, space)], [_plan(b, stages)], [reshape_to(b, moved, [rows, n])], [])
-    found = reshape_to(b, sliced(b, places, 1, 0, n), shape_of(moved.type))
+    found = reshape_to(b, sliced(b, places, 1, 0, n), extents_of(moved.type))
     return permuted(b, found, [axes.index(d) for d in range(len(shape))])
 
 
 def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, descending: bool) -> SSAValue:
     """`place` after one step: the element at i becomes that of i or of its partner. `plan` is (k, j)."""
-    space, n = shape_of(place.type), shape_of(keys.type)[1]
+    space, n = extents_of(place.type), fixed(extents_of(keys.type)[1])
     block, distance = (b.map(plan, [AffineExpr.constant(i)], space) for i in range(2))
     i = b.iota(1, space)
     partner = b.insert(arith.XOrIOp(i, distance))
@@ -63,7 +62,7 @@ def _exchanged(b: Builder, place: SSAValue, plan: SSAValue, keys: SSAValue, desc
     own_key, other_key = (b.working(_at(b, keys, p)) for p in (place, other))
     before, same = comes_before(b, own_key, other_key, descending)
     before = b.either(before, b.both(same, b.cmp("lt", place, other)))
-    if n < space[1]:  # what is no element stands behind all that are
+    if n < fixed(space[1]):  # what is no element stands behind all that are
         real, other_real = b.cmp("lt", place, n), b.cmp("lt", other, n)
         earlier = b.cmp("lt", place, other)
         before = b.select(b.both(real, other_real), before, earlier)

@@ -13,7 +13,8 @@ from math import prod
 from xdsl.dialects import math
 from xdsl.ir import SSAValue
 
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import extents_of, fixed, static
+from ...dialects.payload import element_type
 from ...errors import ShapeError
 from .builder import Builder
 from .drawing import keep_some
@@ -56,7 +57,7 @@ def lstm_cell(b: Builder, x: SSAValue, states: list[SSAValue], w: Weights) -> li
         return [b.cast(h, storage), b.cast(c, storage)]
 
     shared = [w.state] if w.projection is None else [w.state, w.projection]
-    return fold(b, step, shape_of(x.type)[0], states, [given], shared, [0])
+    return fold(b, step, fixed(extents_of(x.type)[0]), states, [given], shared, [0])
 
 
 def gru_cell(b: Builder, x: SSAValue, states: list[SSAValue], w: Weights) -> list[SSAValue]:
@@ -68,14 +69,14 @@ def gru_cell(b: Builder, x: SSAValue, states: list[SSAValue], w: Weights) -> lis
         h = b.working(carries[0])
         from_state = times(b, carries[0], shared[0])
         if len(shared) > 1:
-            from_state = b.add(from_state, b.broadcast(b.working(shared[1]), shape_of(from_state.type)))
+            from_state = b.add(from_state, b.broadcast(b.working(shared[1]), extents_of(from_state.type)))
         (xr, xz, xn), (hr, hz, hn) = _gates(b, slices[0], 3), _gates(b, from_state, 3)
         r, z = b.sigmoid(b.add(xr, hr)), b.sigmoid(b.add(xz, hz))
         n = b.math(math.TanhOp, b.add(xn, b.mul(r, hn)))
         return [b.cast(b.add(n, b.mul(z, b.sub(h, n))), storage)]
 
     shared = [w.state] if w.state_bias is None else [w.state, w.state_bias]
-    return fold(b, step, shape_of(x.type)[0], states, [given], shared, [0])
+    return fold(b, step, fixed(extents_of(x.type)[0]), states, [given], shared, [0])
 
 
 def _plain_cell(activation: Callable[[Builder, SSAValue], SSAValue]) -> Cell:
@@ -88,16 +89,16 @@ def _plain_cell(activation: Callable[[Builder, SSAValue], SSAValue]) -> Cell:
             return [b.cast(activation(b, b.add(slices[0], times(b, carries[0], shared[0]))), storage)]
 
         given = _input_part(b, x, w, with_state_bias=True)
-        return fold(b, step, shape_of(x.type)[0], states, [given], [w.state], [0])
+        return fold(b, step, fixed(extents_of(x.type)[0]), states, [given], [w.state], [0])
 
     return cell
 
 
 def times(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue:
     """x [..., k] times the transpose of weight [n, k], computed in f32 or f64."""
-    (*rows, k), (n, inner) = shape_of(x.type), shape_of(weight.type)
+    (*rows, k), (n, inner) = extents_of(x.type), extents_of(weight.type)
     if k != inner:
-        raise ShapeError(f"{list(shape_of(x.type))} cannot be multiplied with weights {[n, inner]}")
+        raise ShapeError(f"{list(extents_of(x.type))} cannot be multiplied with weights {[n, inner]}")
     space, last = [*rows, n, k], len(rows) + 1
     left = b.place(b.working(x), [*range(len(rows)), last], space)
     right = b.place(b.working(weight), [last - 1, last], space)
@@ -109,13 +110,13 @@ def _input_part(b: Builder, x: SSAValue, w: Weights, *, with_state_bias: bool) -
     found = times(b, x, w.input)
     for bias in (w.input_bias, w.state_bias if with_state_bias else None):
         if bias is not None:
-            found = b.add(found, b.broadcast(b.working(bias), shape_of(found.type)))
+            found = b.add(found, b.broadcast(b.working(bias), extents_of(found.type)))
     return found
 
 
 def _gates(b: Builder, x: SSAValue, count: int) -> list[SSAValue]:
     """The `count` equal parts of the last dimension."""
-    rank, size = len(shape_of(x.type)), shape_of(x.type)[-1] // count
+    rank, size = len(extents_of(x.type)), fixed(extents_of(x.type)[-1]) // count
     return [sliced(b, x, rank - 1, i * size, size) for i in range(count)]
 
 
@@ -135,10 +136,10 @@ def _run(
     cell: Cell,
 ) -> list[SSAValue]:  # fmt: skip
     """The output and the last states of all layers; `states` are [layers * directions, B, ...] each."""
-    batched = len(shape_of(x.type)) == 3
+    batched = len(extents_of(x.type)) == 3
     if not batched:
-        x = reshape_to(b, x, [shape_of(x.type)[0], 1, shape_of(x.type)[1]])
-        states = [reshape_to(b, s, [shape_of(s.type)[0], 1, *shape_of(s.type)[1:]]) for s in states]
+        x = reshape_to(b, x, [extents_of(x.type)[0], 1, extents_of(x.type)[1]])
+        states = [reshape_to(b, s, [extents_of(s.type)[0], 1, *extents_of(s.type)[1:]]) for s in states]
     elif layout.batch_first:
         x = permuted(b, x, [1, 0, 2])
     cells = layout.layers * layout.directions
@@ -146,22 +147,22 @@ def _run(
     last: list[list[SSAValue]] = [[] for _ in states]
     for layer in range(layout.layers):
         if layer and layout.dropout:
-            x = keep_some(b, x, layout.dropout, layout.generator, layer * prod(shape_of(x.type)))
+            x = keep_some(b, x, layout.dropout, layout.generator, layer * prod(static(extents_of(x.type))))
         outputs = list[SSAValue]()
         for direction in range(layout.directions):
             number = layer * layout.directions + direction
             weights = _weights(params[number * each : (number + 1) * each], biases)
-            own = [reshape_to(b, sliced(b, s, 0, number, 1), shape_of(s.type)[1:]) for s in states]
+            own = [reshape_to(b, sliced(b, s, 0, number, 1), extents_of(s.type)[1:]) for s in states]
             given = _reversed(b, x) if direction else x
             steps, *finals = cell(b, given, own, weights)
-            end = sliced(b, steps, 0, shape_of(steps.type)[0] - 1, 1)
+            end = sliced(b, steps, 0, fixed(extents_of(steps.type)[0]) - 1, 1)
             for i, final in enumerate([end, *finals]):
-                last[i].append(reshape_to(b, final, [1, *shape_of(final.type)[-2:]]))
+                last[i].append(reshape_to(b, final, [1, *extents_of(final.type)[-2:]]))
             outputs.append(_reversed(b, steps) if direction else steps)
         x = outputs[0] if len(outputs) == 1 else cat(b, outputs, 2)
     ends = [cat(b, parts, 0) if len(parts) > 1 else parts[0] for parts in last]
     if not batched:
-        return [reshape_to(b, v, [shape_of(v.type)[0], *shape_of(v.type)[2:]]) for v in (x, *ends)]
+        return [reshape_to(b, v, [extents_of(v.type)[0], *extents_of(v.type)[2:]]) for v in (x, *ends)]
     return [permuted(b, x, [1, 0, 2]) if layout.batch_first else x, *ends]
 
 
@@ -172,7 +173,7 @@ def _weights(params: Sequence[SSAValue], biases: bool) -> Weights:
 
 
 def _reversed(b: Builder, x: SSAValue) -> SSAValue:
-    steps = shape_of(x.type)[0]
+    steps = fixed(extents_of(x.type)[0])
     return sliced(b, x, 0, steps - 1, steps, -1) if steps > 1 else x
 
 

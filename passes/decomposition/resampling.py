@@ -10,15 +10,16 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import tensor
-from ...dialects.extents import fixed
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.extents import Extent, extents_of, fixed
+from ...dialects.payload import element_type, is_float
+from .algebra import constant, plus
 from .builder import Builder, dims
 from .registry import decomposes
 
 Weighted = tuple[SSAValue, SSAValue | None]
 """For every output position: an input position (i64), and the factor of the element there (None for 1)."""
 
-Sampler = Callable[[Builder, SSAValue, int], list[Weighted]]
+Sampler = Callable[[Builder, SSAValue, Extent], list[Weighted]]
 """From source positions (floats) along a dimension of so many elements, the elements to add up."""
 
 
@@ -26,23 +27,23 @@ def _resample(
     b: Builder,
     self: SSAValue,
     factors: Sequence[float | None],
-    source: Callable[[Builder, SSAValue, int, int, float | None], SSAValue],
+    source: Callable[[Builder, SSAValue, Extent, Extent, float | None], SSAValue],
     sampler: Sampler,
 ) -> SSAValue:
     """Resize the last dimensions of `self`, one for each of `factors`, to those of the result, one after the other."""
-    rank = len(shape_of(self.type))
+    rank = len(extents_of(self.type))
     compute = f64 if element_type(self.type) == f64 else f32
     x = b.working(self)
     for i, factor in enumerate(factors):
         dim = rank - len(factors) + i
-        extent, outputs = shape_of(x.type)[dim], fixed(b.result_shape[dim])
+        extent, outputs = extents_of(x.type)[dim], b.result_shape[dim]
         place = source(b, b.cast(b.iota(0, [outputs]), compute), extent, outputs, factor)
         x = _sum_of_samples(b, x, dim, outputs, sampler(b, place, extent))
     return x
 
 
-def _sum_of_samples(b: Builder, x: SSAValue, dim: int, outputs: int, samples: Sequence[Weighted]) -> SSAValue:
-    shape = list(shape_of(x.type))
+def _sum_of_samples(b: Builder, x: SSAValue, dim: int, outputs: Extent, samples: Sequence[Weighted]) -> SSAValue:
+    shape = list(extents_of(x.type))
     shape[dim] = outputs
     exprs = dims(len(shape))
     exprs[dim] = AffineExpr.symbol(0)
@@ -57,40 +58,45 @@ def _sum_of_samples(b: Builder, x: SSAValue, dim: int, outputs: int, samples: Se
     return total
 
 
-def _ratio(b: Builder, place: SSAValue, extent: int, outputs: int, factor: float | None) -> SSAValue:
+def _ratio(b: Builder, place: SSAValue, extent: Extent, outputs: Extent, factor: float | None) -> SSAValue:
     """How far apart in the source neighbouring output elements are."""
-    return b.like(place, 1.0 / factor if factor else extent / outputs)
+    return b.like(place, 1.0 / factor if factor else fixed(extent) / fixed(outputs))
 
 
-def _corner_source(b: Builder, at: SSAValue, extent: int, outputs: int, factor: float | None) -> SSAValue:
+def _corner_source(b: Builder, at: SSAValue, extent: Extent, outputs: Extent, factor: float | None) -> SSAValue:
     return b.mul(at, _ratio(b, at, extent, outputs, factor))
 
 
-def _middle_source(b: Builder, at: SSAValue, extent: int, outputs: int, factor: float | None) -> SSAValue:
+def _middle_source(b: Builder, at: SSAValue, extent: Extent, outputs: Extent, factor: float | None) -> SSAValue:
     return b.mul(b.plus(at, 0.5), _ratio(b, at, extent, outputs, factor))
 
 
-def _centred_source(b: Builder, at: SSAValue, extent: int, outputs: int, factor: float | None) -> SSAValue:
+def _centred_source(b: Builder, at: SSAValue, extent: Extent, outputs: Extent, factor: float | None) -> SSAValue:
     return b.plus(_middle_source(b, at, extent, outputs, factor), -0.5)
 
 
-def _aligned_source(b: Builder, at: SSAValue, extent: int, outputs: int, factor: float | None) -> SSAValue:
-    return b.scaled(at, (extent - 1) / (outputs - 1) if outputs > 1 else 0.0)
+def _aligned_source(b: Builder, at: SSAValue, extent: Extent, outputs: Extent, factor: float | None) -> SSAValue:
+    return b.scaled(at, (fixed(extent) - 1) / (fixed(outputs) - 1) if fixed(outputs) > 1 else 0.0)
 
 
-def _inside(b: Builder, place: SSAValue, extent: int) -> SSAValue:
-    return b.minimum(b.maximum(place, b.like(place, 0)), b.like(place, extent - 1))
+def _last(b: Builder, place: SSAValue, extent: Extent) -> SSAValue:
+    """The last position along a dimension."""
+    return b.measured(plus(b.algebra.of(extent), constant(-1)), extents_of(place.type), element_type(place.type))
 
 
-def nearest(b: Builder, place: SSAValue, extent: int) -> list[Weighted]:
+def _inside(b: Builder, place: SSAValue, extent: Extent) -> SSAValue:
+    return b.minimum(b.maximum(place, b.like(place, 0)), _last(b, place, extent))
+
+
+def nearest(b: Builder, place: SSAValue, extent: Extent) -> list[Weighted]:
     """The element in whose cell the position lies."""
     return [(_inside(b, b.cast(b.math(math.FloorOp, place), i64), extent), None)]
 
 
-def linear(b: Builder, place: SSAValue, extent: int) -> list[Weighted]:
+def linear(b: Builder, place: SSAValue, extent: Extent) -> list[Weighted]:
     """The two neighbours, by nearness."""
     place = b.maximum(place, b.like(place, 0))
-    low = b.minimum(b.math(math.FloorOp, place), b.like(place, extent - 1))
+    low = b.minimum(b.math(math.FloorOp, place), _last(b, place, extent))
     weight = b.minimum(b.sub(place, low), b.like(place, 1))
     index = b.cast(low, i64)
     return [
@@ -99,7 +105,7 @@ def linear(b: Builder, place: SSAValue, extent: int) -> list[Weighted]:
     ]
 
 
-def cubic(b: Builder, place: SSAValue, extent: int) -> list[Weighted]:
+def cubic(b: Builder, place: SSAValue, extent: Extent) -> list[Weighted]:
     """Four neighbours, by the cubic convolution kernel with a = -0.75."""
     low = b.math(math.FloorOp, place)
     index, weights = b.cast(low, i64), cubic_weights(b, b.sub(place, low))
@@ -164,7 +170,7 @@ def upsample_bicubic(
 
 
 def _listed(x: SSAValue, factors: Sequence[float] | None) -> list[float | None]:
-    return list(factors) if factors else [None] * (len(shape_of(x.type)) - 2)
+    return list(factors) if factors else [None] * (len(extents_of(x.type)) - 2)
 
 
 def _needs_float(b: Builder, x: SSAValue) -> None:

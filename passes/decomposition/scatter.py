@@ -14,11 +14,11 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.extents import extents_of
+from ...dialects.extents import Extent, extents_of
 from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError, UnsupportedError
-from .builder import Builder, Number, broadcast_shape, dims, normal_dim
+from .builder import Builder, Number, broadcast_shape, dims, normal_dim, numel
 from .limits import check_pairs
 from .registry import decomposes
 from .reshaping import reshape_to
@@ -69,10 +69,14 @@ def _joined(b: Builder, kind: Kind, x: SSAValue, y: SSAValue) -> SSAValue:
 
 
 def _last_write(b: Builder, x: SSAValue, hit: SSAValue, values: SSAValue, over: Sequence[int]) -> SSAValue:
-    space = shape_of(hit.type)
+    space = extents_of(hit.type)
     number: SSAValue = b.constant(0, space, i64)
     for d in over:
-        number = b.add(number, b.scaled(b.iota(d, space), prod(space[e] for e in over if e > d)))
+        stride = b.algebra.product(space[e] for e in over if e > d)
+        place = b.iota(d, space)
+        known = stride.number is not None
+        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
+        number = b.add(number, term)
     last = b.reduce("max", b.select(hit, number, b.like(number, -1)), over)
     chosen = b.both(hit, b.cmp("eq", number, b.keep(last, over, space)))
     # Exactly one write is left; `max` copies it, infinities and NaN included.
@@ -84,16 +88,17 @@ def _last_write(b: Builder, x: SSAValue, hit: SSAValue, values: SSAValue, over: 
 def _scatter(
     b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue | Number, mode: str | None, include_self: bool
 ) -> SSAValue:
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     if not shape:
-        args = [reshape_to(b, v, [1]) if isinstance(v, SSAValue) and not shape_of(v.type) else v for v in (index, src)]
+        both = index, src
+        args = [reshape_to(b, v, [1]) if isinstance(v, SSAValue) and not extents_of(v.type) else v for v in both]
         flat = _scatter(b, reshape_to(b, self, [1]), 0, args[0], args[1], mode, include_self)  # pyright: ignore
         return reshape_to(b, flat, [])
     dim = normal_dim(dim, len(shape))
-    if not shape_of(index.type):
+    if not extents_of(index.type):
         index = reshape_to(b, index, [1])
-    writes = shape_of(index.type)
-    if isinstance(src, SSAValue) and not shape_of(src.type):
+    writes = extents_of(index.type)
+    if isinstance(src, SSAValue) and not extents_of(src.type):
         src = reshape_to(b, src, [1])
     x = b.working(self)
     space = [*shape, writes[dim]]
@@ -107,7 +112,7 @@ def _scatter(
 
 
 def _at_writes(
-    b: Builder, x: SSAValue, dim: int, writes: Sequence[int], space: Sequence[int], fill: Number
+    b: Builder, x: SSAValue, dim: int, writes: Sequence[Extent], space: Sequence[Extent], fill: Number
 ) -> SSAValue:
     """`x` at the write number d[-1] along `dim`, where there is such a write, else `fill`."""
     index = dims(len(space))
@@ -156,13 +161,13 @@ def slices_written(
     b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue | Number, mode: str | None, include: bool
 ) -> SSAValue:
     """Writes of whole slices: `index` has one place along `dim` for every slice of `source`."""
-    shape = shape_of(self.type)
+    shape = extents_of(self.type)
     if not shape:
         x = reshape_to(b, self, [1])
         source = reshape_to(b, source, [1]) if isinstance(source, SSAValue) else source
         return reshape_to(b, slices_written(b, x, 0, index, source, mode, include), [])
     dim = normal_dim(dim, len(shape))
-    count = prod(shape_of(index.type))
+    count = numel(b, index)
     index = reshape_to(b, index, [count])
     x = b.working(self)
     space = [*shape, count]
@@ -170,11 +175,11 @@ def slices_written(
     places = b.place(wrapped, [len(shape)], space)
     hit = b.cmp("eq", places, b.iota(dim, space, element_type(index.type)))
     if isinstance(source, SSAValue):
-        if not shape_of(source.type):
+        if not extents_of(source.type):
             source = b.broadcast(source, [count if d == dim else n for d, n in enumerate(shape)])
         slices = [count if d == dim else n for d, n in enumerate(shape)]
-        if list(shape_of(source.type)) != slices:
-            raise ShapeError(f"{list(shape_of(source.type))} where {slices} is needed", argument="source")
+        if list(extents_of(source.type)) != slices:
+            raise ShapeError(f"{list(extents_of(source.type))} where {slices} is needed", argument="source")
         exprs = dims(len(space))[:-1]
         exprs[dim] = AffineExpr.dimension(len(shape))
         values = b.map(b.cast(source, element_type(x.type)), exprs, space)

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from ...dialects.extents import extents_of
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError
@@ -43,7 +44,7 @@ def searchsorted(
     sorter: SSAValue | None,
 ) -> SSAValue:
     if sorter is not None:
-        sorted_sequence = pick(b, sorted_sequence, len(shape_of(sorted_sequence.type)) - 1, sorter)
+        sorted_sequence = pick(b, sorted_sequence, len(extents_of(sorted_sequence.type)) - 1, sorter)
     return _position(b, sorted_sequence, self, right or side == "right")
 
 
@@ -65,10 +66,10 @@ def _position(b: Builder, ordered: SSAValue, values: SSAValue, right: bool) -> S
     """How many elements of the last dimension of `ordered` come before each value, or are equal to it if `right`."""
     common = promote(element_type(ordered.type), element_type(values.type))
     edges, x = b.working(b.cast(ordered, common)), b.working(b.cast(values, common))
-    shape, rank = shape_of(x.type), len(shape_of(x.type))
-    space = [*shape, shape_of(edges.type)[-1]]
+    shape, rank = extents_of(x.type), len(extents_of(x.type))
+    space = [*shape, extents_of(edges.type)[-1]]
     check_pairs(space, "self")
-    at = [*range(rank - 1), rank] if len(shape_of(edges.type)) > 1 else [rank]
+    at = [*range(rank - 1), rank] if len(extents_of(edges.type)) > 1 else [rank]
     # Written with `not`, so that a NaN comes after everything.
     beyond = b.cmp("gt" if right else "ge", b.place(edges, at, space), b.place(x, range(rank), space))
     return b.reduce("add", b.cast(b.negated(beyond), i64), [rank])
@@ -98,7 +99,7 @@ def histc(b: Builder, self: SSAValue, bins: int, min: Number, max: Number) -> SS
 @decomposes("mode")
 def mode(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
     """The most frequent value along `dim` (of equally frequent ones the smallest) and the last place it has."""
-    shape = list(shape_of(self.type))
+    shape = list(extents_of(self.type))
     if not shape:
         return [self, b.constant(0, [], i64)]
     dim, rank = normal_dim(dim, len(shape)), len(shape)
@@ -119,12 +120,12 @@ def mode(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
 
 def pair_distance(b: Builder, x: SSAValue, y: SSAValue, p: float) -> SSAValue:
     """The p-norm of `x - y` over the last dimension; `x` and `y` have one shape."""
-    last = [len(shape_of(x.type)) - 1]
+    last = [len(extents_of(x.type)) - 1]
     size = b.abs(b.sub(x, y))
     if p == 0:
         return b.reduce("add", b.cast(b.cmp("ne", size, 0), element_type(size.type)), last)
     if p == float("inf"):
-        return b.reduce("max", b.maximum(size, b.like(size, 0)), last) if shape_of(x.type)[-1] else _none(b, size)
+        return b.reduce("max", b.maximum(size, b.like(size, 0)), last) if extents_of(x.type)[-1] else _none(b, size)
     if p == 1:
         return b.reduce("add", size, last)
     if p == 2:
@@ -134,12 +135,12 @@ def pair_distance(b: Builder, x: SSAValue, y: SSAValue, p: float) -> SSAValue:
 
 
 def _none(b: Builder, x: SSAValue) -> SSAValue:
-    return b.constant(0, shape_of(x.type)[:-1], element_type(x.type))
+    return b.constant(0, extents_of(x.type)[:-1], element_type(x.type))
 
 
 @decomposes("_cdist_forward")
 def cdist(b: Builder, x1: SSAValue, x2: SSAValue, p: float, compute_mode: int | None) -> SSAValue:
-    left, right = shape_of(x1.type), shape_of(x2.type)
+    left, right = extents_of(x1.type), extents_of(x2.type)
     batch = broadcast_shape([left[:-2], right[:-2]])
     n = len(batch)
     space = [*batch, left[-2], right[-2], left[-1]]

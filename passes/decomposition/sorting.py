@@ -14,7 +14,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import tensor
-from ...dialects.payload import is_float, shape_of
+from ...dialects.extents import Extent, extents_of, fixed, least, most, static, typical
+from ...dialects.payload import is_float
 from ...errors import ShapeError
 from .builder import Builder, dims, normal_dim
 from .network import comes_before, order_by_network
@@ -31,16 +32,17 @@ MOST_COMPARISONS = 1 << 26
 
 def is_long(x: SSAValue, dim: int) -> bool:
     """Whether `x` is sorted along `dim` by a network rather than by counting."""
-    shape = shape_of(x.type)
-    return shape[dim] > COUNTED and prod(shape) * shape[dim] > MOST_COMPARISONS
+    shape = extents_of(x.type)
+    n = most(shape[dim])
+    return n > COUNTED and prod(map(typical, shape)) * n > MOST_COMPARISONS
 
 
-def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: int | None = None) -> SSAValue:
+def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: Extent | None = None) -> SSAValue:
     """`x` with dimension `dim` run through by dimension `by` of a space with one more dimension (the last).
 
     The other dimensions keep their places; `dim` or the last dimension, whichever is not `by`, is a repetition.
     """
-    shape = list(shape_of(x.type))
+    shape = list(extents_of(x.type))
     index = dims(len(shape) + 1)
     exprs = index[:-1]
     exprs[dim] = index[by]
@@ -54,9 +56,9 @@ def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: int | None = None
 
 def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """For each element its position in the stably sorted order along `dim`, as i64."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     own, other = along(b, x, dim, by=dim), along(b, x, dim, by=rank)
-    space = shape_of(own.type)
+    space = extents_of(own.type)
     before, same = comes_before(b, other, own, descending)
     earlier = b.cmp("lt", b.iota(rank, space), b.iota(dim, space))
     before = b.either(before, b.both(same, earlier))
@@ -65,13 +67,13 @@ def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
 
 def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None, first: int = 0) -> SSAValue:
     """Where the elements numbered `first`, `first + 1`, ... (`count` of them) of the sorted order lie along `dim`."""
-    rank = len(shape_of(x.type))
-    extent = shape_of(x.type)[dim]
+    rank = len(extents_of(x.type))
+    extent = extents_of(x.type)[dim]
     wanted = extent if count is None else count
     if is_long(x, dim):
         return sliced(b, order_by_network(b, x, dim, descending), dim, first, wanted)
     position = along(b, ranks(b, x, dim, descending), dim, by=rank, size=wanted)
-    space = shape_of(position.type)
+    space = extents_of(position.type)
     number = b.iota(dim, space)
     hit = b.cmp("eq", position, b.plus(number, first) if first else number)
     place = b.iota(rank, space)
@@ -80,7 +82,7 @@ def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None
 
 def pick(b: Builder, x: SSAValue, dim: int, index: SSAValue) -> SSAValue:
     """x[..., index, ...] along `dim`, other coordinates unchanged."""
-    rank = len(shape_of(x.type))
+    rank = len(extents_of(x.type))
     exprs = dims(rank)
     exprs[dim] = AffineExpr.symbol(0)
     return b.insert(tensor.GatherOp(x, AffineMap(rank, 1, tuple(exprs)), [index]))
@@ -94,19 +96,19 @@ def sorted_along(
     b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None, first: int = 0
 ) -> list[SSAValue]:
     """(values, places) of the sorted elements; all of them unless `count` says how many, from number `first` on."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     if not shape:
         flat = reshape_to(b, x, [1])
         return [reshape_to(b, v, []) for v in sorted_along(b, flat, 0, descending, count, first)]
     index = order(b, _comparable(b, x), dim, descending, count, first)
-    if not prod(shape):
-        return [b.map(x, dims(len(shape)), shape_of(index.type)), index]
+    if 0 in shape:
+        return [b.map(x, dims(len(shape)), extents_of(index.type)), index]
     return [pick(b, x, dim, index), index]
 
 
 @decomposes("sort", "sort.stable")
 def sort(b: Builder, self: SSAValue, dim: int, descending: bool, stable: bool | None = None) -> list[SSAValue]:
-    return sorted_along(b, self, normal_dim(dim, len(shape_of(self.type))), descending)
+    return sorted_along(b, self, normal_dim(dim, len(extents_of(self.type))), descending)
 
 
 @decomposes("argsort", "argsort.stable")
@@ -116,10 +118,10 @@ def argsort(b: Builder, self: SSAValue, dim: int, descending: bool, stable: bool
 
 @decomposes("topk")
 def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bool) -> list[SSAValue]:
-    dim = normal_dim(dim, len(shape_of(self.type)))
-    if not 0 <= k <= (shape_of(self.type)[dim] if shape_of(self.type) else 1):
-        raise ShapeError(f"{k} of {shape_of(self.type)[dim]} elements", argument="k")
-    if not shape_of(self.type) and k == 0:
+    dim = normal_dim(dim, len(extents_of(self.type)))
+    if not 0 <= k <= (least(extents_of(self.type)[dim]) if extents_of(self.type) else 1):
+        raise ShapeError(f"{k} of {extents_of(self.type)[dim]} elements", argument="k")
+    if not extents_of(self.type) and k == 0:
         raise b.unsupported("k", "none of a single element")
     return sorted_along(b, self, dim, largest, k)
 
@@ -131,7 +133,7 @@ def kthvalue(b: Builder, self: SSAValue, k: int, dim: int, keepdim: bool) -> lis
 
 def _single(b: Builder, x: SSAValue, dim: int, number: int, keepdim: bool) -> list[SSAValue]:
     """Element `number` of the sorted order along `dim`, and its place."""
-    shape = list(shape_of(x.type))
+    shape = list(extents_of(x.type))
     dim = normal_dim(dim, len(shape))
     found = sorted_along(b, x, dim, False, 1, number)
     if shape and not keepdim:
@@ -143,8 +145,8 @@ def _single(b: Builder, x: SSAValue, dim: int, number: int, keepdim: bool) -> li
 @decomposes("median.dim")
 def median_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
     """The lower median; the first NaN if there is one."""
-    shape = shape_of(self.type)
-    extent = shape[normal_dim(dim, len(shape))] if shape else 1
+    shape = extents_of(self.type)
+    extent = fixed(shape[normal_dim(dim, len(shape))]) if shape else 1
     if not extent:
         raise ShapeError("no median over an empty dimension", argument="dim")
     value, place = _single(b, self, dim, (extent - 1) // 2, keepdim)
@@ -156,14 +158,14 @@ def median_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAV
 
 
 def _nan_first(b: Builder, x: SSAValue, dim: int, keepdim: bool, value: SSAValue, place: SSAValue) -> list[SSAValue]:
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     if not shape:
         return [value, place]
     dim = normal_dim(dim, len(shape))
     index = b.iota(dim, shape)
     first = b.reduce("min", b.select(b.isnan(x), index, b.like(index, shape[dim])), [dim])
     if keepdim:
-        first = reshape_to(b, first, shape_of(value.type))
+        first = reshape_to(b, first, extents_of(value.type))
     some = b.cmp("lt", first, shape[dim])
     value = b.working(value)
     return [b.select(some, b.like(value, float("nan")), value), b.select(some, first, place)]
@@ -175,7 +177,7 @@ def median(b: Builder, self: SSAValue) -> SSAValue:
 
 
 def _flat(b: Builder, self: SSAValue, along_dim: Callable[..., list[SSAValue]]) -> SSAValue:
-    count = prod(shape_of(self.type))
+    count = prod(static(extents_of(self.type)))
     if not count and not is_float(self.type):
         raise ShapeError("no median of no integers", argument="self")
     if not count:
@@ -192,7 +194,7 @@ def nanmedian(b: Builder, self: SSAValue) -> SSAValue:
 @decomposes("nanmedian.dim")
 def nanmedian_dim(b: Builder, self: SSAValue, dim: int, keepdim: bool) -> list[SSAValue]:
     """The lower median of the elements that are not NaN; NaN if there are none."""
-    shape = list(shape_of(self.type))
+    shape = list(extents_of(self.type))
     if not is_float(self.type) or not shape:
         return median_dim(b, self, dim, keepdim)
     dim = normal_dim(dim, len(shape))

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from xdsl.ir import SSAValue
 
-from ...dialects.payload import element_type, shape_of
+from ...dialects.extents import extents_of
+from ...dialects.payload import element_type
+from .algebra import Polynomial, constant, plus
 from .builder import Builder
 from .registry import decomposes
 
 
-def _statistics(b: Builder, x: SSAValue) -> tuple[SSAValue, SSAValue, int]:
+def _statistics(b: Builder, x: SSAValue) -> tuple[SSAValue, SSAValue, Polynomial]:
     """Mean and variance (by n) of every channel of a float tensor, and n."""
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     over = [d for d in range(len(shape)) if d != 1]
-    count = prod(shape[d] for d in over)
-    mean = b.scaled(b.reduce("add", x, over), 1.0 / count if count else float("nan"))
+    count = b.algebra.product(shape[d] for d in over)
+    mean = _over(b, b.reduce("add", x, over), count)
     away = b.sub(x, b.keep(mean, over, shape))
-    return mean, b.scaled(b.reduce("add", b.mul(away, away), over), 1.0 / count if count else float("nan")), count
+    return mean, _over(b, b.reduce("add", b.mul(away, away), over), count), count
+
+
+def _over(b: Builder, x: SSAValue, count: Polynomial) -> SSAValue:
+    """`x / count`"""
+    if count.number is not None:
+        return b.scaled(x, 1.0 / count.number if count.number else float("nan"))
+    return b.div(x, b.measured(count, extents_of(x.type), element_type(x.type)))
+
+
+def _unbiased(b: Builder, var: SSAValue, count: Polynomial) -> SSAValue:
+    """A variance by n as one by n - 1."""
+    n = count.number
+    if n is not None:
+        return b.scaled(var, n / (n - 1) if n > 1 else float("nan"))
+    total = b.mul(var, b.measured(count, extents_of(var.type), element_type(var.type)))
+    return _over(b, total, plus(count, constant(-1)))
 
 
 def _normalized(
     b: Builder, x: SSAValue, mean: SSAValue, rstd: SSAValue, weight: SSAValue | None, bias: SSAValue | None
 ) -> SSAValue:
-    shape = shape_of(x.type)
+    shape = extents_of(x.type)
     y = b.mul(b.sub(x, b.place(mean, [1], shape)), b.place(rstd, [1], shape))
     if weight is not None:
         y = b.mul(y, b.place(b.cast(weight, element_type(x.type)), [1], shape))
@@ -59,7 +75,7 @@ def batch_norm_functional(
         return [y, empty, empty, running_mean, running_var]
     mean, var, count = _statistics(b, x)
     rstd = b.rsqrt(b.plus(var, eps))
-    unbiased = b.scaled(var, count / (count - 1) if count > 1 else float("nan"))
+    unbiased = _unbiased(b, var, count)
     new = [_blend(b, running_mean, mean, momentum), _blend(b, running_var, unbiased, momentum)]
     return [_normalized(b, x, mean, rstd, weight, bias), mean, rstd, *new]
 
@@ -93,5 +109,5 @@ def batch_norm_with_update(
 ) -> list[SSAValue]:
     """As `_native_batch_norm_legit_functional`, with an (unused) reserve between."""
     y, mean, rstd, *new = batch_norm_functional(b, input, weight, bias, running_mean, running_var, True, momentum, eps)
-    reserve = shape_of(b.result_types[3])
+    reserve = extents_of(b.result_types[3])
     return [y, mean, rstd, b.constant(0, reserve, element_type(b.result_types[3])), *new]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ...dialects.extents import Extent, extents_of, fixed, least, most, static
+from ...dialects.extents import Extent, SymbolAttr, extents_of, fixed, least, most, static
 from ...errors import ShapeError
-from .algebra import shown
+from .algebra import constant, plus, shown, times
 from .builder import Builder, dims, normal_dim, normal_dims
 from .registry import decomposes
-from .reshaping import reshape_to
+from .reshaping import gathered, reshape_to
 from .slicing import shifted, sliced
 
 
@@ -153,8 +154,20 @@ def expand_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
 def flip(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
     shape = extents_of(self.type)
     for dim in sorted({normal_dim(d, len(shape)) for d in dims}) if shape else []:
-        self = sliced(b, self, dim, fixed(shape[dim]) - 1, shape[dim], -1) if shape[dim] != 1 else self
+        extent = shape[dim]
+        if isinstance(extent, SymbolAttr):
+            last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
+            self = _read_at(b, self, dim, shape, b.sub(last, b.iota(dim, shape)))
+        elif extent != 1:
+            self = sliced(b, self, dim, extent - 1, extent, -1)
     return self
+
+
+def _read_at(b: Builder, x: SSAValue, dim: int, shape: Sequence[Extent], place: SSAValue) -> SSAValue:
+    """`x` in another `shape`, at `place` along `dim`: where a size known at run time decides, as no index map can."""
+    exprs = [AffineExpr.dimension(d) for d in range(len(shape))][len(shape) - len(extents_of(x.type)) :]
+    exprs[dim - len(shape)] = AffineExpr.symbol(0)
+    return gathered(b, x, exprs, shape, [place])
 
 
 @decomposes("repeat")
@@ -163,12 +176,22 @@ def repeat(b: Builder, self: SSAValue, repeats: Sequence[int]) -> SSAValue:
     offset = len(repeats) - len(own)
     if offset < 0 or any(n < 0 for n in repeats):
         raise ShapeError(f"{list(repeats)} for a tensor of rank {len(own)}", argument="repeats")
-    shape = [r * (own[i - offset] if i >= offset else 1) for i, r in enumerate(repeats)]
+    shape = [_times(b, own[i - offset] if i >= offset else 1, r) for i, r in enumerate(repeats)]
     exprs = dims(len(shape))[offset:]
+    indices: list[SSAValue] = []
     for i, n in enumerate(own):
-        if repeats[offset + i] != 1:
+        if repeats[offset + i] == 1:
+            continue
+        if isinstance(n, SymbolAttr):
+            exprs[i] = AffineExpr.symbol(len(indices))
+            indices.append(b.rem(b.iota(offset + i, shape), b.constant(n, shape, i64)))
+        else:
             exprs[i] = exprs[i] % n if n > 1 else AffineExpr.constant(0)
-    return b.map(self, exprs, shape)
+    return gathered(b, self, exprs, shape, indices) if indices else b.map(self, exprs, shape)
+
+
+def _times(b: Builder, extent: Extent, factor: int) -> Extent:
+    return b.algebra.extent(times(b.algebra.of(extent), constant(factor)))
 
 
 @decomposes("repeat_interleave.self_int")
@@ -178,7 +201,7 @@ def repeat_interleave(b: Builder, self: SSAValue, repeats: int, dim: int | None,
     dim = 0 if dim is None else normal_dim(dim, len(shape))
     exprs = dims(len(shape))
     exprs[dim] = exprs[dim] // repeats if repeats > 1 else exprs[dim]
-    shape[dim] *= repeats
+    shape[dim] = _times(b, shape[dim], repeats)
     return b.map(x, exprs, shape)
 
 
@@ -186,13 +209,17 @@ def repeat_interleave(b: Builder, self: SSAValue, repeats: int, dim: int | None,
 def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int]) -> SSAValue:
     shape = extents_of(self.type)
     if not dims:
-        flat = reshape_to(b, self, [prod(shape)])
+        flat = reshape_to(b, self, [b.algebra.extent(b.algebra.product(shape))])
         return reshape_to(b, roll(b, flat, shifts, [0]), shape)
     if len(shifts) != len(dims):
         raise ShapeError(f"{len(shifts)} shifts for {len(dims)} dimensions", argument="shifts")
     for shift, dim in zip(shifts, (normal_dim(d, len(shape)) for d in dims), strict=True):
         extent = shape[dim] if shape else 0
-        if extent and shift % extent:
+        if isinstance(extent, SymbolAttr):
+            size = b.constant(extent, shape, i64)
+            place = b.rem(b.plus(b.iota(dim, shape), -shift), size)  # from -size + 1 on
+            self = _read_at(b, self, dim, shape, b.rem(b.add(place, size), size))
+        elif extent and shift % extent:
             exprs = [AffineExpr.dimension(d) for d in range(len(shape))]
             exprs[dim] = (exprs[dim] + (extent - shift % extent)) % extent
             self = b.map(self, exprs, shape)

@@ -13,24 +13,26 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
-from ...dialects.extents import extents_of
+from ...dialects.extents import Extent, extents_of, fixed
 from .builder import Builder, Number, dims
 from .slicing import shifted
 
-Bound = tuple[AffineExpr, int, int]
+Bound = tuple[AffineExpr, int, Extent]
 """`lo <= expression < hi`."""
 
 
 @dataclass(frozen=True)
 class Strided:
-    """Along one dimension of `extent` elements: `size` positions, `dilation` apart, moving on by `stride`."""
+    """Along one dimension of `extent` elements: `size` positions, `dilation` apart, moving on by `stride`. `whole` says
+    that no window sticks out over the padding on the right, whatever the extent is."""
 
-    extent: int
-    outputs: int
+    extent: Extent
+    outputs: Extent
     size: int
     stride: int = 1
     padding: int = 0
     dilation: int = 1
+    whole: bool = False
 
     def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
         """The input position of output `o` at offset `k`."""
@@ -47,6 +49,8 @@ class Strided:
     @property
     def inside(self) -> bool:
         """Whether every window lies wholly on the input."""
+        if not isinstance(self.extent, int) or not isinstance(self.outputs, int):
+            return self.padding == 0 and self.whole
         last = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation - self.padding
         return self.padding == 0 and last < self.extent
 
@@ -55,34 +59,36 @@ class Strided:
 class Adaptive:
     """Along one dimension: `outputs` windows that together cover `extent` elements as evenly as may be."""
 
-    extent: int
+    extent: Extent
     outputs: int
 
     @property
-    def size(self) -> int:
+    def size(self) -> Extent:
         """Elements of the largest window."""
-        return max((self._end(o) - o * self.extent // self.outputs for o in range(self.outputs)), default=0)
-
-    def _end(self, o: int) -> int:
-        return -(-(o + 1) * self.extent // self.outputs)
+        if self.outputs == 1:
+            return self.extent
+        extent, outputs = fixed(self.extent), self.outputs
+        return max((-(-(o + 1) * extent // outputs) - o * extent // outputs for o in range(outputs)), default=0)
 
     @property
     def inside(self) -> bool:
         """Whether all windows have the same number of elements."""
-        return self.extent % self.outputs == 0 if self.outputs else True
+        return self.outputs <= 1 or fixed(self.extent) % self.outputs == 0
 
     def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
         """The input position of output `o` at offset `k`."""
-        if self.inside:
-            return o * (self.extent // max(self.outputs, 1)) + k
-        return (o * self.extent) // self.outputs + k
+        if self.outputs == 1:
+            return k
+        extent = fixed(self.extent)
+        return o * (extent // max(self.outputs, 1)) + k if self.inside else (o * extent) // self.outputs + k
 
     def bounds(self, o: AffineExpr, k: AffineExpr) -> list[Bound]:
         """Where offset `k` belongs to window `o`; nothing if it always does."""
         if self.inside:
             return []
-        end = (o * self.extent + (self.extent + self.outputs - 1)) // self.outputs
-        return [(end + self.place(o, k) * -1, 1, self.extent + 1)]
+        extent = fixed(self.extent)
+        end = (o * extent + (extent + self.outputs - 1)) // self.outputs
+        return [(end + self.place(o, k) * -1, 1, extent + 1)]
 
 
 Window = Strided | Adaptive
@@ -92,8 +98,8 @@ Window = Strided | Adaptive
 class Upsampled:
     """The reverse of `Strided`: output `o` receives input `(o + padding - k * dilation) / stride` if whole."""
 
-    extent: int
-    outputs: int
+    extent: Extent
+    outputs: Extent
     size: int
     stride: int
     padding: int

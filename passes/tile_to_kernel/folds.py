@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import kernel, tensor
 from ...dialects.extents import extents_of, memref_of
 from ...dialects.kernel_host import padded_row
-from ...dialects.payload import ConstantOp, element_type, shape_of
+from ...dialects.payload import ConstantOp, element_type
 
 _STEP = AffineExpr.dimension(0)
 _READ, _WRITTEN = _STEP % 2, (_STEP + 1) % 2
@@ -34,7 +34,7 @@ def lower_fold(block: Block, op: tensor.FoldOp, buffers: dict[SSAValue, SSAValue
     if op.steps > 1:
         for i, carry in enumerate(op.carries):
             if i not in op.kept:
-                alloc = kernel.AllocOp(MemRefType(element_type(carry.type), [2, padded_row(carry.type)]))
+                alloc = kernel.AllocOp(memref_of(element_type(carry.type), [2, *padded_row(carry.type)]))
                 alloc.result.name_hint = carry.name_hint
                 rings[i] = _add(block, alloc, op).results[0]
     _Steps(op, buffers, rings).lower(block)
@@ -74,7 +74,7 @@ class _Steps:
             in_place = last and i not in op.kept
             writes.append(self.buffers[result] if in_place else self._row(block, memory, after, t, t_))
         slices = [
-            self._row(block, self.buffers[v], _STEP, t, MemRefType(element_type(v.type), shape_of(v.type)[1:]))
+            self._row(block, self.buffers[v], _STEP, t, memref_of(element_type(v.type), extents_of(v.type)[1:]))
             for v in op.each
         ]
         shared = [self.buffers[v] for v in op.shared]
