@@ -18,7 +18,7 @@ from math import prod
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, ParametrizedAttribute
-from xdsl.ir.affine import AffineMap
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -158,6 +158,10 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
             if isinstance(extent, SymbolAttr) and extent.hint not in computed:
                 _check_range(extent, shape[dim], f"{_argument(names, i)}, dimension {dim}")
                 sizes.values.setdefault(extent.hint, shape[dim])
+    for t, shape in zip(types, shapes, strict=False):
+        for d in derived:
+            if d.symbol in extents_of(t):
+                _solve(d, shape[extents_of(t).index(d.symbol)], sizes)
     for d in derived:
         value = d.value(sizes)
         _check_range(d.symbol, value, None)
@@ -170,6 +174,23 @@ def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[st
                     f"dimension {dim} is {shape[dim]}, not {sizes.number(extent)}{what}", argument=_argument(names, i)
                 )
     return sizes
+
+
+def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
+    """Bind the one size from which `derived` is computed as a multiple and a sum, if nothing has bound it: the extent
+    2 * s0 of an argument binds s0. That the derived size then is `value` is checked with all others."""
+    if len(derived.operands) != 1 or derived.operands.data[0].hint in sizes.values:
+        return
+    (operand,) = derived.operands
+    at_zero, at_one = (derived.value(Sizes({operand.hint: n})) for n in range(2))
+    factor = at_one - at_zero
+    linear = len(derived.map.data.results) == 1 and not any(
+        isinstance(e, AffineBinaryOpExpr) and e.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+        for e in derived.map.data.results[0].dfs()
+    )
+    if linear and factor > 0:
+        sizes.values[operand.hint] = (value - at_zero) // factor
+        _check_range(operand, sizes.values[operand.hint], None)
 
 
 def sample_sizes(main: FuncOp) -> Sizes:

@@ -56,7 +56,7 @@ def capture(
     exported, sizes = _export_for_all(module, args, kwargs, dynamic_shapes)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
-    importer = GraphImporter(place, fallback, sizes)
+    importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
     bindings += [Binding(f"generator_{i}", "generator", i) for i in range(importer.generators)]

@@ -45,6 +45,7 @@ class GraphImporter:
         place: tuple[str, int] | None = None,
         fallback: Fallback = None,
         sizes: Sequence[NamedDim] = (),
+        nodes: Iterable[Node] = (),
     ) -> None:
         if fallback not in (None, "eager"):
             raise CompileError(f"is {fallback!r}, where there is only 'eager'", argument="fallback")
@@ -53,7 +54,7 @@ class GraphImporter:
         self.checks: list[tuple[str, str]] = []
         self._fallback = fallback
         self._declared: dict[object, FuncOp] = {}
-        self._sizes = SizeTable(sizes)
+        self._sizes = SizeTable(sizes, nodes)
         self._place = place
         self._block = Block()
         self._values: dict[str, SSAValue | Sequence[SSAValue | None] | None] = {}

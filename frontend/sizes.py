@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -37,9 +37,13 @@ class SizeTable:
     order of appearance; an expression of symbols becomes a derived size. Equal expressions are equal symbols.
     """
 
-    def __init__(self, named: Sequence[NamedDim] = ()) -> None:
+    def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
         """`named` are the dimensions to which the user gave names; below what PyTorch takes for their least size the
-        program has been checked to be the same."""
+        program has been checked to be the same. `nodes` are those of the graph: for sizes at which one of them reads
+        outside of a tensor there is no program."""
+        self._needed = dict[Any, int]()
+        for symbol, least in map(_size_needed, nodes):
+            self._needed[symbol] = max(least, self._needed.get(symbol, 0))
         self._names = {d.symbol: d.name for d in reversed(named)}
         self._least = {d.symbol: d.wanted for d in named if d.wanted}
         self._known: dict[Any, SymbolAttr] = {}
@@ -50,10 +54,10 @@ class SizeTable:
         """A size of PyTorch's as an extent. Raises UnsupportedError for one that depends on data."""
         if not isinstance(size, torch.SymInt):
             return size
-        expr = size.node.expr.subs(equal_sizes(size.node.shape_env))
+        expr = substituted(size.node.expr, size.node.shape_env)
         for symbol, bounds in size.node.shape_env.var_to_range.items():
             least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
-            self._ranges[symbol] = ValueRanges(least, bounds.upper)
+            self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
         return self._extent(expr)
 
     @property
@@ -131,11 +135,21 @@ class SizeTable:
         return stem
 
 
+def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
+    """The size that a node reads an element of, at a place which is a number, and how large it has to be for that."""
+    if node.target is torch.ops.aten.select.int:
+        source, dim, index = node.args
+        size = source.meta["val"].shape[dim]  # pyright: ignore
+        if isinstance(size, torch.SymInt) and isinstance(index, int):
+            return substituted(size.node.expr, size.node.shape_env), index + 1 if index >= 0 else -index
+    return None, 0
+
+
 def equal_sizes(env: Any) -> dict[Any, Any]:
     """PyTorch's symbols that it took for equal to another one, or to an expression of others, in a shape environment.
 
     Both are the same symbol of the IR, so the equality is checked when arguments bind it."""
-    found: dict[Any, Any] = {}
+    found: dict[Any, Any] = dict(env.replacements)
     for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
         expr = expr.subs(found)
         if isinstance(expr, sympy.Eq):
@@ -144,6 +158,11 @@ def equal_sizes(env: Any) -> dict[Any, Any]:
                     found = {s: e.subs(a, b) for s, e in found.items()} | {a: b}
                     break
     return found
+
+
+def substituted(expr: Any, env: Any) -> Any:
+    """An expression of PyTorch's in symbols of which no two are equal."""
+    return expr.subs(equal_sizes(env))
 
 
 def depends_on_data(size: torch.SymInt | torch.SymBool) -> bool:
@@ -190,14 +209,15 @@ def every_size(wanted: bool) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class NamedDim:
-    """A dimension of an argument with the name that the user gave it, the least size there, and PyTorch's symbol for
-    it."""
+    """A dimension of an argument with the name that the user gave it, the least value of what has that name, PyTorch's
+    symbol for that, and the size for a value: `2 * Dim("batch")` has the name of `batch`, and twice its size."""
 
     tensor: torch.Tensor
     dim: int
     name: str
     wanted: int
     symbol: Any
+    size: Callable[[int], int] = int
 
 
 def named_dims(
@@ -215,10 +235,19 @@ def named_dims(
     for tensor, dim, wanted in _wanted(values, shapes):
         size = traced[id(tensor)].shape[dim]
         if isinstance(size, torch.SymInt):
-            expr = size.node.expr.subs(equal_sizes(size.node.shape_env))
-            if isinstance(expr, sympy.Symbol):
+            expr, root = substituted(size.node.expr, size.node.shape_env), getattr(wanted, "root", wanted)
+            if root is wanted and isinstance(expr, sympy.Symbol):
                 found.append(NamedDim(tensor, dim, wanted.__name__, wanted.min, expr))
+            elif root is not wanted and len(expr.free_symbols) == 1:
+                (symbol,) = expr.free_symbols
+                if all(expr.subs(symbol, n) == wanted.fn(n) for n in (root.min, root.min + 1, root.min + 7)):
+                    found.append(NamedDim(tensor, dim, root.__name__, root.min, symbol, wanted.fn))
     return found
+
+
+def name_of(spec: Any) -> str | None:
+    """The name of a `torch.export.Dim`, or of the one that it is computed from."""
+    return getattr(getattr(spec, "root", spec), "__name__", None)
 
 
 def _wanted(values: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, int, Any]]:
