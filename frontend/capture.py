@@ -28,8 +28,10 @@ from ..errors import CaptureError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .at_one import check_at_one
 from .captured import Binding, CapturedProgram, Output, announce, float8_in
+from .complex_pairs import Rewritten, without_complex, without_rule
 from .fallback import Fallback, warn
 from .importing import GraphImporter, overload_name
+from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
 from .sizes import NamedDim, every_size, named_dims
 
@@ -54,13 +56,17 @@ def capture(
     args, kwargs = tuple(args), dict(kwargs or {})
     module = callable_module(function)
     exported, sizes = _export_for_all(module, args, kwargs, dynamic_shapes)
+    left = fallback is not None and bool(without_rule(exported.graph))
+    rewritten = Rewritten() if left else without_complex(exported.graph)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
+    bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
+    values += [node for _, node, _ in rewritten.constants]
     importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
     bindings += [Binding(f"generator_{i}", "generator", i) for i in range(importer.generators)]
-    outputs, updates = _bind_outputs(exported, importer)
+    outputs, updates = _bind_outputs(exported, importer, rewritten.names)
     assert exported.call_spec.out_spec is not None
     out_spec, eager = exported.call_spec.out_spec, importer.eager
     warn(list(eager.values()))
@@ -68,7 +74,11 @@ def capture(
     module, examples = importer.finish(), tuple(leaves)
     announce(module, outputs, updates)
     signature = main_function(module).function_type
-    float8 = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
+    viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
+    if not left:
+        tensors = [leaves[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
+        viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
+        viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
     return CapturedProgram(
         module,
         tuple(bindings),
@@ -78,7 +88,7 @@ def capture(
         in_spec,
         out_spec,
         eager,
-        float8,
+        viewed,
         importer.dense,
         checks,
         "tf32" if allows_tf32() else None,
@@ -140,12 +150,15 @@ def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
                 dynamic_shapes=shapes,
                 prefer_deferred_runtime_asserts_over_guards=shapes is not None,
             )
-            if all(_needs_nothing(node) for node in exported.graph.nodes):
+            unruled = without_rule(exported.graph)
+            if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
                 return exported
+            if any(map(is_complex, exported.graph.nodes)):
+                exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             table = torch.export.default_decompositions()
             training = any(_is_training(node) for node in exported.graph.nodes)
             for target in [t for t in table if _is_ours(t)]:
-                if not (training and target is _BATCH_NORM):
+                if target not in unruled and not (training and target is _BATCH_NORM):
                     del table[target]
             return exported.run_decompositions(table)
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
@@ -265,7 +278,7 @@ def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:
 
 
 def _bind_outputs(
-    exported: ExportedProgram, importer: GraphImporter
+    exported: ExportedProgram, importer: GraphImporter, names: Mapping[str, str]
 ) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
     outputs: list[Output] = []
     updates: list[tuple[int, int]] = []
@@ -276,7 +289,7 @@ def _bind_outputs(
             argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
             if argument is None or not isinstance(spec.arg, TensorArgument):
                 raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
-            updates.append((importer.result_index(spec.arg.name), argument))
+            updates.append((importer.result_index(names.get(spec.arg.name, spec.arg.name)), argument))
         elif spec.kind == OutputKind.TOKEN:
             continue
         elif spec.kind != OutputKind.USER_OUTPUT:
@@ -286,7 +299,7 @@ def _bind_outputs(
             if argument is not None:
                 outputs.append(Output("argument", argument))
             else:
-                outputs.append(Output("result", importer.result_index(spec.arg.name)))
+                outputs.append(Output("result", importer.result_index(names.get(spec.arg.name, spec.arg.name))))
         elif isinstance(spec.arg, ConstantArgument):
             outputs.append(Output("constant", value=spec.arg.value))
         else:

@@ -48,8 +48,9 @@ class CapturedProgram:
 
     `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
     computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
-    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `float8` has
-    the arguments and the results of `@main` that are eight-bit floats, which executors know as bytes. `dense` says that
+    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `viewed` has
+    the arguments and the results of `@main` that executors know in another type: eight-bit floats as bytes, complex
+    numbers as pairs of real ones in a last dimension. `dense` says that
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
     of truth values that the program asserts. `narrow` is `tf32` if PyTorch was permitted to multiply f32 so.
     """
@@ -62,7 +63,7 @@ class CapturedProgram:
     in_spec: pytree.TreeSpec
     out_spec: pytree.TreeSpec
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
-    float8: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
+    viewed: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
     narrow: str | None = None
@@ -82,7 +83,7 @@ class CapturedProgram:
                 raise ShapeError(problem, argument=f"input {i}")
         key = _new_key() if self.draws else None
         tensors = [_tensor(b, leaves, key) for b in self.bindings]
-        tensors = [t.view(torch.uint8) if i in self.float8[0] else t for i, t in enumerate(tensors)]
+        tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         if self.dense:
@@ -163,7 +164,7 @@ class CapturedProgram:
             if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
                 with torch.no_grad():
                     target.copy_(results[result])
-        typed = [_viewed(v, d) for v, d in zip((arguments or [], results), self.float8, strict=True)]
+        typed = [_viewed(v, d) for v, d in zip((arguments or [], results), self.viewed, strict=True)]
         sources = {"argument": typed[0], "result": typed[1]}
         leaves = [o.value if o.kind == "constant" else sources[o.kind][o.index] for o in self.outputs]
         return pytree.tree_unflatten(leaves, self.out_spec)
@@ -174,7 +175,7 @@ class CapturedProgram:
         found: dict[int, torch.Tensor] = {}
         for leaf, output in zip(leaves, self.outputs, strict=True):
             if output.kind == "result":
-                found.setdefault(output.index, leaf.view(torch.uint8) if output.index in self.float8[1] else leaf)
+                found.setdefault(output.index, _stored(leaf) if output.index in self.viewed[1] else leaf)
         return [found[i] for i in sorted(found)]
 
 
@@ -193,7 +194,17 @@ def _tensor(binding: Binding, leaves: Sequence[Any], key: torch.Tensor | None) -
 
 
 def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> list[torch.Tensor]:
-    return [t.view(dtypes[i]) if i in dtypes else t for i, t in enumerate(tensors)]
+    """`tensors`, those in `dtypes` as what they are for the caller."""
+
+    def restored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
+
+    return [restored(t, dtypes[i]) if i in dtypes else t for i, t in enumerate(tensors)]
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of eight-bit floats or complex numbers as executors know it."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.view(torch.uint8)
 
 
 def float8_in(types: Sequence[Attribute]) -> dict[int, torch.dtype]:

@@ -23,7 +23,7 @@ from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decompose_torch import decompose
 from ..passes.decomposition.algebra import Algebra
 from ..passes.decomposition.drawing import draws
-from ..passes.decomposition.refused import STRIDES, why_refused
+from ..passes.decomposition.refused import COMPLEX, STRIDES, why_refused
 from ..passes.decomposition.strided import DENSE
 from .dtypes import element_of, tensor_type
 from .fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
@@ -161,7 +161,7 @@ class GraphImporter:
             self._values[node.name] = values[index] if isinstance(values, tuple) else values
             return
         if self._fallback and touches_complex(node):
-            raise UnsupportedError("complex numbers are not supported")
+            raise UnsupportedError(COMPLEX)
         if target is torch.ops.prims.convert_element_type.default:  # the same under another name
             node.target, node.args, node.kwargs = _TO_COPY, node.args[:1], {"dtype": node.args[1]}
             target = _TO_COPY

@@ -26,6 +26,7 @@ from .capture import Binding, CapturedProgram, Output
 from .compilation import Compilation
 from .dtypes import dtype_name, dtype_named
 from .executors import Executor, make_executor
+from .fallback import COMPLEX
 from .structures import decode, encode
 from .weights import Bound, Checkpoint
 
@@ -131,7 +132,7 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
         "bindings": bindings,
         "outputs": [[o.kind, o.index, encode(o.value)] for o in captured.outputs],
         "updates": [list(u) for u in captured.updates],
-        "float8": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.float8],
+        "viewed": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.viewed],
         "dense": captured.dense,
         "checks": [list(c) for c in captured.checks],
         "examples": [_example(e) for e in captured.examples],
@@ -242,7 +243,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             tuple(_read_example(e) for e in entry["examples"]),
             in_spec,
             pytree.tree_flatten(decode(entry["result"]))[1],
-            float8=_float8(entry["float8"]),
+            viewed=_viewed(entry["viewed"]),
             dense=bool(entry["dense"]),
             checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
         )
@@ -268,15 +269,20 @@ def _binding(
         raise folder.error(
             f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
         )
-    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, dtype_named(entry["dtype"])))
+    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, _dtype(entry["dtype"])))
 
 
-def _float8(entry: list[list[list[Any]]]) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
-    arguments, results = ({int(i): dtype_named(name) for i, name in found} for found in entry)
+def _viewed(entry: list[list[list[Any]]]) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
+    arguments, results = ({int(i): _dtype(name) for i, name in found} for found in entry)
     return arguments, results
+
+
+def _dtype(name: str) -> torch.dtype:
+    """A data type of the caller's, complex ones included."""
+    return {dtype_name(d): d for d in COMPLEX}.get(name) or dtype_named(name)
 
 
 def _read_example(entry: dict[str, Any]) -> object:
     if "value" in entry:
         return decode(entry["value"])
-    return torch.empty(entry["shape"], dtype=dtype_named(entry["dtype"]), device="meta")
+    return torch.empty(entry["shape"], dtype=_dtype(entry["dtype"]), device="meta")

@@ -138,7 +138,8 @@ class SizeTable:
 def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
     """The size that a node reads an element of, at a place which is a number, and how large it has to be for that."""
     if node.target is torch.ops.aten.select.int:
-        source, dim, index = node.args
+        given = {**dict(zip(("self", "dim", "index"), node.args, strict=False)), **node.kwargs}
+        source, dim, index = (given[name] for name in ("self", "dim", "index"))
         size = source.meta["val"].shape[dim]  # pyright: ignore
         if isinstance(size, torch.SymInt) and isinstance(index, int):
             return substituted(size.node.expr, size.node.shape_env), index + 1 if index >= 0 else -index

@@ -115,7 +115,7 @@ REFUSED = {
     "exits": (lambda x: sys.exit(3), (X,), r"test_api\.py:\d+.*SystemExit"),
     "control flow": (branch, (torch.tensor(True), X), r"test_api\.py:\d+: cond: control flow"),
     "effects": (torch.linalg.inv, (X,), "linalg"),
-    "complex": (torch.relu, (torch.randn(3, dtype=torch.complex64),), "complex64"),
+    "complex": (torch.relu, (torch.randn(3, dtype=torch.complex64),), "complex"),
     "branch on data": (lambda x: x if x.sum() > 0 else -x, (X,), r"test_api\.py:\d+"),
 }
 

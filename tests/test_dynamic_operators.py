@@ -21,7 +21,7 @@ COLUMNS = torch.tensor([0, 2])
 
 
 def sorted_rows(x: torch.Tensor) -> list[torch.Tensor]:
-    return [*x.sort(-1), *x.topk(3, -1), x.kthvalue(2, -1).values, x.median(-1).values, x.argsort(0, stable=True)]
+    return [*x.sort(-1), *x.topk(3, -1), x.kthvalue(2, -1).values, x.median(-1).values, x.argsort(dim=0, stable=True)]
 
 
 def repeated(x: torch.Tensor) -> list[torch.Tensor]:
