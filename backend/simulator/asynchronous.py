@@ -87,6 +87,8 @@ class Asynchronous:
         self.stores: dict[int, list[Box]] = {}
         self.store_groups: dict[int, list[list[Box]]] = {}
         self.products: list[Product] = []
+        self.operand_cells: dict[Any, Array] = {}
+        """The shadow's cells of each operand that a product has read, each once and in order."""
         self.fenced: set[int] = set()
         self.closed: dict[int, int] = {}
         self.waits: dict[int, tuple[Operation, str]] = {}

@@ -68,11 +68,14 @@ def _use_operands(state: Asynchronous, product: Product, values: dict[Any, Any],
             buffer: SharedBuffer = values[memory]
             at = int(np.broadcast_to(ranked(values[place], 2), state.machine.active.shape)[0, thread])
             _check_start(state, op, buffer.offset + at * buffer.itemsize, transposed)
-            places = operand_places(state, op, buffer, at, first, count, transposed)
-            cells = (buffer.start + places.reshape(-1, 1) * buffer.cells + np.arange(buffer.cells)).reshape(-1)
-            cells += state.cluster.rank_of(warp) * buffer.pitch
+            key = op, buffer.number, buffer.offset, at, first, count, transposed
+            if key not in state.operand_cells:  # warps share B, and rings come back to their slots
+                places = np.unique(operand_places(state, op, buffer, at, first, count, transposed))
+                own = buffer.start + places[:, None] * buffer.cells + np.arange(buffer.cells)
+                state.operand_cells[key] = own.reshape(-1)
+            cells = state.operand_cells[key] + state.cluster.rank_of(warp) * buffer.pitch
             agent = state.order.agent("products", g)
-            found = state.shadow.use(np.unique(cells), warp, agent, work, buffer.number, False)
+            found = state.shadow.use(cells, warp, agent, work, buffer.number, False)
             report_meeting(state, op, found, warp, "a product")
 
 
