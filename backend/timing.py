@@ -67,9 +67,18 @@ def on_device(arms: Arms, repetitions: int | None = None) -> dict[str, Timing]:
 
 
 def _graph(torch: Any, arm: Callable[[], object]) -> Any:
-    """A CUDA graph of the arm, or why there is none."""
+    """A CUDA graph of the arm, or why there is none.
+
+    What waits for the device is found before anything is captured: a capture that breaks off may leave PyTorch's
+    generator of random numbers as if it still went on.
+    """
     graph = torch.cuda.CUDAGraph()
     try:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            arm()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
         with torch.cuda.graph(graph):
             arm()
         graph.replay()

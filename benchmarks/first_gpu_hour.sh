@@ -10,4 +10,5 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$here" || exit 2
 export PYTHONUNBUFFERED=1
+export PYTHONPATH="$here/.typings${PYTHONPATH:+:$PYTHONPATH}"  # deplodock is found there, installed or not
 exec "${PYTHON:-python3}" benchmarks/gpu_hour "$@"

@@ -55,7 +55,8 @@ def test_times_are_positive(program):
     times = on_device({"a": lambda: cuda.run([x]), "b": lambda: x + 1, "c": lambda: x.sum().item()}, repetitions=5)
     assert {name: t.graph for name, t in times.items()} == {"a": True, "b": True, "c": False}
     assert all(0 < t.median < 1 for t in times.values())
-    assert "captur" in (times["c"].why or "")
+    assert "synchronizing" in (times["c"].why or "")
+    torch.randn(4, device="cuda")  # the generator does not believe to be captured still
 
 
 @pytest.mark.gpu

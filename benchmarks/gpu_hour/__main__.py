@@ -39,6 +39,7 @@ def main() -> int:
     found = card()
     folder = (options.out or ROOT / "benchmarks" / "results" / folder_name(found["name"])).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("cache/\nprepared/\n*.new\n", encoding="utf-8")
     print(f"{found['name']}: results in {folder}")
     limits = {name: float(seconds) for name, _, seconds in (text.partition("=") for text in options.limit)}
     runner = Runner(ROOT, folder, started + options.budget)

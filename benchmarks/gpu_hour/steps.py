@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +64,9 @@ def _tests(folder: Path, small: bool) -> tuple[str, ...]:
     files = [f for f in sorted(TESTS.glob("test_*.py")) if re.search(r"mark\.gpu\b", f.read_text(encoding="utf-8"))]
     files = [f for f in files if not small or f.name == "test_runtime_gpu.py"]
     report = f"--junitxml={folder / 'gpu-tests.xml'}"
-    return (sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", report, *map(str, files))
+    several = ("-n", str(min(_jobs(), len(files))), "--dist", "loadfile") if find_spec("xdist") and not small else ()
+    options = ("-m", "gpu", "-q", "-p", "no:cacheprovider", *several, report)
+    return (sys.executable, "-m", "pytest", *options, *map(str, files))
 
 
 def _sanitizer(tool: str, python: str, prepared: Path, small: bool, cases: str) -> Step:

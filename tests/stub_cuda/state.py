@@ -86,12 +86,15 @@ class Device:
     capturing: tuple[Graph, Stream] | None = None
     launches: list[Any] = field(default_factory=list[Any])
     execute: bool = True
+    may_wait: bool = True
     opened: int = 0
 
     def synchronise(self, what: str) -> None:
         """The host waits for the device. An error while a graph is captured."""
         if self.capturing is not None:
             raise RuntimeError(f"{CAPTURE_ERROR} ({what})")
+        if not self.may_wait:
+            raise RuntimeError(f"called a synchronizing CUDA operation ({what})")
 
     def run(self, step: Callable[[], object], stream: int) -> None:
         """Do `step` on the stream with that handle: now, or whenever the graph that is captured is replayed."""
