@@ -59,7 +59,7 @@ def encode(wanted: TensorMap, address: int) -> Any:
     Equal maps of one address are encoded once. Raises ExecutionError where there is no driver, or if it refuses.
     """
     e, rank = encoding(wanted), len(wanted.shape)
-    result = _aligned(_WORDS * 8)
+    result = aligned(_WORDS * 8)
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     status = library().cuTensorMapEncodeTiled(
         ctypes.c_void_p(result.ctypes.data),
@@ -96,7 +96,7 @@ def _pitches(shape: tuple[int, ...]) -> list[int]:
     return [int(np.prod(shape[d + 1 :], dtype=np.int64)) for d in range(len(shape))]
 
 
-def _aligned(size: int) -> np.ndarray:
+def aligned(size: int) -> np.ndarray:
     """`size` bytes that start at a multiple of 64."""
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64

@@ -21,7 +21,7 @@ from ...errors import ExecutionError
 from ...progress import Step, steps
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
-from ..tensor_maps import describe
+from ..tensor_maps import aligned, describe
 from .build import build, build_standalone, runtime_library
 from .host_text import kernel_bounds, source_name
 
@@ -221,7 +221,8 @@ class _Library:
             sizes[argument] = size
         first, size_of = ((ctypes.c_uint64 * count)(*n) for n in (launch.begins(), sizes))
         starts = [self.c.emu_buffer_data(ids[i]) + b for i, b in zip(launch.buffers, launch.begins(), strict=True)]
-        maps = np.array([describe(m, starts[m.argument]) for m in launch.maps], np.uint64)
+        maps = aligned(128 * len(launch.maps)).view(np.uint64).reshape(-1, 16)
+        maps[:] = [describe(m, starts[m.argument]) for m in launch.maps] or 0
         number = ctypes.c_int if launch.size_bytes == 4 else ctypes.c_longlong
         numbers_taken = [number(v) for v in launch.values]
         values = (ctypes.c_void_p * len(numbers_taken))(*(ctypes.addressof(v) for v in numbers_taken))
