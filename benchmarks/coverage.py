@@ -155,6 +155,13 @@ RANDOM_PROGRAMS = (
 )
 """What the fuzzers found; their runs are recorded by hand."""
 
+WHEN = (
+    "The columns were run at different times: float32 to bool and float32 cuda before d6f71c2, with `gcd` and `lcm` of "
+    "int64 again at d9ce083; uint8 at 1596119; the `constants` at d6f71c2 with the tool of 973227a, the operators that "
+    "change their arguments again at d9ce083."
+)
+"""Which commits the results are of; kept by hand."""
+
 COLUMNS = (*DTYPES, "float64", "int32", "uint8", "float32 cuda", "float32 constants", "float32 cuda constants")
 """The runs on the page."""
 
@@ -194,6 +201,8 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
         "left out; `constants` has all tensors but the first as constants of the program. "
         "Written by `python benchmarks/coverage.py --update`, and with `--dtypes float32 --samples 2 --level "
         "cuda` and `--dtypes errors`.",
+        "",
+        WHEN,
         "",
         *_errors(results.get("errors", {})),
         "| | " + " | ".join(results := {c: results[c] for c in COLUMNS if c in results}) + " |",
