@@ -341,13 +341,13 @@ def _run(argv: Sequence[str] | None, stderr: IO[str]) -> int:
         if debug:
             traceback.print_exc(file=stderr)
         lines = str(error).strip().splitlines()
-        terminal.tell(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}", stderr)
+        terminal.tell(f"dl-opt: error: {lines[-1].strip() if lines else type(error).__name__}")
         return 1
     except Exception as error:  # anything else is a bug of dl-opt itself; still one line
         if debug:
             traceback.print_exc(file=stderr)
         where = f" at {raised_at(error)} (--debug shows the way there)"
-        terminal.tell(f"dl-opt: internal error: {_one_line(error)}{where}", stderr)
+        terminal.tell(f"dl-opt: internal error: {_one_line(error)}{where}")
         return 1
 
 

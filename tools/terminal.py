@@ -88,17 +88,16 @@ def width_of(stream: TextIO) -> int | None:
         return 80
 
 
-def tell(message: str, stream: TextIO | None = None) -> None:
+def tell(message: str) -> None:
     """Write a message for a person to stderr: in colours, and what it says in lines that fit; quoted source and carets
     stay as they are."""
-    stream = stream or sys.stderr
-    width = width_of(stream)
+    width = width_of(sys.stderr)
     text, quoted = "", False
     for line in message.splitlines():
         says = "error: " in line
         text += (line if quoted and not says else fitted(line, width)) + "\n"
         quoted |= says
-    write(text, "error", stream)
+    write(text, "error", sys.stderr)
 
 
 def write(text: str, kind: str, stream: TextIO) -> None:
