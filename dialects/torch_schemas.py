@@ -206,6 +206,7 @@ _native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias,
     running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)
 _softmax(Tensor self, int dim, bool half_to_float) -> Tensor
 _unsafe_view(Tensor self, int[] size) -> Tensor
+view.dtype(Tensor self, ScalarType dtype) -> Tensor
 adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
 adaptive_avg_pool2d(Tensor self, int[2] output_size) -> Tensor
 addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
@@ -378,6 +379,7 @@ var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Ten
 var_mean.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> (Tensor, Tensor)
 vdot(Tensor self, Tensor other) -> Tensor
 view(Tensor self, int[] size) -> Tensor
+view.dtype(Tensor self, ScalarType dtype) -> Tensor
 view_as(Tensor self, Tensor other) -> Tensor
 zeros(int[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) ->
     Tensor

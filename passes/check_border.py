@@ -26,7 +26,7 @@ PAYLOAD = frozenset({"payload", "arith", "math"})
 
 FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
 
-SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant"})
+SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"})
 """The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
 
 

@@ -123,6 +123,12 @@ class PayloadFunctions(InterpreterFunctions):
         floats = isinstance(source, AnyFloat) or isinstance(target, AnyFloat)
         return ((self.domain if floats else TypedDomain()).cast(args[0], source, target),)
 
+    @impl(arith.BitcastOp)
+    def bitcast(self, interpreter: Interpreter, op: arith.BitcastOp, args: PythonValues) -> PythonValues:
+        if type(self.domain) is not TypedDomain:
+            raise ExecutionError("numbers that are not stored in a type have no bits", operator=op.name)
+        return (np.asarray(args[0]).view(self.domain.dtype(element_type(op.result.type))),)
+
     @impl(payload.RoundTf32Op)
     def round_tf32(self, interpreter: Interpreter, op: payload.RoundTf32Op, args: PythonValues) -> PythonValues:
         return (self.domain.unary(op.name, args[0], element_type(op.result.type)),)
