@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,18 @@ def program(name: str, case: Any, target: str, folder: Path | None, executor: st
 
 
 def _place(name: str, target: str, folder: Path | None) -> Path | None:
-    return None if folder is None else folder / hashlib.sha256(f"{target} {name}".encode()).hexdigest()[:24]
+    text = f"{_library()} {target} {name}"
+    return None if folder is None else folder / hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@cache
+def _library() -> str:
+    """A digest of deplodock's sources: what another version has compiled is not used."""
+    root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
+    for package in ("backend", "dialects", "frontend", "passes"):
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def seed_key(name: str, dtype: str, small: bool) -> str:

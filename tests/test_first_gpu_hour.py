@@ -92,6 +92,28 @@ def test_a_lost_device_is_no_end(hour: Any, tmp_path: Path) -> None:
     assert [s["status"] for s in runner.states.values()] == ["done", "failed"]
 
 
+def test_a_command_ends_with_a_script_that_is_killed(hour: Any, tmp_path: Path) -> None:
+    """Or it would share the device with the next call's."""
+    code = (
+        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import running, steps\n"
+        "command = ('sh', '-c', f'echo $$ > {sys.argv[2]}/number; exec sleep 60')\n"
+        "runner = running.Runner(Path('/'), Path(sys.argv[2]), time.monotonic() + 60)\n"
+        "runner.run(steps.Step('long', command, 50))"
+    )
+    script = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "benchmarks" / "gpu_hour"), str(tmp_path)])
+    while not _text(tmp_path / "number").endswith("\n"):
+        assert script.poll() is None
+        time.sleep(0.05)
+    script.kill()
+    script.wait()
+    status = Path(f"/proc/{_text(tmp_path / 'number').strip()}/status")
+    for _ in range(100):
+        if not status.exists() or "State:\tZ" in _text(status):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the command runs on")
+
+
 def test_what_has_no_time_waits_for_the_next_call(hour: Any, tmp_path: Path) -> None:
     running, steps, _ = hour
     runner = running.Runner(ROOT, tmp_path, time.monotonic() + 10)

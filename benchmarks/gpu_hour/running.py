@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -19,6 +20,14 @@ TOO_SHORT = 15.0
 """Seconds: with less than this no step is begun."""
 
 DONE = ("done", "failed", "skipped", "over its limit")
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """A command does not outlive a script that is killed (prctl(2)), or two of them would run on one device."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Runner:
@@ -80,7 +89,13 @@ class Runner:
         with (self.folder / f"{step.name}.log").open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(step.command)}\n")
             log.flush()
-            whole = {"stdout": log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "start_new_session": True}
+            whole: dict[str, Any] = {
+                "preexec_fn": _end_with_parent,
+                "stdout": log,
+                "stderr": subprocess.STDOUT,
+                "stdin": subprocess.DEVNULL,
+                "start_new_session": True,
+            }
             try:
                 process = subprocess.Popen(step.command, cwd=self.root, env=self.environment, **whole)
             except OSError as error:
