@@ -23,7 +23,7 @@ NARROWS = ("never", "operands", "parts", "stored_parts", "tf32")
 ROWS = ("registers", "shared")
 _LISTS = ("block", "serial", "chunk", "thread")
 _WORDS = ("atom", "copy", "narrow", "row")
-_NUMBERS = ("warps", "stages", "split_k", "group", "persistent", "cluster")
+_NUMBERS = ("warps", "stages", "split_k", "group", "persistent", "cluster", "blocks_per_sm")
 
 
 def _ints(values: Any) -> ArrayAttr[IntAttr]:
@@ -48,6 +48,8 @@ class ScheduleAttr(ParametrizedAttribute):
     persistent  so many blocks share all tiles, one after the other; 0: every tile has a block of its own.
     cluster  so many blocks with consecutive numbers form a cluster (1, 2, 4 or 8; sm_90 and newer) and load together
              what all of them need (copy = tma), or share rows: each has a part of the reductions and of what follows.
+    blocks_per_sm  so many blocks at least run at once on a multiprocessor: the compiler has to get along with their
+             share of its registers; 0 leaves that to the compiler.
     narrow   how a factor in f32 may reach tensor cores: `never`; `operands` permits to round it to the type of the
              other factor, bf16 or f16; `parts` splits it into the sum of three bf16 numbers, which is all of it: three
              products if the other factor is narrow, six if it is f32 too, with errors as of a sum in f32. An infinity
@@ -71,6 +73,7 @@ class ScheduleAttr(ParametrizedAttribute):
     group: IntAttr
     persistent: IntAttr
     cluster: IntAttr
+    blocks_per_sm: IntAttr
     narrow: StringAttr
     row: StringAttr
 
@@ -89,6 +92,7 @@ class ScheduleAttr(ParametrizedAttribute):
         group: int = 1,
         persistent: int = 0,
         cluster: int = 1,
+        blocks_per_sm: int = 0,
         narrow: str = "never",
         row: str = "registers",
     ) -> ScheduleAttr:
@@ -106,6 +110,7 @@ class ScheduleAttr(ParametrizedAttribute):
             IntAttr(group),
             IntAttr(persistent),
             IntAttr(cluster),
+            IntAttr(blocks_per_sm),
             StringAttr(narrow),
             StringAttr(row),
         )
@@ -139,8 +144,8 @@ class ScheduleAttr(ParametrizedAttribute):
             raise VerifyException("schedule: stages, split_k and group are at least 1")
         if self.cluster.data not in CLUSTERS:
             raise VerifyException(f"schedule: clusters of {self.cluster.data} blocks; they have 1, 2, 4 or 8")
-        if self.persistent.data < 0:
-            raise VerifyException(f"schedule: {self.persistent.data} persistent blocks")
+        if min(self.persistent.data, self.blocks_per_sm.data) < 0:
+            raise VerifyException("schedule: persistent and blocks_per_sm are not negative")
         if any(not 0 <= s.data < len(self.block) for s in self.serial):
             raise VerifyException("schedule: serial names free indices by position")
 

@@ -18,6 +18,7 @@ from ..dialects.kernel_roles import WARPGROUP
 from ..dialects.linear_layout import LANE_BITS, LANES, Linear, log2
 from ..dialects.locations import location_text
 from ..dialects.payload import element_type
+from ..dialects.schedule import ScheduleAttr
 from ..dialects.tile_outputs import SliceOp, StoreBoxOp
 from ..dialects.tile_roles import PutOp, ReleaseOp, RingOp, RolesOp, StageBoxOp, TakeOp
 from ..dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp
@@ -114,7 +115,9 @@ class _Kernel:
         symbolic = any(not isinstance(n, int) for n in self.grid)
         grid = [n for n in self.grid if n != 1] if symbolic else count
         warps, cluster = self.warps + self.producers, self.op.cluster_size
-        new = kernel.FuncOp(self.op.sym_name.data, grid, warps, Region(self.out.entry), cluster=cluster)
+        schedule = self.op.attributes.get("schedule")
+        resident = schedule.blocks_per_sm.data if isinstance(schedule, ScheduleAttr) else 0
+        new = kernel.FuncOp(self.op.sym_name.data, grid, warps, Region(self.out.entry), None, cluster, resident)
         new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new

@@ -61,8 +61,9 @@ class PlanSchedulesPass(ModulePass, Given):
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits.
     A schedule that is already there is checked and kept: it is the user's.
     The options `block`, `chunk` (or `k`), `serial`, `thread`, `warps`, `stages`, `split_k`, `group`, `persistent`,
-    `cluster`, `atom`, `copy` and `row` decide in the planner's place, for the nest that `nest` names (`k0` is the
-    first) or for all that they fit; if that is none, it is an error.
+    `cluster`, `blocks_per_sm`, `atom`, `copy` and `row` decide in the planner's place, for the nest that `nest` names
+    (`k0` is the first) or for all that they fit; if that is none, it is an error. How many blocks a product counts on
+    at once on a multiprocessor (`blocks_per_sm`) follows from what is decided, unless it is decided, too.
     `record` names a file of schedules (`records.py`): a nest that is in it gets that schedule, checked, the others the
     model's. Where several speak, what is in the text comes first, then the options, the record, the model.
     `multiprocessors` is their number, where it is not that of the card which the target stands for (132 for `sm_90a`;
@@ -120,7 +121,9 @@ class PlanSchedulesPass(ModulePass, Given):
                 self._tell(nest, name, ranks[nest], chosen[nest])
                 fastest(nest, target, ranks[nest])
             if nest in chosen:
-                nest.attributes["schedule"] = self._decide(nest, target, name, chosen[nest], refused)
+                schedule = self._decide(nest, target, name, chosen[nest], refused)
+                fits = nest in ranks and self.blocks_per_sm is None
+                nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
             check_schedule(nest, target)
         if refused and len(refused) == len(chosen):
             raise refused[0]  # what fits nowhere is a mistake
@@ -162,6 +165,18 @@ class PlanSchedulesPass(ModulePass, Given):
             refused.append(error)
             emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
             return chosen
+
+
+def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
+    """`schedule`, saying how many blocks it counts on at once on a multiprocessor, if these are several and work on
+    tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free."""
+    if schedule.atom.data == "fma":
+        return schedule
+    facts = Facts(nest)
+    tiles = Tiles(facts, schedule)
+    products = tiled(distinct(facts, find_products(facts)), tiles.tile)
+    resident = resources(facts, tiles, schedule, target, products).resident
+    return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule
 
 
 def decided(nest: loop.NestOp, chosen: ScheduleAttr, given: Given, facts: Facts, target: Target) -> ScheduleAttr:

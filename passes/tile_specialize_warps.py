@@ -32,9 +32,9 @@ class TileSpecializeWarpsPass(ModulePass):
     through rings. The kernel's program becomes the consumer, which takes the boxes of a block of operations in front of
     their first use and gives the slot back behind the last one. A copy of its loops and indices, without everything
     else, becomes the producer: one thread, which starts the boxes and puts them. Tiles that one operation uses first
-    share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more the producer
-    gives registers to the consumer. What is computed on, gathered or masked in its own way is staged by the consumer
-    as before.
+    share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more, or
+    several blocks on a multiprocessor, the producer gives registers to the consumer. What is computed on, gathered or
+    masked in its own way is staged by the consumer as before.
     With `cluster = N` in the schedule, boxes that N blocks next to each other all need are loaded together: each block
     loads a part of the rows for all of them, so the box leaves the level-2 cache once.
     Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
@@ -68,7 +68,7 @@ class TileSpecializeWarpsPass(ModulePass):
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
             if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
-                specialize(kernel, schedule.stages.data, schedule.cluster.data)
+                specialize(kernel, schedule)
         dce(op)
 
 
@@ -82,9 +82,10 @@ class Queue:
     ring: SSAValue
 
 
-def specialize(kernel: tile.KernelOp, stages: int, cluster: int) -> None:
-    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that `cluster`
-    blocks have in common are loaded together."""
+def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
+    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that the blocks
+    of a cluster have in common are loaded together."""
+    stages, cluster, resident = schedule.stages.data, schedule.cluster.data, max(1, schedule.blocks_per_sm.data)
     found: list[Box] = []
     for op in kernel.body.walk():
         if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, StoreBoxOp) for u in op.result.uses):
@@ -109,8 +110,8 @@ def specialize(kernel: tile.KernelOp, stages: int, cluster: int) -> None:
         _consume(queue)
     consumers = kernel.warps.data
     registers = ()
-    if consumers >= 2 * WARPGROUP:
-        registers = (consumer_registers(consumers), PRODUCER_REGISTERS)
+    if consumers >= 2 * WARPGROUP or resident > 1:
+        registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
     roles = RolesOp(program, producer, WARPGROUP, registers)
     roles.location = kernel.location
     entry.add_op(roles)

@@ -43,7 +43,8 @@ MOST_NARROW = {False: 0.1, True: 0.25}
 products (True) also small tiles of one factor, with less than 16 bytes for each thread."""
 
 NEARLY = 0.85
-"""Of so many times the planned blocks at least a multiprocessor has room for: registers are estimated."""
+"""Of so many times the planned blocks at least a multiprocessor has room for: registers are estimated. What the
+schedule says (`blocks_per_sm`) is kept to the block."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _widths(k: Kernel) -> Iterator[str]:
 def _occupancy(k: Kernel) -> Iterator[str]:
     shared = k.function.shared.data if k.function.shared is not None else 0
     blocks = occupancy(k.target, k.function.threads, k.use.registers, shared)
-    if blocks < int(k.planned.resident * NEARLY):
+    if blocks < max(k.function.resident, int(k.planned.resident * NEARLY)):
         yield (
             f"{blocks} blocks on a multiprocessor, {k.planned.resident} planned: {k.use.registers} registers,"
             f" {k.planned.registers} estimated; {shared} bytes shared, {k.planned.shared} estimated"

@@ -12,15 +12,16 @@ from hopper_running import allocated, inputs
 from mutation.hopper_mutants import SUBJECTS
 from static_gates import missing_registers
 from torch.nn import functional as F
-from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 from xdsl.utils.exceptions import VerifyException
 
 import deplodock
-from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.printer import kernel_names, print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report, compile_many
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.simulator import simulate
+from deplodock.backend.targets import TARGETS, occupancy
 from deplodock.dialects.kernel import FuncOp
 from deplodock.dialects.kernel_roles import (
     PRODUCER_REGISTERS,
@@ -31,6 +32,10 @@ from deplodock.dialects.kernel_roles import (
     register_pool,
 )
 from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.errors import CompileError, ScheduleError
+from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.planning import resources
+from deplodock.passes.running import run_passes
 
 SUBJECT = SUBJECTS["two warpgroups"]
 
@@ -98,6 +103,63 @@ def test_compiled_attention_has_what_its_roles_want(batch: int, length: int, dep
     assert function.roles is not None
     assert missing_registers(function, use) == 0
     assert missing_registers(function, replace(use, registers=use.registers - 8)) > 0
+
+
+PRODUCTS = [
+    ("sm_80", 128, 4096, 2048),
+    ("sm_89", 128, 4096, 2048),
+    ("sm_90a", 128, 2048, 2048),
+    ("sm_90a", 512, 2048, 2048),
+    ("sm_120", 512, 2048, 2048),
+]
+
+
+@pytest.mark.parametrize(("target", "rows", "columns", "depth"), PRODUCTS)
+def test_as_many_blocks_fit_as_planned(target: str, rows: int, columns: int, depth: int) -> None:
+    """The number of the plan is the second launch bound; the compiler keeps it, without spilling."""
+    a, b = torch.zeros(rows, depth, dtype=torch.bfloat16), torch.zeros(columns, depth, dtype=torch.bfloat16)
+    compiled = deplodock.compile(F.linear, (a, b), target=target, executor="reference").compilation
+    functions = [op for op in compiled.at("kernel").ops if isinstance(op, FuncOp)]
+    (function,) = [f for f in functions if any(op.name in ("kernel.mma", "kernel.wgmma") for op in f.walk())]
+    assert function.resident > 1
+    assert f"__launch_bounds__({function.threads}, {function.resident})" in compiled.cuda
+    found = compile_cubin(compiled.cuda, target)
+    assert not found.warnings
+    use = found.kernels[kernel_names(compiled.at("kernel"))[function.sym_name.data]]
+    assert (use.spills, use.stack, missing_registers(function, use)) == (0, 0, 0)
+    shared = 0 if function.shared is None else function.shared.data
+    assert occupancy(TARGETS[target], function.threads, use.registers, shared) >= function.resident
+
+
+@pytest.mark.parametrize(
+    ("block", "blocks", "fits"), [("64,128", 2, True), ("64,256", 2, False), ("64,128", 3, False), ("64,64", 3, True)]
+)
+def test_the_plan_knows_what_ptxas_compiles(
+    block: str, blocks: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product of a warpgroup needs its registers at the launch, whatever its warps take later: where the plan says
+    that they are there ptxas compiles it, and where the plan refuses ptxas does."""
+    zeros = torch.zeros(2048, 2048, dtype=torch.bfloat16)
+    compiled = deplodock.compile(F.linear, (zeros, zeros), target="sm_90a", executor="reference")
+    text = re.sub(r" attributes \{schedule = [^}]*\}", "", compiled.ir("loop"))
+    options = f"block={block} k=64 warps=4 atom=wgmma copy=tma stages=2 blocks_per_sm={blocks}"
+    pipeline = parse_passes(f"tile-plan{{{options}}},loop-to-tile,tile-to-kernel")
+
+    def lowered() -> ModuleOp:
+        ctx = make_context()
+        module = parse_module(ctx, text, "test.mlir")
+        run_passes(ctx, module, pipeline)
+        return module
+
+    if not fits:
+        with pytest.raises(ScheduleError, match="do not fit on a multiprocessor of sm_90a"):
+            lowered()
+        monkeypatch.setattr(resources, "BESIDE", -(1 << 10))
+        with pytest.raises(CompileError, match="the CUDA compiler refuses the text"):
+            compile_cubin(print_cuda(lowered()), "sm_90a")
+        return
+    (use,) = compile_cubin(print_cuda(lowered()), "sm_90a").kernels.values()
+    assert use.spills == use.stack == 0
 
 
 def test_the_simulator_hangs_where_the_pool_is_too_small() -> None:

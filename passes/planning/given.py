@@ -25,6 +25,7 @@ class Given:
     group: int | None = None
     persistent: int | None = None
     cluster: int | None = None
+    blocks_per_sm: int | None = None
     atom: Literal["fma", "mma", "wgmma"] | None = None
     copy: Literal["plain", "cp_async", "tma"] | None = None
     row: Literal["registers", "shared"] | None = None
@@ -34,7 +35,7 @@ class Given:
         lists = {n: v for n in ("block", "chunk", "serial", "thread") if (v := getattr(self, n))}
         if self.k:
             lists.setdefault("chunk", self.k)
-        numbers = ("warps", "stages", "split_k", "group", "persistent", "cluster")
+        numbers = ("warps", "stages", "split_k", "group", "persistent", "cluster", "blocks_per_sm")
         rest = {n: getattr(self, n) for n in (*numbers, "atom", "copy", "row")}
         return lists | {n: v for n, v in rest.items() if v is not None}
 
@@ -53,9 +54,10 @@ class Given:
 
     def over(self, schedule: ScheduleAttr) -> ScheduleAttr:
         """`schedule` with these decisions. What depends on one that changed goes with it: without a copy ahead of its
-        use there is one stage, on tensor cores there is no register tile, and serial indices and the order of blocks
-        are those of the old tiles."""
+        use there is one stage, on tensor cores there is no register tile, serial indices and the order of blocks
+        are those of the old tiles, and how many blocks fit on a multiprocessor was said of the old schedule."""
         decided = self.decisions()
+        decided.setdefault("blocks_per_sm", 0)
         if decided.get("copy") == "plain":
             decided.setdefault("stages", 1)
         if decided.get("atom", "fma") != "fma":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...backend.targets import REGISTERS, Target, occupancy
-from ...dialects.kernel_roles import WARPGROUP
+from ...dialects.kernel_roles import WARPGROUP, launch_registers
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
@@ -24,6 +24,12 @@ FUSED, NESTED = 40, 60
 
 ROWS, SUMS, ATOMS = 30, 38, 52
 """Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
+
+
+WIDEST, BESIDE = 128, 32
+"""Accumulators that one product of a warpgroup writes in a thread, at most, and registers that the thread needs beside
+them. All of them are there at the launch: ptxas compiles no such instruction for fewer (C7602), whatever `setmaxnreg`
+gives its warps."""
 
 
 BARRIERS, EXCHANGES = 1024, 4096
@@ -75,6 +81,16 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
         )
     registers = min(REGISTERS, _registers(facts, tiles, schedule, products, threads))
     resident = occupancy(target, threads, registers, shared)
+    if schedule.atom.data == "wgmma":
+        largest = max((_accumulators(p, tiles) / (32 * schedule.warps.data) for p in products), default=0)
+        while resident > 1 and launch_registers(threads, resident) < min(largest, WIDEST) + BESIDE:
+            resident -= 1
+    if resident < (wanted := schedule.blocks_per_sm.data):
+        raise ScheduleError(
+            f"{wanted} blocks of {threads} threads with some {registers} registers each and {shared} bytes of shared"
+            f" memory do not fit on a multiprocessor of {target.name}",
+            argument="blocks_per_sm",
+        )
     if resident == 0:  # the compiler is told the number of threads, and will not take more than fits
         registers = target.registers_per_sm // threads
         resident = occupancy(target, threads, registers // 8 * 8, shared)

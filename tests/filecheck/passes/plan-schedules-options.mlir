@@ -9,11 +9,12 @@
 // RUN: dl-opt %s --verify-diagnostics -p 'tile-plan{block=8,8,8}' | filecheck %s --check-prefix NOWHERE
 // RUN: dl-opt %s --verify-diagnostics -p 'tile-plan{k=64 chunk=64}' | filecheck %s --check-prefix TWICE
 // RUN: dl-opt %s -p 'tile-plan{block=128,256 k=64 warps=8 atom=wgmma stages=4}' | filecheck %s --check-prefix WORDS
+// RUN: dl-opt %s --verify-diagnostics -p 'plan-schedules{nest=k0 block=128,128 chunk=64 warps=8 stages=4 blocks_per_sm=4}' | filecheck %s --check-prefix CROWD
 
 // Options decide for the nests that they fit, or for one; the others are planned as ever. With `explain` the
 // candidates are in remarks.
 
-// CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, atom = wgmma, copy = tma>
+// CHECK:        schedule = #tile.schedule<block = [64, 128], chunk = [32], warps = 4, stages = 2, blocks_per_sm = 2, atom = wgmma, copy = tma>
 // CHECK:        schedule = #tile.schedule<block = [256], warps = 1>
 // FMA:          schedule = #tile.schedule<block = [32, 32], chunk = [16], thread = [4, 4], warps = 2>
 // EXPLAIN:      remark: [plan-schedules] loop.nest: k0, candidate 1 of {{[0-9]+}}: {{[0-9.]+}} us, limited by {{[a-z ]+}} <block = [{{[0-9]+}}, {{[0-9]+}}]
@@ -26,6 +27,7 @@
 // MISSING:      nest: there is no k7, of 2 nests
 // NOWHERE:      loop.nest: block has 3 extents; the nest has 2 free indices
 // TWICE:        loop.nest: k and chunk are two names of the same
+// CROWD:        loop.nest: blocks_per_sm: 4 blocks of 384 threads with some 81 registers each and 132096 bytes of shared memory do not fit on a multiprocessor of sm_90a
 // WORDS:        schedule = #tile.schedule<block = [128, 256], chunk = [64], warps = 8, stages = 4, atom = wgmma, copy = tma>
 // SHARED:       loop.nest: stages: the factors of products take 590848 bytes of shared memory; sm_90a has 232448 for a block
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> (tensor<2048x2048xf32>, tensor<2048xf32>) {

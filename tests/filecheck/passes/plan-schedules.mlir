@@ -223,7 +223,7 @@ func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
 // A product of bf16: on tensor cores, operands some chunks ahead, one of them loaded by two blocks together.
 
 // CHECK-LABEL: func.func @product
-// CHECK:         schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 4, stages = 3, group = 8, persistent = 396, cluster = 2, atom = wgmma, copy = tma>
+// CHECK:         schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 4, stages = 4, group = 8, persistent = 264, cluster = 2, blocks_per_sm = 2, atom = wgmma, copy = tma>
 func.func @product(%x: tensor<2048x1024xbf16>, %w: tensor<2048x1024xbf16>) -> tensor<2048x2048xf32> {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [1024] -> f32 {
