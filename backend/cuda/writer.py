@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, MemRefType
+from xdsl.dialects.builtin import IndexType, MemRefType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.extents import SymbolAttr, extents_of, most
-from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, PickOp, SharedOp, SplatOp
+from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, PickOp, SharedOp, SplatOp, is_shared
 from ...dialects.kernel_ranges import Ranges
 from ...dialects.locations import file_line_of, location_of
-from ...dialects.payload import ConstantOp, ExtentOp
+from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...errors import CompileError
 from .expressions import add, cast, multiply, payload_expression
 from .hints import hint_of
@@ -224,8 +224,28 @@ def _scalar(op: arith.ConstantOp) -> float | int:
 
 
 def index_type(func: FuncOp) -> str:
-    """The C++ type of indices and sizes in a kernel: large buffers need 64 bits."""
-    return "long long" if any(_elements(a.type) > WIDE for a in func.body.block.args) else "int"
+    """The C++ type of indices and sizes in a kernel: large buffers need 64 bits, and so do indices of 64 bits that are
+    read from memory, where any number may be: cut off at 32 bits it could look like one that is inside."""
+    large = any(_elements(a.type) > WIDE for a in func.body.block.args)
+    return "long long" if large or any(_is_read(op) for op in func.walk() if isinstance(op, CastOp)) else "int"
+
+
+def _is_read(op: CastOp) -> bool:
+    """Whether `op` makes an index of an integer of 64 bits that follows from what a buffer holds."""
+    if element_type(op.result.type) != IndexType() or element_type(op.operand.type) != i64:
+        return False
+    seen, left = set[SSAValue](), [op.operand]
+    while left:
+        value = left.pop()
+        if value in seen or element_type(value.type) == IndexType():
+            continue
+        seen.add(value)
+        if not isinstance(value.owner, Operation):
+            return True
+        if isinstance(value.owner, LoadOp) and not is_shared(value.owner.memory.type):
+            return True
+        left += value.owner.operands
+    return False
 
 
 def _elements(t: Attribute) -> int:
