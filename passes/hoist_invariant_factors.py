@@ -32,7 +32,7 @@ class _Product:
         """Multiply by `value`, factor by factor, or divide by it."""
         op = value.owner
         if isinstance(op, Operation) and op.parent is self.block and is_float(value.type):
-            if isinstance(op, arith.MulfOp):
+            if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:  # squares of squares have 2^n factors
                 self.take_apart(op.lhs, inverse)
                 self.take_apart(op.rhs, inverse)
                 return

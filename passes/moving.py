@@ -109,9 +109,15 @@ def repaired(value: SSAValue, kind: Kind, ops: list[Operation]) -> SSAValue:
 
 def depends_on(value: SSAValue, roots: set[SSAValue]) -> bool:
     """Whether `value` is computed from any of `roots`, by ops without regions."""
-    if value in roots:
-        return True
-    return isinstance(value.owner, Operation) and any(depends_on(o, roots) for o in value.owner.operands)
+    seen, todo = set[SSAValue](), [value]
+    while todo:
+        v = todo.pop()
+        if v in roots:
+            return True
+        if v not in seen and isinstance(v.owner, Operation):
+            seen.add(v)
+            todo.extend(v.owner.operands)
+    return False
 
 
 _OPS = {

@@ -33,7 +33,7 @@ class PlanFusionPass(ModulePass):
     views and constants; `all` keeps only results; `keep` leaves the marks as they are. A function that is in the file
     `record` (`records.py`) gets the marks that are noted there.
     Legal is a step after which no contraction is computed inside another one, except along a chain of reductions over
-    one index that `merge-reductions` can merge (as softmax between two matrix products).
+    one index, each of which needs others, that `merge-reductions` can merge (as softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `lower-tensor-to-loop` follows.
 
     ```mlir

@@ -76,10 +76,17 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
         raise ScheduleError(
             f"{parts} parts of equal size do not make [{', '.join(map(str, shape))}]", argument="split_k"
         )
+    chunks = _chunks(nest, len(shape))
     dependence = Dependence()
     needed = frozenset[SSAValue]().union(*(dependence.of(r) for r in reduction.results))
     free = tuple(i for i, a in enumerate(nest.body.block.args) if a in needed)
-    return Split(nest, reduction, max(whole, key=lambda i: whole[i]), parts, free)
+    return Split(nest, reduction, max(whole, key=lambda i: (-(-whole[i] // chunks[i]), whole[i])), parts, free)
+
+
+def _chunks(nest: loop.NestOp, count: int) -> list[int]:
+    """The chunks of the first `count` reduction indices; 1 without a schedule."""
+    schedule = nest.attributes.get("schedule")
+    return [c.data for c in schedule.chunk][:count] if isinstance(schedule, ScheduleAttr) else [1] * count
 
 
 def split_nest(split: Split) -> None:
@@ -237,10 +244,10 @@ def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:
 class SplitReductionsPass(ModulePass):
     """Let several blocks share one reduction.
 
-    What: a nest with `split_k = p` becomes two: the first computes the reduction over each of p equal parts of its
-    longest index, the second combines the parts and does the rest. The parts of a staged reduction were computed in
-    frames of their own; its transport moves them into that of all of them. Split sums, split matrix products and
-    attention over a divided cache are this rewrite.
+    What: a nest with `split_k = p` becomes two: the first computes the reduction over each of p equal parts of the
+    index with most chunks, the second combines the parts and does the rest. The parts of a staged reduction were
+    computed in frames of their own; its transport moves them into that of all of them. Split sums, split matrix
+    products and attention over a divided cache are this rewrite.
     Why: a nest with few results and long reductions would leave most of the machine idle.
     Why here: `plan-schedules` decides how many parts; it runs again afterwards, for the second nests.
 

@@ -177,6 +177,22 @@ def test_decoder_layer(dtype: torch.dtype) -> None:
     assert len(nested) == 3  # the scores, in each stage
 
 
+def test_two_products_of_one_product_are_no_chain() -> None:
+    """Reductions over one index of which none needs another don't make what is inside of them cheap."""
+
+    def gated(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(x @ a)
+        return F.silu(hidden @ b) * (hidden @ c)
+
+    before, args = _tensor_level(gated, (_rand(9, 8), _rand(8, 8), _rand(8, 8) * 2, _rand(8, 8) * 3))
+    after = before.clone()
+    run_passes(make_context(), after, parse_passes(f"plan-fusion,{LOWER}"))
+    for nest in (op for op in after.walk() if isinstance(op, loop.NestOp)):
+        outer = [op for op in nest.walk() if isinstance(op, loop.ReduceOp)]
+        assert not any(isinstance(inner, loop.ReduceOp) for op in outer for inner in op.body.walk())
+    _check_equal(before, after, args)
+
+
 def test_plan_does_not_depend_on_hashes() -> None:
     text, _ = _tensor_level(*ONE_NEST["attention_of_heads"])
     outputs = set[str]()

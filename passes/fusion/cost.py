@@ -13,15 +13,22 @@ from ...dialects.kernel_cluster import CLUSTERS
 from ...dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ...dialects.tensor import Kind
 from ..index_simplify import SYM
-from ..planning.clock import SPECIAL, Operations, Times
+from ..planning.clock import GAP, SPECIAL, Operations, Times
 from ..planning.rows import SHARED_LENGTH
-from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, children
+from .graph import Constant, Graph, Index, Load, Node, Payload, Reduce, Scalar, TooLarge, children
 
 BLOCKS = (128, 64, 32, 16)
 """Extents that a contraction's tile may have along each of its two sides, largest first."""
 
 PIECE = 256
 """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
+
+PART, MOST_PARTS = 4096, 256
+"""The same where no products are: elements at least, and parts at most, which a second kernel combines."""
+
+NESTED = 0.15
+"""The share of its rate that a product of f32 gets whose results are all reduced again: in one small tile after the
+other."""
 
 GATHERED = 0.5
 """The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
@@ -55,32 +62,38 @@ class Kernel:
     variables: tuple[int, ...]
     output: Attribute
     target: Target
+    limit: int | None = None
+    """Raise TooLarge if more is `written`: values, and equal ones in different reductions are written in each."""
     visited: dict[tuple[Node, int], None] = field(default_factory=dict[tuple[Node, int], None])
     contractions: list[Contraction] = field(default_factory=list[Contraction])
     blocks: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
         self.free = sum(1 << v for v in self.variables)
-        self._visit(self.root, ())
+        seen = set[tuple[Node, tuple[Reduce, ...]]]()
+        self._visit(self.root, (), seen)
+        self.written = len(seen)
         self.contractions = [c for (n, o) in self.visited if isinstance(n, Reduce) and (c := contraction(n, o))]
         self.blocks = self._block_extents(BLOCKS[0])
         self._products: dict[tuple[int, int], float] = {}
 
-    def _visit(self, node: Node, chain: tuple[int, ...]) -> None:
-        while chain and not chain[-1] & node.free:
-            chain = chain[:-1]
-        opened = 0
-        for bound in chain:
-            opened |= bound
-        key = (node, opened)
-        if key in self.visited:
+    def _visit(self, node: Node, around: tuple[Reduce, ...], seen: set[tuple[Node, tuple[Reduce, ...]]]) -> None:
+        while around and not around[-1].bound & node.free:
+            around = around[:-1]
+        if (node, around) in seen:
             return
-        self.visited[key] = None
+        seen.add((node, around))
+        if self.limit is not None and len(seen) > self.limit:
+            raise TooLarge
+        opened = 0
+        for reduce in around:
+            opened |= reduce.bound
+        self.visited[node, opened] = None
         if isinstance(node, Reduce):
-            self._visit(node.body, (*chain, sum(1 << v for v in node.variables)))
+            self._visit(node.body, (*around, node), seen)
         else:
             for child in children(node, self.graph):
-                self._visit(child, chain)
+                self._visit(child, around, seen)
 
     def _block_extents(self, block: int) -> dict[int, int]:
         """How many indices of a free dimension one block covers, for those that tiles of `block` by `block` cut."""
@@ -99,7 +112,14 @@ class Kernel:
             blocks.update({v: 1 for v in self.variables if both >> v & 1 and v not in blocks})
         if blocks:  # along what no contraction has, every index is another block, which computes them all again
             blocks.update({v: 1 for v in self.variables if v not in blocks})
-        return blocks
+        return blocks if self.contractions else self._row_extents(block)
+
+    def _row_extents(self, block: int) -> dict[int, int]:
+        """The same where there are only other reductions: a block takes several indices of what reductions inside of
+        others do not depend on, for every block computes those again."""
+        nested = [node.free for node, opened in self.visited if opened and isinstance(node, Reduce)]
+        along = [v for v in self.variables if self._rows >> v & 1 and any(not free >> v & 1 for free in nested)]
+        return {along[-1]: 2 * block} if along else {}
 
     def executions(self, free: int, opened: int) -> float:
         """How often a value that depends on `free` is computed where `opened` are the reductions around it.
@@ -126,19 +146,34 @@ class Kernel:
         return count
 
     @property
+    def _rows(self) -> int:
+        """The free variables that all outermost reductions depend on: blocks stand along these."""
+        rows = self.free
+        for node, opened in self.visited:
+            if isinstance(node, Reduce) and not opened:
+                rows &= node.free
+        return rows
+
+    @property
     def blocks_in_flight(self) -> float:
         """How many blocks can work at once, each computing all that it needs."""
         extents = self.graph.extents
         if self.contractions:
             blocks = prod(-(-extents[v] // max(self.blocks.get(v, extents[v]), 1)) for v in self.variables)
             return blocks * max(1, min(self.target.sms // max(blocks, 1), self._pieces()))
-        shared = self.free
-        for node, opened in self.visited:
-            if isinstance(node, Reduce) and not opened:
-                shared &= node.free
-        if shared == self.free:
+        if not any(isinstance(node, Reduce) for node, _ in self.visited):
             return float("inf")
-        return prod(extents[v] for v in self.variables if shared >> v & 1) * self._sharers()
+        rows = self._rows
+        return self._sharers() * prod(-(-extents[v] // self.blocks.get(v, 1)) for v in self.variables if rows >> v & 1)
+
+    def _parts(self) -> int:
+        """Into how many parts blocks can divide the reductions. One, if others are inside of them, which are as long in
+        every part; or if there is more to compute along their results, which is not divided."""
+        reductions = self.reductions()
+        outermost = {r.variables for r, opened in reductions if not opened}
+        if len(outermost) != 1 or any(opened for _, opened in reductions) or self._rows != self.free:
+            return 1
+        return max(1, min(MOST_PARTS, prod(self.graph.extents[v] for v in next(iter(outermost))) // PART))
 
     def _sharers(self) -> int:
         """How many blocks can share one row: those of a cluster, if all that is reduced is long enough for them."""
@@ -148,9 +183,11 @@ class Kernel:
         return max(CLUSTERS) if shares else 1
 
     def _pieces(self) -> int:
-        """Into how many parts the outermost reductions can be cut."""
-        lengths = [prod(self.graph.extents[v] for v in r.variables) for r, opened in self.reductions() if not opened]
-        return max(1, min(lengths, default=1) // PIECE)
+        """Into how many parts the outermost reductions can be cut, if they are one loop."""
+        outermost = {r.variables for r, opened in self.reductions() if not opened}
+        if len(outermost) != 1:
+            return 1
+        return max(1, prod(self.graph.extents[v] for v in next(iter(outermost))) // PIECE)
 
     def time(self) -> float:
         """Estimated seconds, with the best of the tile sizes."""
@@ -159,7 +196,7 @@ class Kernel:
             self.blocks = self._block_extents(side)
             self._products.clear()
             best = min(best, self._time())
-            if not self.contractions or self.blocks_in_flight >= self.target.sms:
+            if not self.blocks or self.blocks_in_flight >= self.target.sms:
                 break
         return best
 
@@ -170,18 +207,22 @@ class Kernel:
         products = {n for c in self.contractions for n in product_nodes(c.reduce)}
         narrow = {c.reduce: GATHERED if c.gathered else 1.0 for c in self.contractions if c.narrow}
         contracted = {c.reduce for c in self.contractions}
+        along, alone = {c.reduce.variables for c in self.contractions}, 0.0
+        reduced = {c.reduce for c in self.contractions if c.open and not (c.left | c.right) & self.free}
         for node, opened in self.visited:
             if isinstance(node, Constant | Scalar | Index) or node in products:
                 continue
             if isinstance(node, Reduce):
-                bound = sum(1 << v for v in node.variables)
+                bound = node.bound
                 steps = self.executions(node.free | bound, opened | bound)
                 if node not in contracted:
                     vector += steps
+                    if along and node.variables not in along and not opened:  # a loop of its own, in every block
+                        alone += steps * element_bytes(node.type)
                 elif node in narrow:
                     matrix += 2 * steps / narrow[node]
                 else:
-                    wide += 2 * steps
+                    wide += 2 * steps / (NESTED if node in reduced else 1.0)
                 continue
             times = self.executions(node.free, opened)
             if isinstance(node, Load):
@@ -193,12 +234,21 @@ class Kernel:
                 special += times if node.op.name in SPECIAL else 0
         output = tensor_bytes(self.output)
         memory = output + sum(min(size, tensor_bytes(source.type)) for source, size in far.items())
-        flight = max(1.0, self.blocks_in_flight)
-        bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)
-        busy = min(1.0, flight / self.target.sms)
         compute = Operations(vector, special, matrix, wide / MATRIX_WIDE).seconds(rates)
-        start = rates.launch + rates.ramp
-        return Times(start, memory / bandwidth, (near + output) / rates.cache, compute / busy).seconds
+
+        def seconds(flight: float) -> float:
+            bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)
+            busy = min(1.0, flight / self.target.sms)
+            start = rates.launch + rates.ramp
+            latency = alone / flight / rates.block
+            return Times(
+                start, memory / bandwidth, (near + output) / rates.cache, compute / busy, latency=latency
+            ).seconds
+
+        flight = max(1.0, self.blocks_in_flight)
+        whole = seconds(flight)
+        parts = 1 if self.contractions or flight >= self.target.sms else self._parts()
+        return whole if parts == 1 else min(whole, seconds(flight * parts) + GAP + rates.launch + rates.ramp)
 
     def nested_contractions(self) -> Iterable[tuple[Contraction, list[Reduce]]]:
         """Every contraction that is computed inside other reductions, with the reductions directly around it."""
@@ -212,22 +262,30 @@ class Kernel:
 
     @staticmethod
     def _directly_around(outer: Reduce, opened: int, inner: Contraction) -> bool:
-        bound = sum(1 << v for v in outer.variables)
+        bound = outer.bound
         return bool(inner.open & bound) and inner.open == opened | bound
 
 
 def factors(node: Node) -> list[Node]:
-    """The factors of a product, at any depth."""
-    if isinstance(node, Payload) and node.op is not None and node.op.name == "arith.mulf":
-        return [f for operand in node.operands for f in factors(operand)]
-    return [node]
+    """The different factors of a product, at any depth."""
+    found, seen, todo = list[Node](), set[Node](), [node]
+    while todo:
+        n = todo.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf":
+            todo.extend(reversed(n.operands))
+        else:
+            found.append(n)
+    return found
 
 
 def contraction(node: Reduce, opened: int) -> Contraction | None:
     """`node` as a contraction, if it is one: a sum of products whose factors see different indices."""
     if node.kind != Kind.ADD:
         return None
-    bound = sum(1 << v for v in node.variables)
+    bound = node.bound
     parts = [f for f in factors(node.body) if f.free & bound]
     if len(parts) < 2:
         return None
@@ -245,11 +303,12 @@ def contraction(node: Reduce, opened: int) -> Contraction | None:
 def product_nodes(node: Reduce) -> set[Node]:
     """The multiplications that a contraction does not do for each of its elements one by one: the product of its two
     sides, which a matrix unit does, and those by factors that are moved out of the sum."""
-    bound = sum(1 << v for v in node.variables)
-    found, todo = set[Node](), [node.body]
+    bound = node.bound
+    found, seen, todo = set[Node](), set[Node](), [node.body]
     while todo:
         n = todo.pop()
-        if isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf":
+        if n not in seen and isinstance(n, Payload) and n.op is not None and n.op.name == "arith.mulf":
+            seen.add(n)
             if n.free == node.body.free or any(not operand.free & bound for operand in n.operands):
                 found.add(n)
             todo.extend(n.operands)
@@ -258,9 +317,17 @@ def product_nodes(node: Reduce) -> set[Node]:
 
 def _is_gathered(node: Node) -> bool:
     """Whether a factor is computed from something that is read at places which depend on data."""
-    if isinstance(node, Load):
-        return any(atom[0] == SYM for form in node.coordinates for atom in form.atoms())
-    return isinstance(node, Payload) and any(_is_gathered(o) for o in node.operands)
+    seen, todo = set[Node](), [node]
+    while todo:
+        n = todo.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if isinstance(n, Load) and any(atom[0] == SYM for form in n.coordinates for atom in form.atoms()):
+            return True
+        if isinstance(n, Payload):
+            todo.extend(n.operands)
+    return False
 
 
 def _stored_narrow(node: Node) -> bool:

@@ -89,6 +89,12 @@ class Reduce(Node):
     kind: tensor.Kind
     variables: tuple[int, ...]
     body: Node
+    bound: int
+    """The variables as bits."""
+
+
+class TooLarge(Exception):
+    """A kernel would compute too many values."""
 
 
 def conjunction(*constraints: Constraint) -> Guard:
@@ -223,7 +229,7 @@ class Graph:
         for v in variables:
             bound |= 1 << v
         return self._unique(
-            (kind, variables, body), lambda: Reduce(body.type, body.free & ~bound, op, kind, variables, body)
+            (kind, variables, body), lambda: Reduce(body.type, body.free & ~bound, op, kind, variables, body, bound)
         )
 
     def _op_key(self, op: Operation) -> object:

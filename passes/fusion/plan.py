@@ -15,8 +15,8 @@ from ...dialects import payload, tensor
 from ...dialects.calls import Call
 from ..index_simplify import DIM, Form
 from .cost import Kernel
-from .graph import Graph, Index, Load, VariableKey
-from .pull import Pull, TooLarge
+from .graph import Graph, Index, Load, Node, Reduce, TooLarge, VariableKey, children
+from .pull import Pull
 from .sources import inner_of_made
 
 ROOT = "fuse.root"
@@ -24,6 +24,10 @@ ROOT = "fuse.root"
 
 MAX_NODES = 1_000
 """A kernel may compute that many values; views can make exponentially many of a few tensors (repeated rolls, say)."""
+
+MAX_COPIED = 200
+"""What is computed in several kernels consists of that many values at most: otherwise what a recurrence hands on, which
+is cheap to compute again, would make each of its steps as long as all steps before."""
 
 _NONE = frozenset[int]()
 
@@ -105,6 +109,7 @@ class Search:
         self.fixed = {i for i, value in enumerate(self.values) if value in returned}
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
         self.costs: dict[tuple[int, int], float | None] = {}
+        self.written: dict[tuple[int, int], int] = {}
         self.verdicts: dict[tuple[int, int], bool] = {}
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         """Kept candidate -> what its kernel computes besides it."""
@@ -166,9 +171,12 @@ class Search:
         return readers
 
     def _gain(self, value: int) -> float:
-        """Change of the total time if `value` is no longer kept; infinite if a kernel would be too large."""
+        """Change of the total time if `value` is no longer kept; infinite if a kernel would be too large, or if what
+        several kernels then compute is."""
         own = self.inlined[value] | 1 << value
         change = -(self.cost(value, self.inlined[value]) or 0.0)
+        if len(self.readers[value]) > 1 and self.written.get((value, self.inlined[value]), 0) > MAX_COPIED:
+            return float("inf")
         for r in sorted(self.readers[value]):
             new, old = self.cost(r, self.inlined[r] | own), self.cost(r, self.inlined[r])
             if new is None:
@@ -181,7 +189,8 @@ class Search:
         key = (root, inlined)
         if key not in self.costs:
             try:
-                self.costs[key] = self.kernel(root, inlined).time()
+                kernel = self.kernel(root, inlined)
+                self.costs[key], self.written[key] = kernel.time(), kernel.written
             except TooLarge:
                 self.costs[key] = None
         return self.costs[key]
@@ -195,7 +204,7 @@ class Search:
             graph = self.graphs.setdefault(graph_key, Graph(splits))
             pull = Pull(graph, self.number, inside, limit=MAX_NODES)
             node, variables = pull.root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, self.target)
+            kernel = Kernel(graph, node, variables, self.values[root].type, self.target, MAX_NODES)
             more = wanted_splits(kernel, splits)
             if more == splits:
                 return kernel
@@ -218,11 +227,24 @@ class Search:
             bound = {r.variables for r in around}
             opened = {o for r, o in reductions if r in around}
             group = {r for r, o in reductions if r.variables in bound and o in opened}
-            if len(group) > 1:
+            if len(group) > 1 and any(_needs(r, group, kernel.graph) for r in group):
                 merging = True
             elif any(c.reduce in group for c in kernel.contractions):
                 return False
         return not merging or self.legal(kernel)
+
+
+def _needs(reduce: Reduce, group: set[Reduce], graph: Graph) -> bool:
+    """Whether `reduce` is computed from another reduction of the group: only then do they run in a chain."""
+    seen, todo = set[Node](), [reduce.body]
+    while todo:
+        node = todo.pop()
+        if node in group:
+            return True
+        if node not in seen:
+            seen.add(node)
+            todo.extend(children(node, graph))
+    return False
 
 
 def _members(mask: int) -> Iterator[int]:

@@ -20,7 +20,7 @@ from ...dialects.payload import element_type
 from ...errors import UnsupportedError
 from ..index_simplify import Form
 from .fold import payload_node
-from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar, conjunction
+from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar, TooLarge, conjunction
 
 
 @contextmanager
@@ -37,10 +37,6 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
 def in_memory(value: SSAValue) -> bool:
     """Whether `value` is not computed here: an argument, or what a call gives."""
     return isinstance(value.owner, Block | Call)
-
-
-class TooLarge(Exception):
-    """A kernel would compute too many values."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from ...backend.targets import Target
 from ...dialects.payload import element_bytes
 from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..split_reductions import splittable, stages_of
+from ..split_reductions import splittable
 from ..tiling.dependence import access_indices
 from .clusters import BLOCKS, factors_of, may_cluster
 from .copies import staged
@@ -51,11 +51,12 @@ def candidates(facts: Facts, target: Target, products: list[Product], narrow: st
         plans = [*row_plans(facts, target)]
     else:
         plans = [*elementwise_plans(facts, target)]
-    divisible, once = _divisible(facts), distinct(facts, products)
+    divisible, once = not isinstance(splittable(facts.nest), str), distinct(facts, products)
     found: dict[ScheduleAttr, None] = {}
     for plan in plans:
         crowd = CROWD if plan.warps.data == 1 and products and is_nested(products) else FULL
-        for divided in (plan, *(plan.changed(split_k=n) for n in _parts(facts, plan, target, divisible, crowd))):
+        parts = _parts(facts, plan, target, crowd) if divisible else []
+        for divided in (plan, *(plan.changed(split_k=n) for n in parts)):
             found.update(dict.fromkeys(_with_copies(facts, divided, target, once)))
     return list(found)
 
@@ -97,20 +98,17 @@ def _with_boxes(
             yield ahead.changed(cluster=BLOCKS)
 
 
-def _divisible(facts: Facts) -> int:
-    """The longest extent of the reduction that blocks can share; 1 if none can be."""
-    reduction = splittable(facts.nest)
-    if isinstance(reduction, str):
-        return 1
-    return max((n for n in stages_of(reduction)[0].sizes if isinstance(n, int)), default=1)  # a symbol has no divisors
-
-
-def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, divisible: int, crowd: tuple[int, ...]) -> list[int]:
+def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, crowd: tuple[int, ...]) -> list[int]:
     """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for so many
     blocks on every multiprocessor as one of `crowd` says."""
-    if divisible == 1 or schedule.row.data != "registers" or schedule.cluster.data > 1:
+    if schedule.row.data != "registers" or schedule.cluster.data > 1:
         return []
     tiles = Tiles(facts, schedule)
+    first = next(r for r in facts.reductions if r.outermost)
+    known = [i for i in first.indices if isinstance(facts.sizes[i], int)]  # a symbol has no divisors
+    divisible = facts.extents[tiles.divisible(known)] if known else 1
+    if divisible == 1:
+        return []
     if not 0 < 2 * tiles.blocks <= crowd[0] // FULL[0] * target.sms:
         return []
     read = sum(

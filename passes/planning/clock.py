@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ...backend.targets import Rates
 
+GAP = 1.0e-6
+"""Seconds from the last block of a kernel to the next kernel, which needs its results."""
+
 
 @dataclass(frozen=True)
 class Times:

@@ -68,10 +68,16 @@ def staged(facts: Facts, schedule: ScheduleAttr, products: list[Product]) -> Sta
 def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
     """Whether a factor is computed from the sums of another product (weights of attention): tensor cores take it from
     the registers of the threads that have these."""
-    op = factor.owner
-    if isinstance(op, Block) or isinstance(op, loop.LoadOp) or not payload.is_payload(op) and op not in products:
-        return False
-    return op in products or any(_is_kept(o, products) for o in op.operands)
+    seen, todo = set[SSAValue](), [factor]
+    while todo:
+        value = todo.pop()
+        op = value.owner
+        if op in products:
+            return True
+        if value not in seen and not isinstance(op, Block | loop.LoadOp) and payload.is_payload(op):
+            seen.add(value)
+            todo.extend(op.operands)
+    return False
 
 
 def is_wide(load: loop.LoadOp) -> bool:

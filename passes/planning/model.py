@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...backend.targets import Target
 from ...dialects.schedule import ScheduleAttr
-from .clock import Times
+from .clock import GAP, Times
 from .clusters import factors_of
 from .compute import Arithmetic
 from .facts import Facts
@@ -26,9 +26,6 @@ MEETING = 0.5e-6
 CROWDED, WAITS = 0.8, 1.04
 """From which share of their time on the level-2 cache makes products wait now and then, and how much longer they then
 take: what clusters of two gain at 4096^3, as published."""
-
-GAP = 1.0e-6
-"""Seconds from the last block of a kernel to the next kernel, which needs its results."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,7 @@ class Model:
         rates, facts = self.target.rates, self.facts
         barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
         first = self._first_of_groups
-        steps = sum(tiles.walked({*r.indices}) for r in facts.reductions if r.op in first)
+        steps = sum(tiles.walked({*r.indices, *r.around} - {*facts.free}) for r in facts.reductions if r.op in first)
         again = steps - len(first) + (0 if tiles.kept else tiles.walked(facts.free) - 1)
         life = compute + again * rates.latency + len(facts.reductions) * 3 * barrier
         life += MEETING if tiles.shared.indices else 0.0

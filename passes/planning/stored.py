@@ -13,8 +13,9 @@ from ...dialects.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..split_wide_factors import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
+from .clock import GAP
 from .facts import Facts
-from .model import GAP, Model, Prediction
+from .model import Model, Prediction
 
 
 @contextmanager

@@ -57,13 +57,18 @@ class Tiles:
             self._divide()
 
     def _divide(self) -> None:
-        """Give each part its share of the longest index of the outermost reductions."""
+        """Give each part its share of the outermost reductions."""
         for r in self.facts.reductions:
             if r.outermost:
-                longest = max(r.indices, key=lambda i: self.facts.extents[i])
-                self.divided.add(longest)
-                length = -(-self.facts.extents[longest] // self.parts)
-                self.steps[longest] = -(-length // self.tile[longest])
+                index = self.divisible(r.indices)
+                self.divided.add(index)
+                length = -(-self.facts.extents[index] // self.parts)
+                self.steps[index] = -(-length // self.tile[index])
+
+    def divisible(self, indices: Iterable[SSAValue]) -> SSAValue:
+        """The one of `indices` of a reduction that parts divide: the one with most chunks, of these the longest."""
+        extents = self.facts.extents
+        return max(indices, key=lambda i: (-(-extents[i] // self.tile[i]), extents[i]))
 
     def order(self) -> list[tuple[SSAValue, int]]:
         """In which order blocks are started: the indices that they stand along, the fastest first, and how many blocks
