@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..dialects.calls import EAGER
 from ..dialects.extents import SymbolAttr
 from ..dialects.locations import file_location
+from ..dialects.payload import element_type
 from ..dialects.sizes import SIZES
 from ..dialects.torch import OPS, SCHEMAS, AtenOp
 from ..errors import CaptureError, CompileError, UnsupportedError
@@ -185,6 +186,8 @@ class GraphImporter:
             raise UnsupportedError("a generator of its own is not supported", argument="generator")
         arguments = {key: self._value(value) for key, value in named.items()}
         name = _with_numbers(name, arguments)
+        if name == "floor_divide" and _is_number(arguments["self"]):  # `7 // x`, which PyTorch exports as it is written
+            arguments["self"] = self._add_number(arguments["self"], types[0])
         if "generator" in SCHEMAS[name].names and draws(arguments, name):
             arguments["generator"] = self._new_generator()
         try:
@@ -201,6 +204,14 @@ class GraphImporter:
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         self._values[node.name] = tuple(op.results) if several else op.results[0]
+
+    def _add_number(self, value: Any, like: Attribute) -> SSAValue:
+        """A number as a tensor of no dimensions, of the data type of `like`."""
+        element = element_type(like)
+        given = {"size": [], "fill_value": value, "dtype": element}
+        op = OPS["full"](given, [TensorType(element, [])])
+        self._block.add_op(op)
+        return op.results[0]
 
     def _new_generator(self) -> SSAValue:
         """An argument of `@main` for what one operator draws: every one has its own, so that equal layers, which draw

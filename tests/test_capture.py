@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import deplodock
 from deplodock.dialects.locations import location_text
 from deplodock.dialects.torch import AtenOp
 from deplodock.errors import CaptureError, CompileError, ShapeError, UnsupportedError
@@ -176,3 +177,10 @@ def test_types_without_ir_are_refused() -> None:
 
 def test_conversions_assert_nothing_that_is_lost() -> None:
     assert _ops(lambda x: x.to(torch.bfloat16).float(), X) == ["to.dtype", "to.dtype"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32])
+def test_a_number_divided_by_a_tensor(dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 2, -3, -8, 7], dtype=dtype)
+    compiled = deplodock.compile(lambda x: [7 // x, -7 // x], (x,), executor="reference")
+    torch.testing.assert_close(compiled(x), [7 // x, -7 // x])
