@@ -143,6 +143,9 @@ ON_CUDA: dict[str, Callable[..., torch.Tensor]] = {
 
 LEFT_OUT = {
     "elu": lambda case: not math.isfinite(case.args[1]),  # 0 * infinity: NaN on CUDA, 0 on the CPU
+    "pow.Tensor_Scalar": lambda case: (
+        case.args[0].dtype == torch.bool and isinstance(case.args[1], bool)
+    ),  # i64 or bool
     "remainder.Scalar_Tensor": lambda case: not case.args[1].is_floating_point(),  # divides by the zeros in it
 }
 """Calls without one right answer."""

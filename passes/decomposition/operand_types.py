@@ -6,7 +6,7 @@ list as its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute, SSAValue
@@ -39,10 +39,12 @@ NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"
 """Operators whose result holds no truth values."""
 
 
-def check_types(overload: str, arguments: Iterable[Value], result: Attribute) -> None:
+def check_types(overload: str, arguments: Collection[Value], result: Attribute) -> None:
     """Raise UnsupportedError for element types that PyTorch refuses."""
     name = overload.partition(".")[0]
     first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
+    if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
+        raise UnsupportedError("PyTorch has no kernel for truth values")
     if first != result and name in FLOAT_RESULTS:
         first = result  # converted first
     if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):

@@ -95,7 +95,8 @@ def held_scalars(overload: str, arguments: Mapping[str, Value], element: Attribu
         reason = _no_number(name, argument, value, element)
         checked = argument in (*CHECKED.get(name, ()), *(() if is_float(element) else CHECKED_INTEGERS.get(name, ())))
         if reason is None and checked:
-            reason = _overflow(value, element if in_type else work_type(element))
+            negated = argument == "alpha" and name in DIFFERENCES  # a difference is a sum with -alpha
+            reason = _overflow(-value if negated else value, element if in_type else work_type(element))
         if reason is not None:
             raise UnsupportedError(reason, argument=argument)
         if argument in HELD.get(name, ()):
