@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch._guards import tracing
+from xdsl.ir import Attribute
 
-from ..errors import CaptureError, CompileError
+from ..backend.interpreter.running import main_function
+from ..dialects.extents import extents_of
+from ..dialects.payload import element_type
+from ..errors import CaptureError
 from .captured import CapturedProgram
-from .compilation import Compilation
+from .compilation import Compilation, one_at_a_time
+from .dtypes import dtype_of
 from .executors import Executor, make_executor
 from .fallback import EagerCall, Fallback
 
@@ -24,8 +30,8 @@ class CompiledFunction:
     def __init__(
         self,
         captured: CapturedProgram,
-        target: str,
-        executor: str,
+        target: str = "sm_90a",
+        executor: str = "auto",
         record: str | PathLike[str] | None = None,
         narrow: str | None = None,
         schedule: str | None = None,
@@ -50,7 +56,8 @@ class CompiledFunction:
     def executor(self) -> Executor:
         """Who runs it, and why; made at the first call."""
         if self._executor is None:
-            self._executor = make_executor(self._wanted, self.compilation)
+            with one_at_a_time():
+                self._executor = self._executor or make_executor(self._wanted, self.compilation)
         return self._executor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,14 +65,42 @@ class CompiledFunction:
         tensors = self.captured.bind(args, kwargs)
         return self.captured.restore(self.executor.run(tensors), tensors)
 
+    def __repr__(self) -> str:
+        """What it takes and gives, for which target it is, and who runs it."""
+        types = main_function(self.captured.module).function_type
+        given = [f"{b.name}: {_shown(t)}" for b, t in zip(self.captured.bindings, types.inputs) if b.kind == "input"]
+        results = ", ".join(map(_shown, types.outputs))
+        wanted = self._wanted if self._executor is None else self._executor.name
+        signature = f"({', '.join(given)}) -> ({results})"
+        return f"<deplodock program {signature}, target {self.compilation.target}, executor {wanted}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        """The same program on copies of its parameters and buffers, as a deep copy of a module has them."""
+        other = object.__new__(CompiledFunction)
+        other.__dict__.update(self.__dict__)
+        bindings = tuple(replace(b, tensor=copy.deepcopy(b.tensor, memo)) for b in self.captured.bindings)
+        other.captured = replace(self.captured, bindings=bindings)
+        return other
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise CaptureError(
+            "a compiled program is not pickled: `save(folder)` writes it, `deplodock.load(folder)` reads it"
+        )
+
     @property
     def eager(self) -> tuple[EagerCall, ...]:
         """What is left to PyTorch, each with its operator, the reason and the place; empty unless asked for."""
         return tuple(self.captured.eager.values())
 
+    def check(self) -> None:
+        """Compile it as far as anything may be refused. Raises CompileError."""
+        with one_at_a_time():
+            self.compilation.at("kernel")
+
     def ir(self, level: str) -> str:
         """The program's text at `torch`, `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
-        return self.compilation.text(level)
+        with one_at_a_time():
+            return self.compilation.text(level)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the program with its parameters to the folder `path`, for `deplodock.load`. Raises ArtefactError."""
@@ -77,6 +112,12 @@ class CompiledFunction:
     def pipeline(self) -> str:
         """The passes from the torch level to the kernel level, as one argument for `dl-opt -p`."""
         return self.compilation.pipeline()
+
+
+def _shown(t: Attribute) -> str:
+    """A type as PyTorch says it: `float32[2, 16]`."""
+    extents = ", ".join(map(str, extents_of(t)))
+    return f"{str(dtype_of(element_type(t))).removeprefix('torch.')}[{extents}]"
 
 
 def compile(
@@ -112,17 +153,19 @@ def compile(
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
         raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
-    from .capture import capture  # with PyTorch's exporter, as slow to import as all the rest
+    with one_at_a_time():
+        from .capture import capture  # with PyTorch's exporter, as slow to import as all the rest
 
-    captured = capture(
-        module_or_function,
-        tuple(example_args),
-        dict(example_kwargs or {}),
-        fallback=fallback,
-        dynamic_shapes=dynamic_shapes,
-    )
-    compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline)
-    compiled.compilation.at("kernel")  # what is refused is refused here, not at the first call
+        captured = capture(
+            module_or_function,
+            tuple(example_args),
+            dict(example_kwargs or {}),
+            fallback=fallback,
+            dynamic_shapes=dynamic_shapes,
+            in_memory=True,
+        )
+        compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline)
+        compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 
 
@@ -131,33 +174,18 @@ OPTIONS = ("target", "executor", "fallback", "record", "narrow", "schedule", "pi
 
 
 def torch_compile_backend(
-    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found.
+    """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found, and its
+    gradients where they may be asked for.
 
-    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`.
+    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`; every
+    `mode` of PyTorch is taken, and gives the same program. Raises CompileError.
     """
-    given = dict(options or {})
-    for unknown in sorted(set(given) - set(OPTIONS)):
-        raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
-    if any(isinstance(i, torch.SymInt) for i in example_inputs):
-        from .dynamo import TensorsOnly
+    from .dynamo import compile_graph
 
-        program = TensorsOnly(graph)
-        examples = [_example(i) for i in program.chosen(example_inputs)]
-        with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's
-            varying = compile(program, examples, dynamic_shapes={"tensors": tuple(program.shapes)}, **given)
-        return lambda *args: _as_tuple(varying(*program.chosen(args)))
-    compiled = compile(graph, [_example(i) for i in example_inputs], **given)
-    return lambda *args: _as_tuple(compiled(*args))
-
-
-def _example(value: Any) -> Any:
-    """Dynamo may hand over fake tensors; an example of the same type stands in for one."""
-    if isinstance(value, torch.Tensor) and type(value).__name__ == "FakeTensor":
-        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-    return value
-
-
-def _as_tuple(value: Any) -> Any:
-    return value if isinstance(value, tuple | list) else (value,)
+    return compile_graph(graph, example_inputs, mode, options)

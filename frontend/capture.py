@@ -11,9 +11,10 @@ import inspect
 import logging
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import BuiltinFunctionType, FunctionType, MethodType
+from dataclasses import replace
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -24,15 +25,17 @@ from torch.utils import _pytree as pytree
 
 from ..backend.interpreter.running import main_function
 from ..dialects.torch import SCHEMAS
-from ..errors import CaptureError, UnsupportedError
+from ..errors import CaptureError, CompileError, UnsupportedError
 from ..passes.decomposition import get_decompositions
 from .at_one import check_at_one
-from .captured import Binding, CapturedProgram, Output, announce, float8_in
+from .captured import Binding, CapturedProgram, Output, announce, float8_in, kind_of
 from .complex_pairs import Rewritten, without_complex, without_rule
 from .fallback import Fallback, warn
 from .importing import GraphImporter, overload_name
+from .memory import A_COPY, Lies, Memory, Source, memory_of, place_of
 from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
+from .pytorch_decompositions import DECOMPOSITIONS
 from .sizes import NamedDim, every_size, named_dims
 
 
@@ -45,54 +48,117 @@ def capture(
     place: tuple[str, int] | None = None,
     fallback: Fallback = None,
     dynamic_shapes: Any = None,
+    in_memory: bool = False,
 ) -> CapturedProgram:
     """Capture a module, or a function of tensors, called with these example arguments.
 
     `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. With
     `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. `dynamic_shapes`
-    says, as for `torch.export.export`, which sizes may vary. Raises CaptureError if PyTorch cannot export it,
-    UnsupportedError for what is outside of the torch dialect.
+    says, as for `torch.export.export`, which sizes may vary. With `in_memory` results lie in memory as eager PyTorch's
+    do: with its strides, and those that are views of arguments are not computed but made of these. Raises CaptureError
+    if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
+    for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))):
+        if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
+            raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
-    exported, sizes = _export_for_all(module, args, kwargs, dynamic_shapes)
+    exported, sizes, memory = _export_for_all(module, args, kwargs, dynamic_shapes)
+    lies = memory.results if in_memory else ()
+    if lies:
+        _without_views(exported, lies)
     left = fallback is not None and bool(without_rule(exported.graph))
     rewritten = Rewritten() if left else without_complex(exported.graph)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback)
+    viewed = {x.source for x in lies if x is not None}
+    bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
+    bindings = _with_closed_over(bindings, function)
     bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
     values += [node for _, node, _ in rewritten.constants]
     importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
-    bindings += [Binding(f"generator_{i}", "generator", i) for i in range(importer.generators)]
-    outputs, updates = _bind_outputs(exported, importer, rewritten.names)
+    outputs, updates = _bind_outputs(exported, importer, rewritten, bindings, lies)
     assert exported.call_spec.out_spec is not None
-    out_spec, eager = exported.call_spec.out_spec, importer.eager
-    warn(list(eager.values()))
+    changed = _changed(bindings, memory) if in_memory else {}
+    specs = in_spec, exported.call_spec.out_spec
+    return _finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
+
+
+def _finish(
+    importer: GraphImporter,
+    bindings: Sequence[Binding],
+    outputs: tuple[Output, ...],
+    updates: tuple[tuple[int, int], ...],
+    examples: Sequence[Any],
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    changed: Mapping[int, frozenset[int]],
+    rewritten: Rewritten | None = None,
+) -> CapturedProgram:
+    """What the importer made, with what lies between it and the caller."""
+    warn(list(importer.eager.values()))
     checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
-    module, examples = importer.finish(), tuple(leaves)
+    module = importer.finish()
     announce(module, outputs, updates)
     signature = main_function(module).function_type
     viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
-    if not left:
-        tensors = [leaves[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
+    if rewritten is not None:
+        tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
         viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
         viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
     return CapturedProgram(
         module,
-        tuple(bindings),
+        (*bindings, *(Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))),
         outputs,
         updates,
-        examples,
-        in_spec,
-        out_spec,
-        eager,
+        tuple(examples),
+        *specs,
+        importer.eager,
         viewed,
         importer.dense,
         checks,
         "tf32" if allows_tf32() else None,
+        changed,
     )
+
+
+def capture_graph(graph: torch.fx.GraphModule, fallback: Fallback = None) -> CapturedProgram:
+    """Capture a graph of ATen operators that change nothing in place, as AOTAutograd makes it, with fixed sizes.
+
+    Its arguments are those of the program; results lie in memory as they were traced. Raises UnsupportedError.
+    """
+    nodes = list(graph.graph.nodes)
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    bindings: list[Binding] = []
+    importer = GraphImporter(None, fallback, (), nodes)
+    given: list[torch.fx.Node] = []
+    for node in nodes:
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
+            bindings.append(Binding(node.name, "input", inputs.index(node)))
+            given.append(node)
+        elif node.op == "get_attr" and isinstance(tensor := getattr(graph, str(node.target), None), torch.Tensor):
+            node.meta.setdefault("val", tensor)
+            bindings.append(Binding(node.name, "constant", tensor=tensor))
+            given.append(node)
+    importer.declare([(b.name, node) for b, node in zip(bindings, given, strict=True)])
+    importer.run(node for node in nodes if node not in given)
+    leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
+    outputs = tuple(_output_of_graph(importer, leaf) for leaf in leaves)
+    examples = [n.meta.get("val") for n in inputs]
+    specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves))[1]
+    return _finish(importer, bindings, outputs, (), examples, specs, {})
+
+
+def _output_of_graph(importer: GraphImporter, leaf: Any) -> Output:
+    if not isinstance(leaf, torch.fx.Node):
+        return Output("constant", value=leaf)
+    if not isinstance(leaf.meta.get("val"), torch.Tensor):
+        raise UnsupportedError("a result that is a number and varies is not supported", argument=leaf.name)
+    argument = importer.argument_index(leaf.name)
+    if argument is not None:
+        return Output("argument", argument)
+    place = place_of(leaf.meta["val"])
+    return Output("result", importer.result_index(leaf.name, place), place=place)
 
 
 def allows_tf32() -> bool:
@@ -126,19 +192,22 @@ class _Function(torch.nn.Module):
 
 def _export_for_all(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, list[NamedDim]]:
-    """The exported program, and the dimensions that vary under a name. It holds for all sizes that the user asked for,
-    or CaptureError is raised."""
+) -> tuple[ExportedProgram, list[NamedDim], Memory]:
+    """The exported program, the dimensions that vary under a name, and where results lie in memory. It holds for all
+    sizes that the user asked for, or CaptureError is raised."""
+    exported, memory = _export(module, args, kwargs, shapes)
     if shapes is None:
-        return _export(module, args, kwargs, None), []
-    exported = _export(module, args, kwargs, shapes)
+        return exported, [], memory
     named = named_dims(module, args, kwargs, shapes, exported)
-    check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s))
-    return exported, named
+    check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s)[0])
+    return exported, named, memory
 
 
-def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> ExportedProgram:
-    """The program as PyTorch exports it; with `shapes` it holds where its assertions do. Raises CaptureError."""
+def _export(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> tuple[ExportedProgram, Memory]:
+    """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
+    assertions do. Raises CaptureError."""
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None):
@@ -150,17 +219,22 @@ def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
                 dynamic_shapes=shapes,
                 prefer_deferred_runtime_asserts_over_guards=shapes is not None,
             )
+            memory = memory_of(exported)
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
-                return exported
+                return exported, memory
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             table = torch.export.default_decompositions()
             training = any(_is_training(node) for node in exported.graph.nodes)
-            for target in [t for t in table if _is_ours(t)]:
+            for target in [t for t in table if is_ours(t)]:
                 if target not in unruled and not (training and target is _BATCH_NORM):
                     del table[target]
-            return exported.run_decompositions(table)
+            for target, made in DECOMPOSITIONS.items():
+                table[target] = made
+            return exported.run_decompositions(table), memory
+    except CompileError:
+        raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
 
@@ -183,10 +257,11 @@ def _needs_nothing(node: torch.fx.Node) -> bool:
     if _is_training(node):
         return False
     checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
-    return checked or _is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
+    return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 
-def _is_ours(target: Any) -> bool:
+def is_ours(target: Any) -> bool:
+    """Whether an operator is one that we take as it is."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return False
     name = overload_name(target)
@@ -221,12 +296,16 @@ def _reason(error: BaseException) -> str:
 
 
 def _bind_inputs(
-    exported: ExportedProgram, leaves: Sequence[Any], names: list[str], fallback: Fallback
+    exported: ExportedProgram,
+    leaves: Sequence[Any],
+    names: list[str],
+    fallback: Fallback,
+    viewed: Collection[Source | None],
 ) -> tuple[list[Binding], list[torch.fx.Node]]:
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     bindings: list[Binding] = []
     values: list[torch.fx.Node] = []
-    changed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
+    needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target} | set(viewed)
     user = 0
     for spec in exported.graph_signature.input_specs:
         leaf = user
@@ -243,8 +322,8 @@ def _bind_inputs(
             if spec.kind != InputKind.USER_INPUT:
                 raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
             continue
-        if spec.kind != InputKind.USER_INPUT and not nodes[spec.arg.name].users and spec.target not in changed:
-            continue  # state that nothing reads or writes, such as a count of batches
+        if spec.kind != InputKind.USER_INPUT and not nodes[spec.arg.name].users and spec.target not in needed:
+            continue  # state that nothing reads, writes or returns, such as a count of batches
         if spec.kind == InputKind.USER_INPUT:
             tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
             name = names[tensors_before] if tensors_before < len(names) else spec.arg.name
@@ -277,31 +356,107 @@ def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:
     return Binding(spec.target, kinds[spec.kind], tensor=tensor)
 
 
+def _with_closed_over(bindings: list[Binding], function: Callable[..., Any]) -> list[Binding]:
+    """The bindings with the parameters themselves that a function closes over, or that are global to it: PyTorch
+    exports them as constants, of which it is not known that they require gradients."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return bindings
+    known = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    known += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    modules = [m for m in known if isinstance(m, torch.nn.Module)]
+    tensors = [t for t in known if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
+    places = {
+        (t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors if kind_of(t) is None and t.requires_grad
+    }
+
+    def itself(b: Binding) -> Binding:
+        t = b.tensor
+        same = None if b.kind != "constant" or t is None else places.get((t.data_ptr(), t.shape, t.stride(), t.dtype))
+        return b if same is None else replace(b, tensor=same)
+
+    return [itself(b) for b in bindings]
+
+
+def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> None:
+    """Remove what only results need that are views of arguments."""
+    output = exported.graph.output_node()
+    results: tuple[Any, ...] = output.args[0]  # pyright: ignore[reportAssignmentType]
+    others = len(results) - len(lies)
+    views = {i for i, x in enumerate(lies, others) if x is not None and x.kind == "view"}
+    output.args = (tuple(None if i in views else node for i, node in enumerate(results)),)
+    exported.graph.eliminate_dead_code()
+
+
 def _bind_outputs(
-    exported: ExportedProgram, importer: GraphImporter, names: Mapping[str, str]
+    exported: ExportedProgram,
+    importer: GraphImporter,
+    rewritten: Rewritten,
+    bindings: Sequence[Binding],
+    lies: Sequence[Lies | None],
 ) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
     outputs: list[Output] = []
     updates: list[tuple[int, int]] = []
     changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
     targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
-    for spec in exported.graph_signature.output_specs:
+    specs = exported.graph_signature.output_specs
+    users = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+    for spec in specs:
         if spec.kind in changed:
             argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
             if argument is None or not isinstance(spec.arg, TensorArgument):
                 raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
-            updates.append((importer.result_index(names.get(spec.arg.name, spec.arg.name)), argument))
-        elif spec.kind == OutputKind.TOKEN:
-            continue
-        elif spec.kind != OutputKind.USER_OUTPUT:
+            updates.append((importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)), argument))
+        elif spec.kind not in (OutputKind.TOKEN, OutputKind.USER_OUTPUT):
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
-        elif isinstance(spec.arg, TensorArgument):
+    for i, spec in enumerate(users):
+        if isinstance(spec.arg, TensorArgument):
             argument = importer.argument_index(spec.arg.name)
-            if argument is not None:
+            known = lies[i] if lies else None
+            if known is not None and known.kind == "own" and spec.arg.name in rewritten.names:
+                known = None  # a pair of real tensors is written
+            if known is not None:
+                owner = users[known.shares].arg.name if known.kind == "own" else ""
+                outputs.append(_output_in_memory(importer, bindings, known, lies, owner))
+            elif argument is not None:
                 outputs.append(Output("argument", argument))
             else:
-                outputs.append(Output("result", importer.result_index(names.get(spec.arg.name, spec.arg.name))))
+                outputs.append(
+                    Output("result", importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)))
+                )
         elif isinstance(spec.arg, ConstantArgument):
             outputs.append(Output("constant", value=spec.arg.value))
         else:
             raise UnsupportedError(f"a result of type {type(spec.arg).__name__} is not supported")
     return tuple(outputs), tuple(updates)
+
+
+def _arguments(bindings: Sequence[Binding]) -> dict[Source, int]:
+    """The argument of `@main` that an input is."""
+    return {b.leaf if b.kind == "input" else b.name: i for i, b in enumerate(bindings) if b.kind != "generator"}
+
+
+def _changed(bindings: Sequence[Binding], memory: Memory) -> dict[int, frozenset[int]]:
+    """With respect to which other arguments those that are changed could be differentiated."""
+    index = _arguments(bindings)
+    needs = {s: frozenset(index[x] for x in n if x in index) for s, n in memory.changed.items()}
+    return {index[s]: n for s, n in needs.items() if s in index}
+
+
+def _output_in_memory(
+    importer: GraphImporter, bindings: Sequence[Binding], known: Lies, lies: Sequence[Lies | None], owner: str
+) -> Output:
+    """A result of which it is known where it lies; `owner` is the node of the result in whose memory that is."""
+    arguments = _arguments(bindings)
+    needs = frozenset(arguments[s] for s in known.needs if s in arguments)
+    if known.kind == "view":
+        assert known.source is not None
+        steps = tuple(step.sized(importer.extent) for step in known.steps)
+        return Output("argument", arguments[known.source], steps=steps, needs=needs)
+    whole = lies[known.shares]
+    assert whole is not None
+    argument = importer.argument_index(owner)
+    if argument is not None:  # PyTorch left out what made a copy of it
+        return Output("argument", argument, steps=(A_COPY,), needs=needs)
+    index = importer.result_index(owner, whole.place)
+    return Output("result", index, place=known.place, needs=needs)

@@ -19,7 +19,9 @@ from ..errors import CompileError, ExecutionError, ShapeError
 from .arrays import capturing
 from .dtypes import dtype_of
 from .fallback import EagerCall
+from .gradients import changed_without_gradient, without_gradient
 from .importing import is_dense
+from .memory import Place, Step
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,22 @@ class Binding:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a leaf of the program's result comes from: a result or an argument of `@main`, or a Python constant."""
+    """Where a leaf of the program's result comes from: a result of `@main` and its place in that memory, an argument
+    and the steps to a view of it, or a Python constant. `needs` are the arguments with respect to which eager PyTorch
+    could differentiate it."""
 
     kind: Literal["result", "argument", "constant"]
     index: int = -1
     value: Any = None
+    steps: tuple[Step, ...] = ()
+    place: Place | None = None
+    needs: frozenset[int] = frozenset()
+
+    def of(self, source: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """The tensor, from the result or argument that it comes from."""
+        for step in self.steps:
+            source = step(source, sizes)
+        return source if self.place is None else self.place.restored(source)
 
 
 @dataclass
@@ -52,7 +65,9 @@ class CapturedProgram:
     the arguments and the results of `@main` that executors know in another type: eight-bit floats as bytes, complex
     numbers as pairs of real ones in a last dimension. `dense` says that
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
-    of truth values that the program asserts. `narrow` is `tf32` if PyTorch was permitted to multiply f32 so.
+    of truth values that the program asserts. `narrow` is `tf32` if PyTorch was permitted to multiply f32 so. `changed`
+    has, for arguments that are changed in place, those with respect to which eager PyTorch could differentiate what
+    they become.
     """
 
     module: ModuleOp
@@ -67,6 +82,7 @@ class CapturedProgram:
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
     narrow: str | None = None
+    changed: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -88,6 +104,7 @@ class CapturedProgram:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         if self.dense:
             self._check_dense(tensors)
+        self._check_leaves(tensors)
         self._check_alone(tensors)
         return tensors
 
@@ -101,6 +118,13 @@ class CapturedProgram:
         for binding, tensor in zip(self.bindings, tensors, strict=True):
             if not is_dense(tensor):
                 raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
+
+    def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse to change a leaf of autograd's graph in place, as PyTorch does."""
+        for _, argument in self.updates if torch.is_grad_enabled() else ():
+            if tensors[argument].requires_grad and tensors[argument].is_leaf:
+                name = self.bindings[argument].name
+                raise ExecutionError("a leaf that requires a gradient would be changed in place", argument=name)
 
     def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
@@ -159,23 +183,52 @@ class CapturedProgram:
                 torch.ops.aten._assert_async.msg(results[result], message)
             elif not results[result]:
                 raise ExecutionError(message, operator="assertion")
+        given = list(arguments or [])
         for result, argument in self.updates:
-            target = (arguments or [])[argument]
+            target = given[argument]
             if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
                 with torch.no_grad():
                     target.copy_(results[result])
-        typed = [_viewed(v, d) for v, d in zip((arguments or [], results), self.viewed, strict=True)]
+        typed = [_viewed(v, d) for v, d in zip((given, results), self.viewed, strict=True)]
         sources = {"argument": typed[0], "result": typed[1]}
-        leaves = [o.value if o.kind == "constant" else sources[o.kind][o.index] for o in self.outputs]
+        sizes = self._sizes(given) if any(o.steps for o in self.outputs) else {}
+        leaves: list[Any] = []
+        for i, o in enumerate(self.outputs):
+            if o.kind == "constant":
+                leaves.append(o.value)
+            elif (same := self.outputs.index(o)) < i:
+                leaves.append(leaves[same])
+            else:
+                leaves.append(o.of(sources[o.kind][o.index], sizes))
+        if torch.is_grad_enabled():
+            self._note_missing_gradients(leaves, given)
         return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
+        """The sizes that vary, in a call with these arguments."""
+        if not self._varying():
+            return {}
+        shapes, names = [t.shape for t in arguments], [b.name for b in self.bindings]
+        return bind_sizes(main_function(self.module), shapes, names).values
+
+    def _note_missing_gradients(self, leaves: list[Any], arguments: Sequence[torch.Tensor]) -> None:
+        """Let results that were computed require gradients where eager PyTorch's would."""
+        for i, o in enumerate(self.outputs):
+            if o.kind == "result":
+                same = self.outputs.index(o)
+                others = [arguments[n] for n in sorted(o.needs)]
+                leaves[i] = leaves[same] if same < i else without_gradient(leaves[i], others)
+        for argument, needs in self.changed.items():
+            changed_without_gradient(arguments[argument], [arguments[n] for n in sorted(needs)])
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
         """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
         leaves = pytree.tree_flatten(value)[0]
         found: dict[int, torch.Tensor] = {}
         for leaf, output in zip(leaves, self.outputs, strict=True):
-            if output.kind == "result":
-                found.setdefault(output.index, _stored(leaf) if output.index in self.viewed[1] else leaf)
+            if output.kind == "result" and (output.place is None or output.place.order):
+                written = _stored(leaf) if output.index in self.viewed[1] else leaf
+                found.setdefault(output.index, written if output.place is None else output.place.of(written))
         return [found[i] for i in sorted(found)]
 
 
@@ -226,6 +279,16 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def kind_of(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that does not simply have its elements in memory: `sparse_coo`, `MaskedTensor`; else None."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
+    return None if own is usual else type(tensor).__name__
+
+
 def _unlike(value: Any, example: Any, varying: bool) -> str | None:
     """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
     if not isinstance(example, torch.Tensor):
@@ -233,6 +296,8 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
         return None if same else f"{value!r} where the program was compiled for {example!r}"
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} where a tensor is needed"
+    if (kind := kind_of(value)) is not None:
+        return f"a tensor of another kind: {kind}"
     if value.is_meta:
         return "a tensor without contents, on the meta device"
     if value.dtype != example.dtype or not varying and value.shape != example.shape:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
@@ -27,6 +29,14 @@ from .steps import make_steps
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 """The levels from top to bottom; all but the last are dialects."""
+
+
+def one_at_a_time() -> AbstractContextManager[Any]:
+    """The lock under which PyTorch compiles, and so do we: neither its exporter nor a compilation that several threads
+    share can be in two hands at once. A thread may take it again."""
+    from torch._dynamo.convert_frame import compile_lock
+
+    return compile_lock
 
 
 class InternalError(CompileError):

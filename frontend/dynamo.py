@@ -1,27 +1,189 @@
-"""Graphs of Dynamo's in which sizes vary: it hands those over as arguments, in front of the tensors that have them."""
+"""Graphs that Dynamo found, compiled: what `torch.compile(..., backend="deplodock")` calls.
+
+A graph of fixed sizes is one program. In one of sizes that vary, which Dynamo hands over as arguments in front of the
+tensors that have them, the sizes stay symbols; where that is refused there is a program for each, as Dynamo itself has
+one for each shape before it takes a size for one that varies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo import config
+from torch._guards import tracing
+from torch.amp.autocast_mode import _enter_autocast
 from torch.export import Dim
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
-from ..errors import UnsupportedError
+from ..errors import CompileError, UnsupportedError
+from .api import OPTIONS, compile
+from .training import compile_with_gradients
 
 LARGEST = 65535
-"""The largest value of a size that varies; Dynamo takes every such size for at least 2."""
+"""The largest value of a size that varies, where Dynamo knows no other."""
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""The modes of torch.compile. They say how much is tried and whether launches are captured; here a model of the GPU
+chooses every schedule, so all of them give the same program."""
+
+Run = Callable[..., Any]
+
+
+class RecompileWarning(UserWarning):
+    """A graph of sizes that vary is compiled for each size, or not any more."""
+
+
+def compile_graph(
+    graph: GraphModule, examples: Sequence[Any], mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Run:
+    """Compile one graph of Dynamo's. Raises CompileError."""
+    if mode not in (None, *MODES):
+        raise CompileError(f"is {mode!r}; the modes are {', '.join(MODES)}", argument="mode")
+    given = dict(options or {})
+    for unknown in sorted(set(given) - set(OPTIONS)):
+        raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
+    varying = VaryingGraph(graph, given)
+    if varying.is_fixed:
+        return compile_fixed(graph, [_example(e) for e in examples], given)
+    return varying
+
+
+def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:
+    """A program for tensors of these shapes, and its gradients if they may be asked for. PyTorch's exporter cannot take
+    apart every graph that switches autocast, so these go through AOTAutograd, too."""
+    tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
+    cast = any(
+        n.target is _enter_autocast for m in graph.modules() if isinstance(m, GraphModule) for n in m.graph.nodes
+    )
+    if cast or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return compile_with_gradients(graph, examples, options)
+    compiled = compile(graph, examples, **options)
+    return lambda *args: _as_tuple(compiled(*args))
+
+
+class VaryingGraph:
+    """A graph with sizes, or with other numbers, that vary: called like it, compiled when it is called.
+
+    There is a program for each value of the numbers that are not the size of a tensor; and for each shape, where the
+    form with symbols is refused or gradients are needed. There are as many of them as Dynamo allows
+    (`torch._dynamo.config.recompile_limit`); then PyTorch itself computes the rest, and a RecompileWarning says so.
+    """
+
+    def __init__(self, graph: GraphModule, options: Mapping[str, Any]) -> None:
+        self._graph, self._options = graph, options
+        self._programs: dict[Any, Run] = {}
+        self._general: dict[tuple[str, ...], Run | None] = {}
+        inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        extents = {str(n) for p in inputs for n in getattr(p.meta.get("example_value"), "shape", ())}
+        self._numbers = [
+            i
+            for i, p in enumerate(inputs)
+            if _is_boxed_number(p) or _is_symbol(v := p.meta.get("example_value")) and str(v) not in extents
+        ]
+        values = [p.meta.get("example_value") for p in inputs]
+        self.is_fixed = not self._numbers and not any(
+            _is_symbol(v) or isinstance(v, torch.Tensor) and any(map(_is_symbol, v.shape)) for v in values
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the program for these arguments. Raises CompileError."""
+        numbers = tuple(_number(args[i]) for i in self._numbers)
+        named = tuple(map(repr, numbers))  # in which 0.0 is not -0.0
+        program = self._general.get(named)
+        if program is None:
+            key = (named, *((t.shape, t.stride()) if isinstance(t, torch.Tensor) else t for t in self._others(args)))
+            program = self._programs.get(key) or self._compile(numbers, key, args)
+        return program(*args)
+
+    def _others(self, args: Sequence[Any]) -> list[Any]:
+        return [a for i, a in enumerate(args) if i not in self._numbers]
+
+    def _compile(self, numbers: tuple[Any, ...], key: Any, args: Sequence[Any]) -> Run:
+        if len(self._programs) + sum(p is not None for p in self._general.values()) >= config.recompile_limit:
+            if None not in self._programs:
+                done = f"compiled for {config.recompile_limit} shapes or numbers, torch._dynamo.config.recompile_limit"
+                warnings.warn(f"{done}; others of this graph are left to PyTorch", RecompileWarning, stacklevel=4)
+                self._programs[None] = self._graph
+            return self._graph
+        grad = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in args)
+        if key[0] not in self._general and not grad:
+            graph = with_numbers(self._graph, dict(zip(self._numbers, numbers, strict=True)))
+            self._general[key[0]] = self._compile_general(graph, args)
+            if (program := self._general[key[0]]) is not None:
+                return program
+        tensors = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in self._numbers]
+        known = {i: _number(a) for i, a in enumerate(args) if i not in tensors}
+        run = compile_fixed(with_numbers(self._graph, known), [args[i] for i in tensors], self._options)
+        self._programs[key] = lambda *args: run(*(args[i] for i in tensors))
+        return self._programs[key]
+
+    def _compile_general(self, graph: GraphModule, args: Sequence[Any]) -> Run | None:
+        """One program for all sizes, or None where that is refused."""
+        try:
+            program = TensorsOnly(graph)
+            shapes = {"tensors": tuple(program.shapes)}
+            if not any(program.shapes):
+                return None
+            examples = program.chosen(self._others(args))
+            with tracing(None):  # or the sizes here would be guarded as if they were Dynamo's
+                varying = compile(program, examples, dynamic_shapes=shapes, **self._options)
+        except CompileError as error:
+            reason = f"{error}; so there is a program for each shape"
+            warnings.warn(f"a graph of sizes that vary is refused: {reason}", RecompileWarning, stacklevel=5)
+            return None
+        return lambda *args: program.called(varying, program.chosen(self._others(args)))
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _is_boxed_number(placeholder: Node) -> bool:
+    """Whether an argument is a tensor only to be made a number: so Dynamo passes floats that vary."""
+    users = list(placeholder.users)
+    return bool(users) and all(u.op == "call_method" and u.target == "item" and not u.args[1:] for u in users)
+
+
+def _number(value: Any) -> Any:
+    """The number that an argument is."""
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def with_numbers(graph: GraphModule, numbers: Mapping[int, Any]) -> GraphModule:
+    """The graph without the arguments at these places, which are these numbers."""
+    if not numbers:
+        return graph
+    copied, values = torch.fx.Graph(), dict[Node, Any]()
+    place = 0
+    for node in graph.graph.nodes:
+        known = node.op == "placeholder" and place in numbers
+        if known:
+            values[node] = numbers[place]
+        elif node.target == "item" and node.op == "call_method" and not isinstance(values[node.args[0]], Node):
+            values[node] = values[node.args[0]]
+        elif node.op == "output":
+            copied.output(map_arg(node.args[0], values.__getitem__))
+        else:
+            new = copied.node_copy(node, lambda n: n)
+            new.args, new.kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
+            values[node] = new
+        place += node.op == "placeholder"
+    return GraphModule(graph, copied)
 
 
 class TensorsOnly(nn.Module):
-    """A graph as a function of its tensors: the sizes among its arguments are read off them.
+    """A graph as a function of its tensors: the sizes among its arguments are read off them, and those among its
+    results are computed from them.
 
     Raises UnsupportedError for a size that is the extent of no tensor.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule) -> None:
+    def __init__(self, graph: GraphModule) -> None:
         super().__init__()
         self.graph = graph
         values = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"]
@@ -35,7 +197,7 @@ class TensorsOnly(nn.Module):
                 if isinstance(n, torch.SymInt):
                     name = str(n)
                     places.setdefault(name, (position, d))
-                    dims.setdefault(name, Dim(f"s{len(dims)}", min=2, max=LARGEST) if name.isidentifier() else Dim.AUTO)
+                    dims.setdefault(name, _dim(n, f"s{len(dims)}") if name.isidentifier() else Dim.AUTO)
                     spec[d] = dims[name]
             self.shapes.append(spec)
         self.sources: list[int | tuple[int, int]] = []
@@ -46,12 +208,46 @@ class TensorsOnly(nn.Module):
                 self.sources.append(places[str(v)])
             else:
                 raise UnsupportedError(f"an argument {v} that is the size of no tensor is not supported")
+        results: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
+        known = [n.meta.get("example_value") if isinstance(n, Node) else None for n in results]
+        self.computed = {i: n.node.expr for i, n in enumerate(known) if isinstance(n, torch.SymInt)}
+        self.places = places
+        for symbol in (s for expr in self.computed.values() for s in expr.free_symbols):
+            if str(symbol) not in places:
+                raise UnsupportedError(f"a result that depends on {symbol}, the size of no tensor, is not supported")
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """The graph on its tensors."""
+        """The tensors among the results of the graph on its tensors."""
         full = [tensors[s] if isinstance(s, int) else tensors[s[0]].shape[s[1]] for s in self.sources]
-        return self.graph(*full)
+        return tuple(r for i, r in enumerate(self.graph(*full)) if i not in self.computed)
+
+    def called(self, program: Run, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """All results of the graph, those that are tensors by `program`."""
+        results = list(program(*tensors))
+        for i, expr in sorted(self.computed.items()):
+            symbols = {s: self.places[str(s)] for s in expr.free_symbols}
+            results.insert(i, int(expr.subs({s: tensors[t].shape[d] for s, (t, d) in symbols.items()})))
+        return results
 
     def chosen(self, arguments: Sequence[Any]) -> list[Any]:
         """The tensors among the arguments of the graph."""
         return [arguments[i] for i in self.tensors]
+
+
+def _dim(size: torch.SymInt, name: str) -> Any:
+    """A dimension in the range that Dynamo knows for it."""
+    bounds = size.node.shape_env.var_to_range[size.node.expr]
+    most = int(bounds.upper) if bounds.upper.is_finite and bounds.upper.is_Integer else LARGEST
+    return Dim(name, min=max(int(bounds.lower), 0), max=min(most, LARGEST))
+
+
+def _example(value: Any) -> Any:
+    """Dynamo may hand over fake tensors; an example of the same type stands in for one."""
+    if isinstance(value, torch.Tensor) and type(value).__name__ == "FakeTensor":
+        empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        return empty.zero_().requires_grad_(value.requires_grad)
+    return value
+
+
+def _as_tuple(value: Any) -> Any:
+    return value if isinstance(value, tuple | list) else (value,)

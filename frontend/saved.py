@@ -27,6 +27,7 @@ from .compilation import Compilation
 from .dtypes import dtype_name, dtype_named
 from .executors import Executor, make_executor
 from .fallback import COMPLEX
+from .memory import Place, Step
 from .structures import decode, encode
 from .weights import Bound, Checkpoint
 
@@ -130,7 +131,8 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     results = range(captured.out_spec.num_leaves)
     return {
         "bindings": bindings,
-        "outputs": [[o.kind, o.index, encode(o.value)] for o in captured.outputs],
+        "outputs": [_output(o) for o in captured.outputs],
+        "changed": [[i, sorted(needs)] for i, needs in sorted(captured.changed.items())],
         "updates": [list(u) for u in captured.updates],
         "viewed": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.viewed],
         "dense": captured.dense,
@@ -139,6 +141,19 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
         "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
         "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
     }
+
+
+def _output(output: Output) -> list[object]:
+    place = output.place
+    where = None if place is None else encode((place.order, place.once, place.strided, place.gaps))
+    steps = [step.encoded() for step in output.steps]
+    return [output.kind, output.index, encode(output.value), steps, where, sorted(output.needs)]
+
+
+def _read_output(entry: list[Any]) -> Output:
+    kind, index, value, steps, where, needs = entry
+    place = None if where is None else Place(*decode(where))
+    return Output(kind, index, decode(value), tuple(map(Step.decoded, steps)), place, frozenset(map(int, needs)))
 
 
 def _example(value: object) -> object:
@@ -238,7 +253,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
         captured = CapturedProgram(
             compilation.at("tensor"),
             tuple(bindings),
-            tuple(Output(kind, index, decode(value)) for kind, index, value in entry["outputs"]),
+            tuple(_read_output(o) for o in entry["outputs"]),
             tuple((int(r), int(a)) for r, a in entry["updates"]),
             tuple(_read_example(e) for e in entry["examples"]),
             in_spec,
@@ -246,6 +261,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             viewed=_viewed(entry["viewed"]),
             dense=bool(entry["dense"]),
             checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
+            changed={int(i): frozenset(map(int, needs)) for i, needs in entry["changed"]},
         )
         programs[name] = SavedProgram(captured, compilation, executor)
     return Artefact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
