@@ -18,6 +18,7 @@ def _has_gpu() -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gates", default="0", help="static gates: `all`, or the seed of a slice")
     parser.addoption("--rehearsal", action="store_true", help="all steps of benchmarks/first_gpu_hour.sh on a stub")
+    parser.addoption("--people", default="slice", help="programs as people write them: `all` runs each as CUDA, too")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

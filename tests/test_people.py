@@ -1,0 +1,69 @@
+"""Modules as people write them are right, or refused by name (`programs/people`).
+
+`--people all` runs every program on the reference and as printed CUDA on the CPU; otherwise all run on the reference,
+and every eighth one as CUDA.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from programs.people import PROGRAMS
+from torch.utils import _pytree as pytree
+
+import deplodock
+
+REFUSED: dict[str, str] = {}
+"""Program -> what the refusal has to name. A program that starts to work has to leave this list."""
+
+EVERY = 8
+
+
+def compare(actual: Any, expected: Any) -> None:
+    """Values, types and structure, with a tolerance for sums in another order."""
+    got, structure = pytree.tree_flatten(actual)
+    wanted, wanted_structure = pytree.tree_flatten(expected)
+    assert structure == wanted_structure
+    for a, b in zip(got, wanted, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert a.shape == b.shape
+        narrow = b.dtype in (torch.bfloat16, torch.float16)
+        rtol, atol = (5e-2, 5e-2) if narrow else (2e-4, 2e-5)
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def check(name: str, executor: str) -> None:
+    """Compile a program, run it twice (buffers may change), and compare with PyTorch."""
+    torch.manual_seed(0)
+    function, args = PROGRAMS[name]()
+    eager = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    if name in REFUSED:
+        with pytest.raises(deplodock.CompileError, match=REFUSED[name]):
+            deplodock.compile(function, args, executor=executor)
+        return
+    with torch.no_grad():
+        compiled = deplodock.compile(function, args, executor=executor)
+        for _ in range(2):
+            compare(compiled(*args), eager(*args))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_reference(name: str) -> None:
+    check(name, "reference")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_emulator(name: str, request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--people") != "all" and [*PROGRAMS].index(name) % EVERY:
+        pytest.skip("only with --people all")
+    check(name, "emulator")
+
+
+def test_size_of_the_corpus() -> None:
+    assert len(PROGRAMS) >= 150
+    assert len(PROGRAMS) - len(REFUSED) >= 140
