@@ -200,7 +200,7 @@ class CapturedProgram:
                 leaves.append(leaves[same])
             else:
                 leaves.append(o.of(sources[o.kind][o.index], sizes))
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and arguments is not None:
             self._note_missing_gradients(leaves, given)
         return pytree.tree_unflatten(leaves, self.out_spec)
 
