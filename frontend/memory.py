@@ -185,7 +185,7 @@ def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 def _view_of_input(node: Node, inputs: Mapping[str, Source]) -> Lies | None:
     """The way from an input to `node`, if they share memory."""
-    steps: list[Step] = []
+    way: list[tuple[Node, torch._ops.OpOverload, Node, int | None]] = []
     part = None
     while node.name not in inputs:
         if node.target is operator.getitem:
@@ -196,11 +196,21 @@ def _view_of_input(node: Node, inputs: Mapping[str, Source]) -> Lies | None:
         target = node.target
         if not parents or not isinstance(target, torch._ops.OpOverload) or target is _FRESH:
             return None
-        if not target._schema.is_mutable and target._schema.name != "aten::to":  # which give the tensor itself
-            args = pytree.tree_map(lambda a, p=parents[0]: _argument(a, p), _all_arguments(node, target))
-            steps.append(Step(target, args, part))
+        if not _gives_itself(target):
+            way.append((node, target, parents[0], part))
         node, part = parents[0], None
-    return Lies("view", inputs[node.name], tuple(reversed(steps)))
+    steps = [
+        Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
+        for viewed, target, parent, part in reversed(way)
+    ]
+    return Lies("view", inputs[node.name], tuple(steps))
+
+
+def _gives_itself(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator whose result shares memory with an argument gives that argument: it changed it in place, or
+    had nothing to do, as `type_as` does for a tensor of that type."""
+    schema = target._schema
+    return schema.is_mutable or schema.name == "aten::to" or not any(a.alias_info for a in schema.arguments)
 
 
 _FRESH = torch.ops.aten.lift_fresh_copy.default

@@ -233,6 +233,7 @@ def _integer(
     if name in ("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui"):
         prefix = "" if name.endswith("si") else f"(unsigned {c.removeprefix('signed ').removeprefix('unsigned ')})"
         prefix = "(int)" if not prefix and c in NARROW else prefix
+        prefix = "(long long)" if not prefix and is_index and c == "long long" else prefix  # a literal is an int
         return _narrowed(call(name[6:9], [Expr(prefix + o.at(UNARY), UNARY) if prefix else o for o in operands]), c)
     if name == "math.absi":
         return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
