@@ -135,7 +135,7 @@ class PrintChanges(Observer):
 
 def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator[str]:
     """A unified diff without the names of files, in which indentation does not count."""
-    matcher = SequenceMatcher(None, [line.lstrip() for line in old], [line.lstrip() for line in new], autojunk=False)
+    matcher = SequenceMatcher(None, [line.lstrip() for line in old], [line.lstrip() for line in new])
     for group in matcher.get_grouped_opcodes(context):
         (_, i, _, j, _), (_, _, i_end, _, j_end) = group[0], group[-1]
         yield f"@@ -{i + 1},{i_end - i} +{j + 1},{j_end - j} @@"
