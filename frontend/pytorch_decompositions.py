@@ -9,6 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .pytorch_antialiasing import ANTIALIASED
+from .pytorch_quantized import QUANTIZED
+from .pytorch_windows import WINDOWS
+
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
 
@@ -137,4 +141,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._native_multi_head_attention.default: _native_multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer_fwd,
+    **ANTIALIASED,
+    **QUANTIZED,
+    **WINDOWS,
 }

@@ -20,7 +20,6 @@ REFUSED: dict[str, str] = {
     "ddim_step": "_local_scalar_dense",  # a tensor as an index becomes a number in PyTorch's exporter
     "gaussian_likelihoods": "GuardOnDataDependentSymNode",  # F.gaussian_nll_loss looks at the variances
     "segmentation_confusion_matrix": "bincount",
-    "sinc_filters": "hamming_window",
 }
 """Program -> what the refusal has to name. A program that starts to work has to leave this list."""
 

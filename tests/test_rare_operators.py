@@ -183,3 +183,58 @@ def test_erfc_in_double_precision() -> None:
     points = torch.tensor([-30.0, -2.0, -1.0, -0.3, 0.0, 0.9, 1.0, 3.0, 6.2, 6.3, 20.0, INF, -INF, NAN]).double()
     (ours,), (theirs,) = evaluate("erfc", points)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0.0, equal_nan=True)
+
+
+SIGNALS: dict[str, Callable[[], torch.Tensor]] = {
+    "hamming": lambda: torch.hamming_window(16),
+    "hamming, symmetric": lambda: torch.hamming_window(16, False, 0.5, 0.4),
+    "hamming, alpha": lambda: torch.hamming_window(7, True, 0.6),
+    "blackman": lambda: torch.blackman_window(16),
+    "blackman, symmetric": lambda: torch.blackman_window(9, False, dtype=torch.float64),
+    "bartlett": lambda: torch.bartlett_window(16),
+    "bartlett, odd": lambda: torch.bartlett_window(15, periodic=False),
+    "kaiser": lambda: torch.kaiser_window(16),
+    "kaiser, symmetric": lambda: torch.kaiser_window(9, False, 5.0),
+    "of one": lambda: torch.hamming_window(1),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_windows_of_signals(name: str) -> None:
+    check(lambda x: x * SIGNALS[name](), torch.ones_like(SIGNALS[name]()), rtol=1e-5, atol=1e-6)
+
+
+WIDE = torch.cat([10 * torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch.full((1, 8), NAN)])
+SCALES = torch.rand(8, generator=torch.Generator().manual_seed(2)) + 0.1
+OFFSETS = torch.arange(8, dtype=torch.int32)
+QUANTIZED: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+    (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -20, 55), (WIDE,)),
+    (
+        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, 0, 255),
+        (WIDE, torch.tensor(0.1), OFFSETS[3]),
+    ),
+    (lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, -128, 127), (WIDE, SCALES, OFFSETS)),
+    (lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255), (WIDE, SCALES, OFFSETS + 0.3)),
+    (lambda x: torch._int_mm(x, x.mT), (torch.arange(-128, 128, dtype=torch.int8).reshape(32, 8),)),
+]
+
+
+@pytest.mark.parametrize("which", range(len(QUANTIZED)))
+def test_quantization(which: int) -> None:
+    function, args = QUANTIZED[which]
+    check(function, *args)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("out", [{"size": (5, 20)}, {"size": (1, 7)}, {"scale_factor": (0.37, 1.9)}])
+def test_images_resized_through_a_filter(mode: str, aligned: bool, out: dict[str, Any]) -> None:
+    image = torch.randn(1, 2, 12, 15, generator=torch.Generator().manual_seed(0))
+    resize = dict(out, mode=mode, antialias=True, align_corners=aligned)
+    check(lambda x: F.interpolate(x, **resize), image, rtol=1e-4, atol=1e-5)
+
+
+def test_images_of_integers_are_not_resized_through_a_filter() -> None:
+    image = torch.zeros(1, 2, 12, 15, dtype=torch.uint8)
+    with pytest.raises(deplodock.CompileError, match="rounds in its own way"):
+        capture(lambda x: F.interpolate(x, size=(5, 7), mode="bilinear", antialias=True), (image,))
