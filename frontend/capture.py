@@ -30,7 +30,9 @@ from ..passes.decomposition import get_decompositions
 from .at_one import check_at_one
 from .captured import Binding, CapturedProgram, Output, announce, float8_in, kind_of
 from .complex_pairs import Rewritten, without_complex, without_rule
+from .computed_places import index_by_tensors
 from .fallback import Fallback, warn
+from .host_checks import trace
 from .importing import GraphImporter, overload_name
 from .memory import A_COPY, Lies, Memory, Source, memory_of, place_of
 from .pairs import is_complex
@@ -211,13 +213,15 @@ def _export(
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
         with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None):
-            exported = torch.export.export(
-                module,
-                args,
-                kwargs,
-                strict=False,
-                dynamic_shapes=shapes,
-                prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+            exported = trace(
+                lambda: torch.export.export(
+                    module,
+                    args,
+                    kwargs,
+                    strict=False,
+                    dynamic_shapes=shapes,
+                    prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+                )
             )
             memory = memory_of(exported)
             unruled = without_rule(exported.graph)
@@ -232,7 +236,9 @@ def _export(
                     del table[target]
             for target, made in DECOMPOSITIONS.items():
                 table[target] = made
-            return exported.run_decompositions(table), memory
+            exported = exported.run_decompositions(table)
+            index_by_tensors(exported.graph)
+            return exported, memory
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds

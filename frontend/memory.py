@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..dialects.extents import Extent, SymbolAttr
 from ..errors import UnsupportedError
 from .fallback import Operand
+from .sizes import depends_on_data
 from .structures import decode, encode
 
 Source = int | str
@@ -229,9 +230,10 @@ def _all_arguments(node: Node, target: torch._ops.OpOverload) -> tuple[Any, ...]
 def _argument(value: Any, tensor: Node) -> Any:
     if value is tensor:
         return Operand(0)
-    if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor):
+    found = value.meta.get("val") if isinstance(value, Node) else value
+    if isinstance(found, torch.Tensor) or isinstance(found, torch.SymInt) and depends_on_data(found):
         raise UnsupportedError("a result is a view of an argument at a place that is computed, which is not supported")
-    return value.meta.get("val") if isinstance(value, Node) else value
+    return found
 
 
 def place_of(value: torch.Tensor) -> Place | None:

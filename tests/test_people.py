@@ -17,8 +17,6 @@ from torch.utils import _pytree as pytree
 import deplodock
 
 REFUSED: dict[str, str] = {
-    "ddim_step": "_local_scalar_dense",  # a tensor as an index becomes a number in PyTorch's exporter
-    "gaussian_likelihoods": "GuardOnDataDependentSymNode",  # F.gaussian_nll_loss looks at the variances
     "segmentation_confusion_matrix": "bincount",
 }
 """Program -> what the refusal has to name. A program that starts to work has to leave this list."""
