@@ -13,8 +13,7 @@ from deplodock.backend import tensor_maps
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.launch_plan import TensorMap, make_plan
 from deplodock.backend.nvrtc import compile_cubin
-from deplodock.backend.standalone import emit_standalone
-from deplodock.errors import CompileError, ExecutionError
+from deplodock.errors import ExecutionError
 
 GEMMS = {
     "plain": Gemm(),
@@ -67,12 +66,6 @@ def test_tensor_maps_of_a_launch() -> None:
     assert [b.written for b in plan.buffers] == [False, False, True]
 
 
-def test_no_standalone_program_with_tensor_maps() -> None:
-    module = allocated(GEMMS["plain"].text())
-    with pytest.raises(CompileError, match="no tensor maps"):
-        emit_standalone(module, module, print_cuda(module))
-
-
 def test_a_map_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fastest dimension first, strides in bytes without that of single elements; one record of 128 bytes."""
     asked: list[tuple[object, ...]] = []
@@ -82,10 +75,11 @@ def test_a_map_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(tuple(list(a) if isinstance(a, ctypes.Array) else getattr(a, "value", a) for a in arguments))
         return 0 if len(asked) == 1 else 1
 
-    monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode_tiled))
+    tensor_maps.encode.cache_clear()
+    monkeypatch.setattr(tensor_maps, "library", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode_tiled))
     wanted = TensorMap(0, (6, 20, 80), "f16", (2, 16, 64), 128)
     record = tensor_maps.encode(wanted, 4096)
     assert (record.shape, record.dtype.itemsize) == ((1,), 128)
     assert asked == [(6, 3, 4096, [80, 20, 6], [160, 3200], [64, 16, 2], [1, 1, 1], 0, 3, 2, 0)]
-    with pytest.raises(ExecutionError, match="the driver refuses a map of boxes"):
-        tensor_maps.encode(wanted, 4096)
+    with pytest.raises(ExecutionError, match="the driver refuses a map of f16"):
+        tensor_maps.encode(wanted, 8192)

@@ -102,7 +102,7 @@ Capture = Tracer | Exporter
 def tracer() -> Iterator[Tracer]:
     """A tracer whose table leaves alone what deplodock decomposes by itself."""
     table = default_decompositions()
-    for target in [t for t in table if capturing._is_ours(t)]:
+    for target in [t for t in table if capturing.is_ours(t)]:
         del table[target]
     composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(table)
     with export_internals._override_composite_implicit_decomp(composite):

@@ -30,7 +30,7 @@ class Program:
     function: Callable[..., torch.Tensor]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     hard: Callable[[list[Array]], list[Array]]
-    schedule: ScheduleAttr | None = None
+    of_nest: ScheduleAttr | None = None
 
 
 def masked_rows(inputs: list[Array]) -> list[Array]:
@@ -150,13 +150,13 @@ PROGRAMS: dict[str, Program] = {
 class Scheduled(Compilation):
     """A compilation that puts a schedule on its only nest before one is planned."""
 
-    schedule: ScheduleAttr | None = None
+    of_nest: ScheduleAttr | None = None
 
     def at(self, level: str) -> ModuleOp:
         module = super().at(level)
-        if level == "loop" and self.schedule is not None:
+        if level == "loop" and self.of_nest is not None:
             for nest in (op for op in module.walk() if isinstance(op, loop.NestOp)):
-                nest.attributes["schedule"] = self.schedule
+                nest.attributes["schedule"] = self.of_nest
         return module
 
 
@@ -175,7 +175,7 @@ class Subject:
         self.hard_inputs = self.program.hard(self.inputs)
 
     def _new(self) -> Compilation:
-        return Scheduled(self.captured.module, schedule=self.program.schedule)
+        return Scheduled(self.captured.module, of_nest=self.program.schedule)
 
     def at(self, level: str) -> ModuleOp:
         """The module at a level, to be mutated: a copy."""
