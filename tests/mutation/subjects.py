@@ -30,7 +30,7 @@ class Program:
     function: Callable[..., torch.Tensor]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     hard: Callable[[list[Array]], list[Array]]
-    of_nest: ScheduleAttr | None = None
+    schedule: ScheduleAttr | None = None
 
 
 def masked_rows(inputs: list[Array]) -> list[Array]:
