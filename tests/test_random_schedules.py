@@ -56,7 +56,7 @@ def test_what_is_drawn() -> None:
     rare = {name: dict(counts) for name, counts in seen.items() if min(counts.values()) < 5 and name != "split_k"}
     assert rare == {}
     several = {name for name, counts in seen.items() if len(counts) > 1}
-    assert several == set(seen) - {"block"}
+    assert several == set(seen) - {"block", "blocks_per_sm"}  # the latter is a promise to ptxas and changes no value
     for name, values in (("atom", 3), ("copy", 3), ("stages", 4), ("warps", 4), ("narrow", 4), ("split_k", 4)):
         assert len(seen[name]) >= values, name
 

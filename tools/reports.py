@@ -84,7 +84,7 @@ def load(
             fallback=fallback,
             dynamic_shapes=read_dynamic(dynamic, program),
         )
-    if not captured.updates and not any(o.kind == "result" for o in captured.outputs):
+    if not captured.updates and all(o.kind == "constant" for o in captured.outputs):
         where = None if program.place is None else f"{program.place[0]}:{program.place[1]}"
         raise CompileError("nothing is computed: the program gives no tensor", location=where)
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
