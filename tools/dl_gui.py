@@ -14,8 +14,9 @@ An interface in the terminal: IR on the left, on the right what the passes that
 were chosen make of it.
 
 It is xDSL's own, with our dialects and passes. It holds IR on both sides, so it
-shows neither diffs nor CUDA, and executes nothing; `dl-opt FILE -p PASSES` does,
-with --print-only-changed, -t cuda and --check-each.
+shows neither diffs nor CUDA, and executes nothing.
+`dl-opt FILE -p PASSES` does, with
+--print-only-changed, -t cuda and --check-each.
 """
 
 
