@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from ..dialects.payload import AssertOp
 from ..errors import ExecutionError, TargetError
 from .driver import check_driver, driver_version
 from .launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
@@ -75,6 +76,7 @@ class CudaProgram:
         cubin = compiled.cubin if compiled is not None else (saved or ("", b""))[1]
         with self.cupy.cuda.Device(self.device.index):
             self._load(cubin, arch)
+        self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
         self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
 
     def _load(self, cubin: bytes, arch: str) -> None:
@@ -99,8 +101,9 @@ class CudaProgram:
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The results for the tensors `args`, on the device if any of them is there, else on the host.
 
-        Asynchronous on torch's current stream. Raises ExecutionError if the arguments do not fit, or a launch fails, or
-        if something would have to be copied from or to the host while a CUDA graph is captured.
+        Asynchronous on torch's current stream, unless the program asserts something: that is waited for. Raises
+        ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
+        to the host while a CUDA graph is captured.
         """
         torch, placed = self.torch, self._placed(args)
         plan, offsets, scratch_bytes = placed
@@ -131,7 +134,17 @@ class CudaProgram:
                     function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+        if self.asserts and not capturing:
+            self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
+
+    def _wait(self) -> None:
+        """Wait for the launches. Raises ExecutionError for one that stopped; the device has printed why."""
+        try:
+            self.torch.cuda.current_stream(self.device).synchronize()
+        except RuntimeError as error:
+            reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
+            raise ExecutionError(reason, operator="cuda") from error
 
     def _eager(self, step: EagerStep, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> None:
         """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from .kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, PickOp, RolesOp, SplatOp
-from .payload import ConstantOp, ExtentOp, SelectOp
+from .payload import AssertOp, ConstantOp, ExtentOp, SelectOp
 
 Range = tuple[float, float]
 """Smallest and largest value, both included; whole numbers, or an infinity where nothing is known."""
@@ -82,6 +82,8 @@ class Ranges:
             return self._ids[op.kind.data]
         if isinstance(op, AdvanceOp):
             return (0, op.slots.data - 1 if value is op.next_slot else 1)
+        if isinstance(op, AssertOp):
+            return self.of(op.value)
         if isinstance(op, SelectOp):
             (a, b), (c, d) = self.of(op.lhs), self.of(op.rhs)
             return (min(a, c), max(b, d))

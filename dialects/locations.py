@@ -63,6 +63,15 @@ def location_text(op: Operation) -> str | None:
     return f"{place}:{found.column.data}" if found.column.data else place
 
 
+def line_text(location: Attribute) -> str | None:
+    """`file:line` of a location without folders, for what is printed and kept; None if it is not known."""
+    found = file_line_of(location)
+    if found is None:
+        return None
+    name = found.filename.data.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{found.line.data}"
+
+
 def copy_location(source: Operation, targets: Iterable[Operation]) -> None:
     """Give every op among and inside `targets` that has no location the one of `source`.
 

@@ -49,6 +49,7 @@ from xdsl.utils.str_enum import StrEnum
 from .counts import CountAttr
 from .domain import DomainAttr
 from .extents import ExtentsAttr, SymbolAttr
+from .payload_assert import AssertOp as AssertOp
 from .payload_types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -450,6 +451,6 @@ def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -
 
 Payload = Dialect(
     "payload",
-    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op, JoinOp],
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op, JoinOp, AssertOp],
     [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
 )

@@ -36,6 +36,7 @@ class CompiledFunction:
         narrow: str | None = None,
         schedule: str | None = None,
         pipeline: str | None = None,
+        checked: bool = False,
     ) -> None:
         self.captured = captured
         plans = None if record is None else str(Path(record))
@@ -48,6 +49,7 @@ class CompiledFunction:
             narrow=narrow,
             schedule=schedule,
             pipeline_given=pipeline,
+            checked=checked,
         )
         self._wanted = executor
         self._executor: Executor | None = None
@@ -133,6 +135,7 @@ def compile(
     narrow: str | None = None,
     schedule: str | None = None,
     pipeline: str | None = None,
+    checked: bool = False,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
@@ -147,7 +150,9 @@ def compile(
     `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for every kernel
     that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to run in place
     of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch level and has a
-    `check-border{level=...}` where it reaches each level (`frontend/steps.py`). The result takes and gives torch
+    `check-border{level=...}` where it reaches each level (`frontend/steps.py`). A `checked` program stops at an index
+    that PyTorch would not take, with an ExecutionError that names operator, place, legal range and index; without it,
+    such an index reads zero and writes nothing. The result takes and gives torch
     tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
@@ -164,12 +169,12 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             in_memory=True,
         )
-        compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline)
+        compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline, checked)
         compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 
 
-OPTIONS = ("target", "executor", "fallback", "record", "narrow", "schedule", "pipeline")
+OPTIONS = ("target", "executor", "fallback", "record", "narrow", "schedule", "pipeline", "checked")
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 

@@ -52,7 +52,8 @@ class Compilation:
     that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for `plan-schedules`; `schedule`
     and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the card which
     the target stands for; left out, it is that of the device, if there is one and the target is what runs on it.
-    `seconds` has the time every pass took, in the order they ran.
+    A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every pass took, in the
+    order they ran.
     """
 
     module: ModuleOp
@@ -66,6 +67,7 @@ class Compilation:
     schedule: str | None = None
     pipeline_given: str | None = None
     multiprocessors: int | None = None
+    checked: bool = False
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
@@ -78,7 +80,7 @@ class Compilation:
         if self.multiprocessors is None:
             self.multiprocessors = device_multiprocessors(self.target)
         names = ("target", "multiprocessors", "record", "narrow")
-        options = {name: getattr(self, name) for name in names}
+        options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
         self._steps = make_steps(options, self.schedule, self.pipeline_given)
         self.ctx = make_context()
         self._levels["torch"] = self.module

@@ -53,14 +53,15 @@ def compile_model(
     narrow: str | None = None,
     schedule: str | None = None,
     pipeline: str | None = None,
+    checked: bool = False,
     facts: Mapping[str, str] | None = None,
 ) -> CompiledModel:
     """Compile the steps of a causal language model; its parameters may be on the meta device.
 
     `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
     at every pass; `record` is a file of plans (`passes/records.py`), `narrow` the permission of
-    `plan-schedules`, `schedule` and `pipeline` as for `make_steps`; `facts` are stamped on the programs. Raises
-    CompileError.
+    `plan-schedules`, `schedule` and `pipeline` as for `make_steps`, `checked` as for `compile`; `facts` are stamped on
+    the programs. Raises CompileError.
     """
     plan = plan_model(model, context, prefill)
     captured: dict[str, CapturedProgram] = {}
@@ -78,6 +79,7 @@ def compile_model(
             narrow=permitted,
             schedule=schedule,
             pipeline_given=pipeline,
+            checked=checked,
         )
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)

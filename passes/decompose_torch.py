@@ -34,11 +34,11 @@ _NAME = ("sym_name",)
 
 
 def decompose(
-    op: AtenOp, algebra: Algebra | None = None
+    op: AtenOp, algebra: Algebra | None = None, checked: bool = False
 ) -> tuple[list[Operation], list[SSAValue], list[tuple[tensor.FoldOp, FuncOp]]]:
     """The ops that compute `op`, its results, of exactly the types that `op` declares, and the functions of folds.
 
-    `algebra` knows the sizes of the program.
+    `algebra` knows the sizes of the program; with `checked` indices are asserted to be legal.
 
     Raises UnsupportedError for an operator or argument without a decomposition, ShapeError where the declared types
     are not what the operator gives.
@@ -54,7 +54,8 @@ def decompose(
         raise UnsupportedError("this argument is not supported", argument=unread[0])
     check_types(op.SCHEMA.name, arguments.values(), element_type(op.result_types[0]))
     arguments = held_scalars(op.SCHEMA.name, arguments, element_type(op.result_types[0]))
-    builder = Builder(op.result_types, op.location, algebra, [bool(r.uses) for r in op.results])
+    asserts = f"aten.{op.SCHEMA.name}" if checked else None
+    builder = Builder(op.result_types, op.location, algebra, [bool(r.uses) for r in op.results], asserts)
     try:
         found = function(builder, **{parameter_name(name): value for name, value in arguments.items()})
     except ExtentError:
@@ -112,12 +113,13 @@ class DecomposeAtenOp(RewritePattern):
     """Replaces an op of the torch dialect by what it computes."""
 
     algebra: Algebra
+    checked: bool
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, AtenOp):
             return
         try:
-            ops, results, functions = decompose(op, self.algebra)
+            ops, results, functions = decompose(op, self.algebra, self.checked)
         except CompileError as error:
             error.operator = f"aten.{op.SCHEMA.name}"
             raise
@@ -148,10 +150,13 @@ class DecomposeTorchPass(ModulePass):
 
     name = "decompose-torch"
 
+    checked: bool = False
+    """Let the program stop where an index is none that PyTorch takes: `payload.assert` on what operators index with."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         derived = [d for f in op.ops if isinstance(f, FuncOp) for d in derived_sizes(f)]
         algebra = Algebra(derived)
-        rewrite_module(op, [DecomposeAtenOp(algebra)])
+        rewrite_module(op, [DecomposeAtenOp(algebra, self.checked)])
         if algebra.promises:
             main = next(f for f in op.ops if isinstance(f, FuncOp) and f.sym_name.data == "main")
             main.attributes[SIZES] = ArrayAttr([*derived_sizes(main), *algebra.promises])

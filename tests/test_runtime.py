@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from stub_cuda import StubError
 from stub_cuda.libcuda import MAPS
+from stub_cuda.state import Stream
 from test_standalone import KERNEL, MAIN, module
 
 import deplodock
@@ -307,6 +308,20 @@ def test_an_assertion_in_a_graph(stub_cuda, monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             compiled(x)
+
+
+def test_a_checked_program_is_waited_for(stub_cuda, monkeypatch) -> None:
+    """A kernel that stops is an error of the call that launched it; nobody waits for a program that asserts nothing."""
+    args = torch.randn(8, 4, device="cuda"), torch.tensor([0, -1], device="cuda")
+    checked, plain = (deplodock.compile(lambda x, i: x[i], args, executor="cuda", checked=c) for c in (True, False))
+    torch.testing.assert_close(checked(*args), args[0][[0, 7]])
+
+    def stopped(_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nand more")
+
+    plain(*args), monkeypatch.setattr(Stream, "synchronize", stopped), plain(*args)
+    with pytest.raises(ExecutionError, match="stopped, by an assertion .*: CUDA error: unspecified launch failure$"):
+        checked(*args)
 
 
 def test_random_numbers_in_a_graph(stub_cuda) -> None:

@@ -59,6 +59,7 @@ def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
             ),
             click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts, tf32."),
             click.option("--tf32", is_flag=True, help="The same as --narrow tf32."),
+            click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(
                 "-v", "--verbose", count=True, help="-v: the kernels and their work; -vv: every pass as a diff."
@@ -222,12 +223,12 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    shown = ("dynamic", "fallback", "narrow", "tf32", "record", "schedule", "pipeline", "phase", "length", "context")
+    wanted = "dynamic fallback narrow tf32 checked record schedule pipeline phase length context"
     return {
         "version": __version__,
         "target": given.target,
         "source": source,
-        "options": given_options(context, shown),
+        "options": given_options(context, tuple(wanted.split())),
     }
 
 
@@ -250,6 +251,7 @@ def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loa
         observers,
         given.schedule,
         given.pipeline,
+        given.checked,
     )
     stamp(program.captured.module, facts)
     return program

@@ -63,6 +63,7 @@ def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, 
             narrow=given.permission,
             schedule=given.schedule,
             pipeline=given.pipeline,
+            checked=given.checked,
             facts=facts,
         )
         found = describe(compiled)

@@ -29,6 +29,7 @@ class Given:
     pipeline: str | None
     narrow: str | None
     tf32: bool
+    checked: bool
     seed: int
     verbose: int
     as_json: bool
@@ -53,7 +54,7 @@ class Given:
 
 
 _SOURCE = {"file", "as_json", "debug"}
-_COMPILER = {"target", "record", "narrow", "tf32", "schedule", "pipeline"}
+_COMPILER = {"target", "record", "narrow", "tf32", "checked", "schedule", "pipeline"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = {
     "model",

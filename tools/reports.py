@@ -62,12 +62,14 @@ def load(
     observers: Sequence[Observer] = (),
     schedule: str | None = None,
     pipeline: str | None = None,
+    checked: bool = False,
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
     `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
     (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`), `narrow` the
-    permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and `pipeline` as for `make_steps`.
+    permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and `pipeline` as for `make_steps`,
+    `checked` as for `compile`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -98,6 +100,7 @@ def load(
         narrow=narrow,
         schedule=schedule,
         pipeline_given=pipeline,
+        checked=checked,
     )
     return Loaded(program, captured, compilation)
 

@@ -5,6 +5,7 @@ Adding an operation that CUDA spells in its own way means one line in a table he
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import IndexType, IntegerType, i1
@@ -14,7 +15,7 @@ from xdsl.ir import Attribute, Operation
 
 from ...dialects.kernel_ranges import Ranges
 from ...dialects.locations import location_text
-from ...dialects.payload import CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
+from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
 from ...errors import CompileError
 from .types import (
     ADD,
@@ -160,6 +161,11 @@ def _expression(op: Operation, operands: Sequence[Expr], index: str, use: Use, r
     if isinstance(op, SelectOp):
         condition, a, b = operands
         return Expr(f"{condition.at(OR)} ? {a.at(OR)} : {b.at(OR)}", TERNARY)
+    if isinstance(op, AssertOp):
+        use("asserted")
+        checked = call("asserted", [*operands, Expr(json.dumps(op.text))])
+        c = c_type(op.result.type, index)
+        return checked if c == "long long" else Expr(f"({c}){checked.text}", UNARY)
     if isinstance(op, CastOp):
         return cast(operands[0], op.operand.type, op.result.type, index, use)
     t = _result_type(op)

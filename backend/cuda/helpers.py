@@ -112,6 +112,13 @@ HELPERS: dict[str, Helper] = {
         '{ float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
         "static inline float exp2_approx(float x) { return x < -126.0f ? 0.0f : __builtin_exp2f(x); }",
     ),
+    "asserted": Helper(
+        "asserted",
+        "static __device__ long long asserted(long long x, bool holds, const char* what) {\n"
+        '  if (!holds) { printf("%s: %lld\\n", what, x); asm volatile("trap;"); }\n  return x;\n}',
+        "static inline long long asserted(long long x, bool holds, const char* what) "
+        "{ if (!holds) emu_assert(what, x); return x; }",
+    ),
     "inf32": Helper(
         "inf32",
         "static __device__ float inf32() { return __uint_as_float(0x7f800000u); }",

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects.extents import SymbolAttr, extents_of, most
 from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, PickOp, SharedOp, SplatOp, is_shared
 from ...dialects.kernel_ranges import Ranges
-from ...dialects.locations import file_line_of, location_of
+from ...dialects.locations import line_text, location_of
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
 from ...errors import CompileError
 from .expressions import add, cast, multiply, payload_expression
@@ -70,7 +70,7 @@ class Writer:
         self._alignments: dict[str, int] = {}
         self._depth = 1
         self._scopes: list[dict[str, Expr]] = [{}]
-        self._place_shown: tuple[str, int] | None = None
+        self._place_shown: str | None = None
 
     def line(self, text: str) -> None:
         """Append a line at the current depth."""
@@ -99,13 +99,12 @@ class Writer:
 
     def comment_place(self, op: Operation) -> None:
         """A comment with the source line of `op`, where it changes."""
-        found = file_line_of(location_of(op))
-        if found is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
+        place = line_text(location_of(op))
+        if place is None or op.results and all(isinstance(r.type, IndexType) for r in op.results):
             return
-        place = (found.filename.data.replace("\\", "/").rsplit("/", 1)[-1], found.line.data)
         if place != self._place_shown:
             self._place_shown = place
-            self.line(f"// {sanitise(f'{place[0]}:{place[1]}')}")
+            self.line(f"// {sanitise(place)}")
 
     def use(self, helper: str) -> None:
         """Remember that the kernel needs a helper."""

@@ -78,6 +78,7 @@ void emu_vector_access(const void* address, unsigned size);
 // One access that no other thread can interrupt, and that never races with another such access.
 void emu_atomic_access(void* address, unsigned size);
 [[noreturn]] void emu_trap(int line, const char* message);
+[[noreturn]] void emu_assert(const char* message, long long value);
 }
 
 // A kernel of a shared object, as the runtime calls it.

@@ -37,10 +37,10 @@ class Report:
     """Something that a kernel must not do.
 
     `kind`: race, uninitialised, out-of-bounds, misaligned, divergent barrier, divergent shuffle, shuffle, deadlock,
-    arithmetic, trap, too long, unwritten, schedule, fence (stores or registers that something asynchronous may not see
-    yet), divergent (threads of a warpgroup that do not act together) or protocol (asynchronous operations that count
-    wrongly, or outlive their block). `line` is the line of the CUDA text, 0 where there is none; `other_line` that of
-    the access that it races with.
+    arithmetic, trap, assertion (of the program: `payload.assert`), too long, unwritten, schedule, fence (stores or
+    registers that something asynchronous may not see yet), divergent (threads of a warpgroup that do not act together)
+    or protocol (asynchronous operations that count wrongly, or outlive their block). `line` is the line of the CUDA
+    text, 0 where there is none; `other_line` that of the access that it races with.
     """
 
     kind: str

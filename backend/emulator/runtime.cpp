@@ -450,6 +450,12 @@ void emu_trap(int line, const char* message) {
   abort_launch();
 }
 
+// What the program itself checks: not a mistake of the compiler's, but of who called it.
+void emu_assert(const char* message, long long value) {
+  report("assertion", std::string(message) + ": " + std::to_string(value), 0);
+  abort_launch();
+}
+
 #include "hopper_calls.h"
 #include "inserted.h"
 #include "standalone.h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, im
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tensor
+from ...dialects.locations import location_text
 from ...dialects.payload import element_type
 from ...dialects.sizes import Sizes
 from ...dialects.tensor import Kind
@@ -32,6 +33,14 @@ def feeds_only_a_sum(value: SSAValue) -> bool:
         parent = user.parent_op()
         return isinstance(parent, loop.ReduceOp) and parent.kind.data == Kind.ADD
     return isinstance(user, tensor.ReduceOp) and user.kind.data == Kind.ADD
+
+
+def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
+    """Raise ExecutionError for an assertion that fails where `wrong` holds, with the first integer there."""
+    value, wrong = np.broadcast_arrays(value, wrong)
+    operator, _, reason = op.message.data.rpartition(": ")
+    place = location_text(op) or (op.place and op.place.data)
+    raise ExecutionError(f"{reason}: {int(value[wrong][0])}", operator=operator, location=place)
 
 
 _Impl = Any
@@ -60,9 +69,13 @@ def _simple(f: _Impl) -> _Impl:
 class PayloadFunctions(InterpreterFunctions):
     """`arith`, `math` and `payload` on values of a scalar domain."""
 
-    def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
+    def __init__(
+        self, domain: TypedDomain, sizes: Sizes | None = None, fail: Callable[[payload.AssertOp, Any, Any], None] = stop
+    ) -> None:
+        """`fail` is told of an assertion, its integers, and where it does not hold."""
         self.domain = domain
         self.sizes = sizes or Sizes()
+        self.fail = fail
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -116,6 +129,13 @@ class PayloadFunctions(InterpreterFunctions):
     @impl(payload.SelectOp)
     def select(self, interpreter: Interpreter, op: payload.SelectOp, args: PythonValues) -> PythonValues:
         return (np.where(*args),)
+
+    @impl(payload.AssertOp)
+    def assert_(self, interpreter: Interpreter, op: payload.AssertOp, args: PythonValues) -> PythonValues:
+        wrong = ~np.asarray(args[1], bool)
+        if wrong.any():
+            self.fail(op, args[0], wrong)
+        return (args[0],)
 
     @impl(payload.CastOp)
     def cast(self, interpreter: Interpreter, op: payload.CastOp, args: PythonValues) -> PythonValues:

@@ -79,7 +79,7 @@ def simulate(
     report, position, threads = Report(), Position(), KernelFunctions(scalars)
     interpreter = Interpreter(module, listeners=(position, FlopCounter(threads, _FLOPS)))
     interpreter.register_implementations(FuncFunctions())
-    interpreter.register_implementations(PayloadFunctions(scalars, sizes))
+    interpreter.register_implementations(PayloadFunctions(scalars, sizes, threads.stop))
     interpreter.register_implementations(threads)
     hopper = HopperFunctions(threads)
     interpreter.register_implementations(hopper)

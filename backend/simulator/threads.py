@@ -20,10 +20,11 @@ from xdsl.ir import Region, SSAValue
 
 from ...dialects import kernel
 from ...dialects.linear_layout import LANES, combine
-from ...dialects.payload import element_type, shape_of
+from ...dialects.payload import AssertOp, element_type, shape_of
 from ...dialects.tensor import Kind
 from ...errors import ExecutionError
 from ..interpreter.domains import Array, TypedDomain, reduce_value
+from ..interpreter.payload import stop
 from . import copies
 from .accesses import load_global, load_shared, store_global, store_shared
 from .control import Steps, Values, choose, finished, loop
@@ -63,6 +64,13 @@ class KernelFunctions(InterpreterFunctions):
 
     def __init__(self, domain: TypedDomain) -> None:
         self.domain = domain
+
+    def stop(self, op: AssertOp, value: Array, wrong: Array) -> None:
+        """Raise ExecutionError for an assertion that fails in a thread that runs."""
+        rank = len(shape_of(op.result.type))
+        wrong = ranked(wrong, 2 + rank) & self.machine.active.reshape(*self.machine.active.shape, *(1,) * rank)
+        if wrong.any():
+            stop(op, ranked(value, 2 + rank), wrong)
 
     @impl(kernel.IdOp)
     def id_(self, interpreter: Interpreter, op: kernel.IdOp, args: PythonValues) -> PythonValues:

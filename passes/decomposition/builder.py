@@ -18,6 +18,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import payload, tensor
 from ...dialects.domain import DomainAttr
 from ...dialects.extents import Extent, SymbolAttr, extents_of, tensor_of
+from ...dialects.locations import line_text
 from ...dialects.payload import element_type, is_float, is_float8, is_low_precision
 from ...errors import ShapeError, UnsupportedError
 from .algebra import Algebra, Polynomial, shown
@@ -38,7 +39,8 @@ def work_type(element: Attribute) -> Attribute:
 
 class Builder:
     """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
-    sizes of the program, `used` says which of the results anything reads."""
+    sizes of the program, `used` says which of the results anything reads. `asserts` is the name of the operator, where
+    what it asks of its indices is asserted."""
 
     def __init__(
         self,
@@ -46,9 +48,11 @@ class Builder:
         location: Attribute | None = None,
         algebra: Algebra | None = None,
         used: Sequence[bool] = (),
+        asserts: str | None = None,
     ) -> None:
         self.result_types = list(result_types)
         self.used = tuple(used)
+        self.asserts = asserts
         self.algebra = algebra or Algebra()
         self.ops: list[Operation] = []
         self.location = location
@@ -248,6 +252,22 @@ class Builder:
 
     def isnan(self, x: SSAValue) -> SSAValue:
         return self.cmp("ne", x, x)
+
+    def index(self, x: SSAValue, extent: Extent, *, wraps: bool = False) -> SSAValue:
+        """The integers `x`, which PyTorch allows to be indices below `extent`, and with `wraps` above -`extent`, too.
+        Others stop a program that asserts this."""
+        if self.asserts is None:
+            return x
+        end = self.like(x, extent)
+        start = self.like(x, 0)
+        if wraps:
+            start = self.like(x, -extent) if isinstance(extent, int) else self.sub(start, end)
+        legal = self.both(self.cmp("ge", x, start), self.cmp("lt", x, end))
+        place = line_text(self.location) if self.location is not None else None
+        least = f"-{extent}" if wraps else "0"
+        return self.insert(
+            payload.AssertOp(x, legal, f"{self.asserts}: an index is outside [{least}, {extent})", place)
+        )
 
     # Views and reductions
 

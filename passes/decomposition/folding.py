@@ -51,7 +51,7 @@ def _function(
     b: Builder, step: Step, op: tensor.FoldOp, carries: Sequence[SSAValue], each: Sequence[SSAValue]
 ) -> FuncOp:
     """The function that `op` applies: unpacks its arguments, computes `step`, and packs the carries again."""
-    inner = Builder(b.result_types, b.location, b.algebra)
+    inner = Builder(b.result_types, b.location, b.algebra, asserts=b.asserts)
     block = Block(arg_types=op.step_types)
     args: list[SSAValue] = list(block.args)
     first, last = len(carries), len(carries) + len(each)

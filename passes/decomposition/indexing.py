@@ -16,9 +16,9 @@ from .registry import decomposes
 from .reshaping import gathered, reshape_to
 
 
-def wrapped(b: Builder, index: SSAValue, extent: Extent) -> SSAValue:
-    """`index` with negative values counted from the end."""
-    index = b.working(index)
+def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) -> SSAValue:
+    """`index` with negative values counted from the end, which PyTorch's operator calls `legal` or not."""
+    index = b.index(b.working(index), extent, wraps=legal)
     return b.select(b.cmp("lt", index, 0), b.plus(index, extent), index)
 
 
@@ -34,7 +34,8 @@ def embedding(
     """`padding_idx`, `scale_grad_by_freq` and `sparse` are about the gradient only."""
     rank = len(extents_of(indices.type))
     shape = [*extents_of(indices.type), extents_of(weight.type)[1]]
-    index = b.place(b.working(indices), range(rank), shape)
+    index = b.index(b.working(indices), extents_of(weight.type)[0])
+    index = b.place(index, range(rank), shape)
     return gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(rank)], shape, [index])
 
 
@@ -48,7 +49,7 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
     extent, shape[dim] = shape[dim], extents_of(flat.type)[0]
     exprs = dims(len(shape))
     exprs[dim] = AffineExpr.symbol(0)
-    return gathered(b, self, exprs, shape, [wrapped(b, b.place(flat, [dim], shape), extent)])
+    return gathered(b, self, exprs, shape, [b.place(wrapped(b, flat, extent, legal=False), [dim], shape)])
 
 
 @decomposes("gather")
@@ -63,7 +64,7 @@ def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: b
         index, shape = reshape_to(b, index, [1]), (1,)
     exprs = dims(len(shape))
     exprs[dim] = AffineExpr.symbol(0)
-    found = gathered(b, self, exprs, shape, [wrapped(b, index, extents_of(self.type)[dim])])
+    found = gathered(b, self, exprs, shape, [wrapped(b, index, extents_of(self.type)[dim], legal=False)])
     return reshape_to(b, found, b.result_shape)
 
 
@@ -76,8 +77,10 @@ def take(b: Builder, self: SSAValue, index: SSAValue) -> SSAValue:
 
 @decomposes("take_along_dim")
 def take_along_dim(b: Builder, self: SSAValue, indices: SSAValue, dim: int | None) -> SSAValue:
+    """Without `dim` of the flat tensor; else any index is legal, as PyTorch takes it modulo the extent."""
     if dim is None:
-        return take(b, self, reshape_to(b, indices, [prod(extents_of(indices.type))]))
+        flat = reshape_to(b, self, [prod(extents_of(self.type))])
+        return gather(b, flat, 0, reshape_to(b, indices, [prod(extents_of(indices.type))]), False)
     rank = len(extents_of(self.type))
     dim = normal_dim(dim, rank)
     own, other = list(extents_of(self.type)), list(extents_of(indices.type))
@@ -85,6 +88,8 @@ def take_along_dim(b: Builder, self: SSAValue, indices: SSAValue, dim: int | Non
     shape = list(broadcast_shape([own, other]))
     spread_index, spread_self = list(shape), list(shape)
     spread_index[dim], spread_self[dim] = extents_of(indices.type)[dim], extents_of(self.type)[dim]
+    rest = b.rem(indices, b.like(indices, spread_self[dim]))
+    indices = b.select(b.cmp("lt", rest, 0), b.plus(rest, spread_self[dim]), rest)
     return gather(b, b.broadcast(self, spread_self), dim, b.broadcast(indices, spread_index), False)
 
 

@@ -19,6 +19,7 @@ from ...dialects.payload import element_type, is_float, shape_of
 from ...dialects.tensor import GatherOp, Kind, identity
 from ...errors import ShapeError, UnsupportedError
 from .builder import Builder, Number, broadcast_shape, dims, normal_dim, numel
+from .indexing import wrapped
 from .limits import check_pairs
 from .registry import decomposes
 from .reshaping import reshape_to
@@ -101,6 +102,7 @@ def _scatter(
     if isinstance(src, SSAValue) and not extents_of(src.type):
         src = reshape_to(b, src, [1])
     x = b.working(self)
+    index = b.index(index, shape[dim])
     space = [*shape, writes[dim]]
     places = _at_writes(b, index, dim, writes, space, -1)
     hit = b.cmp("eq", places, b.iota(dim, space, element_type(places.type)))
@@ -158,21 +160,29 @@ def scatter_reduce(
 
 
 def slices_written(
-    b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue | Number, mode: str | None, include: bool
+    b: Builder,
+    self: SSAValue,
+    dim: int,
+    index: SSAValue,
+    source: SSAValue | Number,
+    mode: str | None,
+    include: bool,
+    *,
+    wraps: bool = False,
 ) -> SSAValue:
-    """Writes of whole slices: `index` has one place along `dim` for every slice of `source`."""
+    """Writes of whole slices: `index` has one place along `dim` for every slice of `source`. With `wraps` PyTorch takes
+    negative places as well."""
     shape = extents_of(self.type)
     if not shape:
         x = reshape_to(b, self, [1])
         source = reshape_to(b, source, [1]) if isinstance(source, SSAValue) else source
-        return reshape_to(b, slices_written(b, x, 0, index, source, mode, include), [])
+        return reshape_to(b, slices_written(b, x, 0, index, source, mode, include, wraps=wraps), [])
     dim = normal_dim(dim, len(shape))
     count = numel(b, index)
     index = reshape_to(b, index, [count])
     x = b.working(self)
     space = [*shape, count]
-    wrapped = b.select(b.cmp("lt", index, 0), b.plus(index, shape[dim]), index)
-    places = b.place(wrapped, [len(shape)], space)
+    places = b.place(wrapped(b, index, shape[dim], legal=wraps), [len(shape)], space)
     hit = b.cmp("eq", places, b.iota(dim, space, element_type(index.type)))
     if isinstance(source, SSAValue):
         if not extents_of(source.type):
@@ -201,7 +211,7 @@ def index_copy(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SS
 
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
-    return slices_written(b, self, dim, index, value, None, True)
+    return slices_written(b, self, dim, index, value, None, True, wraps=True)
 
 
 @decomposes("index_reduce")
@@ -233,8 +243,7 @@ def index_put(
     values = b.broadcast(values, [space[d] for d in value_dims])
     hit = b.constant(True, space, i1)
     for d, index in zip(at, given, strict=True):
-        wrapped = b.select(b.cmp("lt", index, 0), b.plus(index, shape[d]), index)
-        places = b.place(b.broadcast(wrapped, common), over, space)
+        places = b.place(b.broadcast(wrapped(b, index, shape[d]), common), over, space)
         hit = b.both(hit, b.cmp("eq", places, b.iota(d, space, element_type(index.type))))
     return combine(b, x, hit, b.place(values, value_dims, space), over, "sum" if accumulate else None, True)
 
@@ -269,7 +278,8 @@ def put(b: Builder, self: SSAValue, index: SSAValue, source: SSAValue, accumulat
     shape, count = shape_of(self.type), prod(shape_of(index.type))
     flat = reshape_to(b, self, [prod(shape)])
     places, values = reshape_to(b, index, [count]), reshape_to(b, source, [count])
-    return reshape_to(b, slices_written(b, flat, 0, places, values, "sum" if accumulate else None, True), shape)
+    written = slices_written(b, flat, 0, places, values, "sum" if accumulate else None, True, wraps=True)
+    return reshape_to(b, written, shape)
 
 
 @decomposes("masked_scatter")

@@ -31,7 +31,7 @@ def embedding_renorm(b: Builder, self: SSAValue, indices: SSAValue, max_norm: fl
         norm = _power(b, total, 1 / norm_type)
     count = prod(shape_of(indices.type))
     space = [rows, count]
-    index = b.working(reshape_to(b, indices, [count]))
+    index = b.index(b.working(reshape_to(b, indices, [count])), rows)
     used = b.reduce("or", b.cmp("eq", b.place(index, [1], space), b.iota(0, space, element_type(index.type))), [1])
     scale = b.div(b.like(norm, max_norm), b.plus(norm, 1e-7))
     scale = b.select(b.both(used, b.cmp("gt", norm, max_norm)), scale, b.like(norm, 1))
@@ -73,7 +73,7 @@ def embedding_bag(
     hit = b.cmp("eq", b.place(number, [1], [bags, count]), b.iota(0, [bags, count]))
     if padding_idx >= 0:
         hit = b.both(hit, b.place(b.cmp("ne", index, padding_idx), [1], [bags, count]))
-    row = b.place(index, [0], [count, width])
+    row = b.place(b.index(index, shape_of(weight.type)[0]), [0], [count, width])
     rows = b.working(gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(1)], [count, width], [row]))
     if per_sample_weights is not None:
         rows = b.mul(rows, b.place(b.cast(per_sample_weights, element_type(rows.type)), [0], [count, width]))

@@ -94,6 +94,11 @@ def _fold_select(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Nod
     return yes if yes is no else None
 
 
+def _fold_assert(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
+    value, condition = operands
+    return value if isinstance(condition, Constant) and condition.number else None
+
+
 def _fold_logic(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
     if operands[0].type != i1:
         return None
@@ -125,4 +130,5 @@ _FOLDERS: dict[type[Operation], Callable[[Graph, Operation, tuple[Node, ...]], N
     payload.CmpOp: _fold_compare,
     payload.SelectOp: _fold_select,
     payload.CastOp: _fold_cast,
+    payload.AssertOp: _fold_assert,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -110,6 +110,8 @@ class Pull:
             return self._reduce(op, at, guard)
         if isinstance(op, tensor.GatherOp):
             return self._gather(op, at, guard)
+        if isinstance(op, payload.AssertOp):
+            return self._assert(op, at, guard)
         if isinstance(op, tensor.IotaOp):
             index = self.graph.index(at[op.dim.value.data], i64, op)
             return payload_node(self.graph, _cast(element_type(value.type)), (index,))
@@ -131,6 +133,15 @@ class Pull:
         coordinates = tuple(self.graph.simplifier.read(e, at, symbols) for e in op.map.data.results)
         constraints = [(c, 0, n) for c, n in zip(coordinates, extents_of(op.source.type), strict=True)]
         return self._guarded(op.source, coordinates, guard, constraints, None)
+
+    def _assert(self, op: payload.AssertOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        """The assertion, which says nothing where the guard fails: there is no element."""
+        value, condition = (self.value(v, at, guard) for v in op.operands)
+        if guard:
+            condition = payload_node(
+                self.graph, _select(i1), (self._holds(guard), condition, self.graph.number(True, i1))
+            )
+        return payload_node(self.graph, op, (value, condition))
 
     def _guarded(
         self,
@@ -160,7 +171,7 @@ class Pull:
             return graph.load(node.source, node.coordinates, conjunction(*{*node.guard, *new}), fill, chosen=True)
         return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
 
-    def _holds(self, constraints: Sequence[Constraint]) -> Node:
+    def _holds(self, constraints: Iterable[Constraint]) -> Node:
         """Whether the constraints hold, as an i1."""
         graph, result = self.graph, None
         for form, lo, hi in constraints:

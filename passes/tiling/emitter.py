@@ -181,6 +181,19 @@ class Emitter:
         self.insert(op, at.depth, dim.hint)
         return Tile(op.result, dims, at.depth)
 
+    def within(self, dim: Dim, value: Tile, beyond: float) -> Tile:
+        """`value`, and `beyond` where the index of `dim` is past its range."""
+        index = self.index_tile(dim)
+        end = self.extent(dim.extent, index.dims, index.depth)
+        inside = self.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
+        dims, depth = union(value.dims, index.dims), max(value.depth, index.depth)
+        where = self.spread(Tile(inside, index.dims, index.depth), dims, depth)
+        other = self.constant(beyond, element_type(value.value.type), dims, depth)
+        new = payload.SelectOp(where, self.spread(value, dims, depth), other.value)
+        self.insert(new, depth, value.value.name_hint)
+        known = {d: v for d in dims if (v := value.beyond(d)) == beyond and v is not None}
+        return Tile(new.result, dims, depth, {**known, dim: beyond})
+
     def load(self, op: loop.LoadOp) -> Tile:
         """An access of the nest, for a whole tile."""
         own = [self.dims[v] for v in access_indices(op)]
@@ -245,6 +258,11 @@ class Emitter:
         self.location = location_of(op)
         if isinstance(op, loop.LoadOp):
             self.tiles[op.result] = self.load(op)
+        elif isinstance(op, payload.AssertOp):
+            value, condition = (self.tile_of(o) for o in op.operands)
+            for dim in union(value.dims, condition.dims):
+                condition = self.within(dim, condition, True) if dim.has_tail else condition
+            self.tiles[op.result] = self.payload(op, (value, condition))
         elif payload.is_payload(op) and len(op.results) == 1:
             self.tiles[op.results[0]] = self.payload(op, [self.tile_of(o) for o in op.operands])
         else:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from xdsl.dialects import arith
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects import loop, payload, tile
+from ...dialects import loop, tile
 from ...dialects.counts import Count, count_of
 from ...dialects.locations import location_of
-from ...dialects.payload import element_type
 from ...dialects.tensor import Kind, identity
 from ...dialects.tile_rows import PeersOp
 from ..running_means import counted
@@ -198,22 +197,8 @@ class Reducer:
             a, b = (self._masked(o, missing, op) for o in inner.operands)
             return e.payload(inner, (a, b))
         for d in missing:
-            found = self._select(d, found, neutral)
+            found = e.within(d, found, neutral)
         return found
-
-    def _select(self, dim: Dim, value: Tile, neutral: float) -> Tile:
-        """`value`, and `neutral` where the index of `dim` is past its range."""
-        e = self.emitter
-        index = e.index_tile(dim)
-        end = e.extent(dim.extent, index.dims, index.depth)
-        inside = e.insert(payload.CmpOp("lt", index.value, end.value), index.depth).results[0]
-        dims, depth = union(value.dims, index.dims), max(value.depth, index.depth)
-        where = e.spread(Tile(inside, index.dims, index.depth), dims, depth)
-        other = e.constant(neutral, element_type(value.value.type), dims, depth)
-        new = payload.SelectOp(where, e.spread(value, dims, depth), other.value)
-        e.insert(new, depth, value.value.name_hint)
-        known = {d: v for d in dims if (v := value.beyond(d)) == neutral and v is not None}
-        return Tile(new.result, dims, depth, {**known, dim: neutral})
 
     # Staged reductions
 

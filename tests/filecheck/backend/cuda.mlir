@@ -145,3 +145,18 @@ kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: mem
   %b = kernel.pick %a from [0] : vector<2xf32> -> vector<1xf32>
   kernel.store %b, %y[%lane, %many] : memref<?x?xf32, #payload.extents<#s0, #s1>> (index, index), vector<1xf32>
 }
+
+// -----
+
+// An assertion says where it fails and with which number, and stops the kernel.
+// CHECK: static __device__ long long asserted(long long x, bool holds, const char* what) {
+// CHECK-NEXT: if (!holds) { printf("%s: %lld\n", what, x); asm volatile("trap;"); }
+// CHECK: (int)asserted(n[i], below, "model.py:7: \"below\"");
+kernel.func @assertions(%x: memref<64xi32>) grid 1 warps 1 {
+  %lane = kernel.id lane
+  %nine = payload.constant 9 : vector<2xi32>
+  %n = kernel.load %x[%lane] regs [[32]] : memref<64xi32> (index) -> vector<2xi32>
+  %below = payload.cmp lt %n, %nine : vector<2xi32>
+  %m = payload.assert %n where %below, "\"below\"" at "model.py:7" : vector<2xi32>
+  kernel.store %m, %x[%lane] regs [[32]] : memref<64xi32> (index), vector<2xi32>
+}

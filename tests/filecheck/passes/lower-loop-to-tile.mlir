@@ -222,3 +222,26 @@ func.func @main(%x: tensor<?x?xf32, #payload.extents<#s0, #s1>>, %z: tensor<?xf3
   }
   func.return %y, %o : tensor<?xf32, #payload.extents<#s0>>, tensor<f32>
 }
+
+// -----
+
+// An assertion holds in lanes behind the end of a row, whatever is there.
+// CHECK:      %[[HELD:.*]] = payload.cmp ge %{{.*}}, %{{.*}} : tensor<4xi64>
+// CHECK:      %[[AT:.*]] = tile.affine affine_map<(d0) -> (d0)>() : tensor<4xindex>
+// CHECK-NEXT: %[[END:.*]] = payload.constant 3 : tensor<4xindex>
+// CHECK-NEXT: %[[IN:.*]] = payload.cmp lt %[[AT]], %[[END]] : tensor<4xindex>
+// CHECK-NEXT: %[[TRUE:.*]] = payload.constant true : tensor<4xi1>
+// CHECK-NEXT: %[[ALL:.*]] = payload.select %[[IN]], %[[HELD]], %[[TRUE]] : tensor<4xi1>
+// CHECK-NEXT: payload.assert %{{.*}} where %[[ALL]], "not negative" : tensor<4xi64>
+func.func @main(%x: tensor<3xi64>) -> tensor<3xi64> {
+  %y = loop.nest (%i) in [3] -> tensor<3xi64> attributes {schedule = #tile.schedule<block = [4], warps = 1>} {
+    %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<3xi64>
+    %seven = payload.constant 7 : i64
+    %zero = payload.constant 0 : i64
+    %b = arith.subi %a, %seven : i64
+    %c = payload.cmp ge %b, %zero : i64
+    %d = payload.assert %b where %c, "not negative" : i64
+    loop.yield %d : i64
+  }
+  func.return %y : tensor<3xi64>
+}

@@ -142,3 +142,26 @@ func.func @main(%x: tensor<?x4xf32, #payload.extents<#s0, 4>>, %f: f32) -> tenso
   %s = tensor.reduce add %e over [1] : tensor<4x?xf32, #payload.extents<4, #s0>> -> tensor<4xf32>
   func.return %s : tensor<4xf32>
 }
+
+// -----
+
+// An assertion holds where a view has its fill value: there is no element. What is known to hold is gone.
+func.func @main(%x: tensor<9xf32>, %i: tensor<4xi64>, %zero: f32) -> tensor<6xf32> {
+  // CHECK:      %p = loop.nest (%i_1) in [6] -> tensor<6xf32> {
+  // CHECK:        %[[IN:.*]] = payload.cmp lt %{{.*}}, %{{.*}} : i64
+  // CHECK:        %[[LEGAL:.*]] = payload.cmp lt %[[I:.*]], %{{.*}} : i64
+  // CHECK:        %[[HOLDS:.*]] = payload.select %[[IN]], %[[LEGAL]], %{{.*}} : i1
+  // CHECK-NEXT:   payload.assert %[[I]] where %[[HOLDS]], "below" : i64
+  // CHECK-NOT:    payload.assert
+  %nine = payload.constant 9 : tensor<4xi64>
+  %below = payload.cmp lt %i, %nine : tensor<4xi64>
+  %j = payload.assert %i where %below, "below" : tensor<4xi64>
+  %g = tensor.gather %x[affine_map<(d0)[s0] -> (s0)>](%j) : tensor<9xf32>, tensor<4xi64> -> tensor<4xf32>
+  %n = tensor.iota 0 : tensor<4xi64>
+  %known = payload.cmp lt %n, %nine : tensor<4xi64>
+  %m = payload.assert %n where %known, "known" : tensor<4xi64>
+  %h = tensor.gather %x[affine_map<(d0)[s0] -> (s0)>](%m) : tensor<9xf32>, tensor<4xi64> -> tensor<4xf32>
+  %s = arith.addf %g, %h : tensor<4xf32>
+  %p = tensor.index_map %s[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:4]> else %zero : tensor<4xf32> -> tensor<6xf32>
+  func.return %p : tensor<6xf32>
+}

@@ -1,0 +1,17 @@
+// RUN: %diagnostics
+
+// CHECK: payload.assert: asserts something of f32: only integers
+%x, %c = "test.op"() : () -> (f32, i1)
+%y = payload.assert %x where %c, "a float" : f32
+
+// -----
+
+// CHECK: payload.assert: the condition on tensor<4xi64> is i1
+%x, %c = "test.op"() : () -> (tensor<4xi64>, i1)
+%y = "payload.assert"(%x, %c) <{message = "one for all"}> : (tensor<4xi64>, i1) -> tensor<4xi64>
+
+// -----
+
+// CHECK: payload.assert: gives i32 for i64
+%x, %c = "test.op"() : () -> (i64, i1)
+%y = "payload.assert"(%x, %c) <{message = "narrower"}> : (i64, i1) -> i32
