@@ -181,9 +181,9 @@ class Simplifier:
         return False
 
     def outside(self, form: Form, lo: int, hi: Extent) -> bool:
-        """Whether lo <= form < hi never holds."""
+        """Whether lo <= form < hi never holds, as where nothing lies between them."""
         bounds = self.interval(form)
-        return bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
+        return most(hi) <= lo or bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
 
     def floordiv(self, form: Form, divisor: int) -> Form:
         """`form floordiv divisor`; the divisor is positive."""

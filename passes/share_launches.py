@@ -16,6 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import kernel, payload
+from ..dialects.kernel_roles import launch_registers, register_pool
 from ..dialects.locations import copy_location, location_of
 
 PARTS = "parts"
@@ -43,7 +44,9 @@ class ShareLaunchesPass(ModulePass):
     of a kernel with the blocks of both, of which the first so many do what the first kernel does and the others what
     the second does. Kernels differ in what their blocks need; one that multiplies on tensor cores is not put together
     with one that does not, nor one with more than twice the other's shared memory, because the blocks of the
-    lighter one would be held back. Kernels with equal roles get one set of roles, each doing the one or the other.
+    lighter one would be held back. Kernels with equal roles get one set of roles, each doing the one or the other, with
+    the registers of the one that wants more; of these there are enough, because no more blocks are asked for at once
+    than the kernel wants that asks for fewer.
     Why: a launch less, and the multiprocessors that the last blocks of the first kernel leave idle are used at once:
     the projections to queries and to keys and values have different extents, so they cannot be one nest.
     Why here: after barriers and shared memory were placed in each kernel by itself; nothing but the number of the
@@ -82,24 +85,44 @@ class ShareLaunchesPass(ModulePass):
 @dataclass(frozen=True)
 class _Needs:
     """What decides with which other launches a launch can be one: kernels that fit are equal in `kind`, and their
-    shared memory (bytes of a block) is alike. `written` are the positions of the arguments that are not only read."""
+    shared memory (bytes of a block) is alike. `written` are the positions of the arguments that are not only read;
+    `roles` has the threads of each role and how many registers each of them has."""
 
     kind: object
     shared: int
     written: frozenset[int]
+    resident: int
+    roles: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, function: kernel.FuncOp) -> _Needs:
         roles = function.roles
-        parted = None if roles is None else (roles.names, roles.warps, roles.registers)
+        parted = None if roles is None else (roles.names, roles.warps)
         kind = (function.warps, parted, _multiplies(function)) if _plain(function) and _parts_last(function) else None
         written = frozenset(i for i, a in enumerate(function.body.block.args) if not _only_read(a))
-        return cls(kind, function.shared.data if function.shared is not None else 0, written)
+        resident = max(1, function.resident)
+        shared = function.shared.data if function.shared is not None else 0
+        if roles is None:
+            return cls(kind, shared, written, resident, ())
+        registers = roles.role_registers or [launch_registers(function.threads, resident)] * len(roles.programs)
+        threads = [32 * n for n in roles.role_warps]
+        return cls(kind, shared, written, resident, tuple(zip(threads, registers, strict=True)))
 
     def fits(self, other: _Needs) -> bool:
-        """Whether the blocks of two kernels of one kind need about as much shared memory."""
+        """Whether the blocks of two kernels of one kind need about as much shared memory, and one block of both has
+        the registers that the roles of each want."""
         less, more = sorted((self.shared, other.shared))
-        return more <= 2 * less
+        return more <= 2 * less and self.registers(other) is not None
+
+    def registers(self, other: _Needs) -> list[int] | None:
+        """How many registers the threads of each role have in one kernel for both: as many as the one wants that wants
+        more. Empty where that is what a block starts with; None where a block has not so many."""
+        threads, resident = sum(n for n, _ in self.roles), min(self.resident, other.resident)
+        wanted = [max(a, b) for (_, a), (_, b) in zip(self.roles, other.roles, strict=True)]
+        if not wanted or max(wanted) <= launch_registers(threads, resident):
+            return []
+        total = sum(n * each for (n, _), each in zip(self.roles, wanted, strict=True))
+        return wanted if total <= register_pool(threads, resident) else None
 
 
 @dataclass
@@ -192,10 +215,13 @@ class _Sharing:
         return self.kernels[launch.kernel.string_value()]
 
     def _needs(self, launch: kernel.LaunchOp) -> _Needs:
-        """What the kernel of a launch needs, found out once a kernel."""
-        name = launch.kernel.string_value()
+        return self._of(self._kernel(launch))
+
+    def _of(self, function: kernel.FuncOp) -> _Needs:
+        """What a kernel needs, found out once."""
+        name = function.sym_name.data
         if name not in self.needs:
-            self.needs[name] = _Needs.of(self.kernels[name])
+            self.needs[name] = _Needs.of(function)
         return self.needs[name]
 
     def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> kernel.LaunchOp:
@@ -240,7 +266,9 @@ class _Sharing:
                 side.copy(function_ops(side.function), inner)
             block.add_op(_either(first.result, bodies))
         else:
-            _share_roles(sides, block, number.result, count.result, first.result)
+            registers = self._of(a).registers(self._of(b))
+            assert registers is not None
+            _share_roles(sides, block, number.result, count.result, first.result, registers)
         copy_location(a, block.ops)
         return self._insert(a, b, block)
 
@@ -295,7 +323,14 @@ def _either(condition: SSAValue, sides: Sequence[Block]) -> scf.IfOp:
     return scf.IfOp(condition, [], Region(sides[0]), Region(sides[1]))
 
 
-def _share_roles(sides: Sequence[_Side], block: Block, number: SSAValue, count: SSAValue, first: SSAValue) -> None:
+def _share_roles(
+    sides: Sequence[_Side],
+    block: Block,
+    number: SSAValue,
+    count: SSAValue,
+    first: SSAValue,
+    registers: Sequence[int],
+) -> None:
     """Two kernels of equal roles: each role does what it does in the one or in the other. In front of the roles, what
     only computes is done for both, and barriers are set up for the one that is meant; then all threads meet."""
     ahead, programs = (Block(), Block()), [(Block(), Block()) for _ in _roles(sides[0].function).programs]
@@ -315,7 +350,7 @@ def _share_roles(sides: Sequence[_Side], block: Block, number: SSAValue, count: 
             side.copy(program.ops, own[i])
         body.add_op(_either(first, own))
         merged.append(Region(body))
-    parts = kernel.RolesOp(roles.role_names, roles.role_warps, merged, roles.role_registers)
+    parts = kernel.RolesOp(roles.role_names, roles.role_warps, merged, registers)
     block.add_ops([_either(first, ahead), kernel.BarrierOp(), parts])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("expecttest")
 
@@ -18,8 +19,8 @@ from fuzz.graphs import Generator
 
 from deplodock.passes.decomposition import get_decompositions
 
-FOUND = [(200, 12, "kernel"), (275, 12, "kernel"), (316, 8, "loop"), (1036, 10, "kernel")]
-FOUND += [(20389, 8, "kernel"), (20589, 8, "kernel")]
+FOUND = [(275, 12, "kernel"), (316, 8, "loop"), (1036, 10, "kernel")]
+FOUND += [(20389, 8, "kernel"), (20589, 8, "kernel"), (600149, 8, "cuda")]
 """Programs that once were wrong or crashed: seed, how many operators it draws, and where."""
 
 
@@ -64,6 +65,17 @@ def test_as_printed_cuda(traced: Tracer) -> None:
 @pytest.mark.parametrize(("seed", "steps", "level"), FOUND)
 def test_what_was_found(traced: Tracer, seed: int, steps: int, level: str) -> None:
     assert not _failures(traced, [seed], level, steps)
+
+
+@pytest.mark.parametrize("level", ["loop", "kernel"])
+def test_a_nest_of_nothing_beside_a_row(traced: Tracer, level: str) -> None:
+    """Found with seed 200 when it drew a softmax of whole numbers."""
+    columns = [torch.zeros(0), torch.zeros(3, 0).transpose(0, 1)]
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.softmax(x.square().cumsum(0) + 2, 0), torch.softmax(y.reshape(0, 3), 1)]
+
+    assert judge_call(traced, program, columns, execute=down_to(level)) == ("right", "")
 
 
 def test_a_run_that_was_ended_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

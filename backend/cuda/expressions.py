@@ -58,8 +58,8 @@ INTEGER_OPERATORS = {
     "arith.xori": ("^", BIT_XOR),
 }
 UNSIGNED_OPERATORS = {"arith.divui": ("/", MUL), "arith.remui": ("%", MUL), "arith.shrui": (">>", SHIFT)}
-DIVISIONS = {"/": "int_div", "%": "int_rem"}
-"""Helpers for what C++ leaves undefined for some divisors."""
+PARTIAL = {"/": "int_div", "%": "int_rem", "<<": "shift_left", ">>": "shift_right"}
+"""Helpers for what C++ leaves undefined for some divisors and numbers of bits."""
 BOOL_OPERATORS = {
     **dict.fromkeys(("arith.andi", "arith.muli", "arith.minsi", "arith.minui"), ("&&", AND)),
     **dict.fromkeys(("arith.ori", "arith.maxsi", "arith.maxui"), ("||", OR)),
@@ -70,7 +70,6 @@ WRAPPING = {
     "arith.addi": "wrap_add",
     "arith.subi": "wrap_sub",
     "arith.muli": "wrap_mul",
-    "arith.shli": "wrap_shl",
 }
 COMPARISONS = {
     Predicate.EQ: ("==", EQUALITY),
@@ -221,15 +220,15 @@ def _integer(
     if name in UNSIGNED_OPERATORS:
         operator, level = UNSIGNED_OPERATORS[name]
         if is_index and all(ranges.is_natural(v) for v in op.operands):
-            return _divided(op, operands, operator, level, c, use, ranges)
+            return _total(op, operands, operator, level, c, use, ranges)
         unsigned = "unsigned " + c.removeprefix("signed ").removeprefix("unsigned ")
         operands = [Expr(f"({unsigned}){o.at(UNARY)}", UNARY) for o in operands]
-        return _narrowed(_divided(op, operands, operator, level, unsigned, use, ranges), c)
+        return _narrowed(_total(op, operands, operator, level, unsigned, use, ranges), c)
     if is_index and name == "arith.addi":
         return add(operands[0], operands[1])
     if name in INTEGER_OPERATORS:
         operator, level = INTEGER_OPERATORS[name]
-        return _narrowed(_divided(op, operands, operator, level, c, use, ranges), c)
+        return _narrowed(_total(op, operands, operator, level, c, use, ranges), c)
     if name in ("arith.floordivsi", "arith.ceildivsi"):
         if name == "arith.floordivsi" and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
             return infix(operands[0], "/", operands[1], MUL)
@@ -249,16 +248,19 @@ def _integer(
     return None
 
 
-def _divided(
+def _total(
     op: Operation, operands: Sequence[Expr], operator: str, level: int, c: str, use: Use, ranges: Ranges
 ) -> Expr:
-    """`a operator b` in the C++ type `c`; a division by something that may be 0 or -1 is a call."""
+    """`a operator b` in the C++ type `c`; a division by something that may be 0 or -1 is a call, and so is a shift by
+    something that may be more bits than there are, or to the left of what may be negative."""
     least, most = ranges.of(op.operands[1])
-    if operator not in DIVISIONS or least > 0 or most < -1:
+    shifts = level == SHIFT and 0 <= least and most < (64 if "long" in c else 32)
+    known = operator == ">>" or ranges.is_natural(op.operands[0])
+    if operator not in PARTIAL or (shifts and known if level == SHIFT else least > 0 or most < -1):
         return infix(operands[0], operator, operands[1], level)
     kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
-    use(f"{DIVISIONS[operator]}.{kind}")
-    return call(DIVISIONS[operator], operands)
+    use(f"{PARTIAL[operator]}.{kind}")
+    return call(PARTIAL[operator], operands)
 
 
 def _boolean(name: str, operands: Sequence[Expr]) -> Expr | None:

@@ -177,8 +177,23 @@ def _wrapping(name: str, operator: str) -> None:
         HELPERS[f"{name}.{t}"] = _same(name, text)
 
 
-for _name, _operator in (("wrap_add", "+"), ("wrap_sub", "-"), ("wrap_mul", "*"), ("wrap_shl", "<<")):
+for _name, _operator in (("wrap_add", "+"), ("wrap_sub", "-"), ("wrap_mul", "*")):
     _wrapping(_name, _operator)
+
+
+def _shifting() -> None:
+    """Shifts by any number of bits, which C++ leaves undefined where the type has not so many, and to the left of what
+    is negative: all bits leave, as they would one by one. A negative number is more than any type has."""
+    for t, bits in (("int", 32), ("unsigned", 32), ("long long", 64), ("unsigned long long", 64)):
+        u = t if t.startswith("unsigned") else f"unsigned {t}".removesuffix(" int")
+        left = f"{{ return ({u})b < {bits} ? ({t})(({u})a << b) : 0; }}"
+        right = f"{{ return a >> (({u})b < {bits} ? b : {bits - 1}); }}"
+        right = right if t != u else f"{{ return b < {bits} ? a >> b : 0; }}"
+        HELPERS[f"shift_left.{t}"] = _same("shift_left", f"{t} shift_left({t} a, {t} b) {left}")
+        HELPERS[f"shift_right.{t}"] = _same("shift_right", f"{t} shift_right({t} a, {t} b) {right}")
+
+
+_shifting()
 
 
 def _dividing() -> None:

@@ -117,27 +117,24 @@ for _name, _op in (("and", arith.AndIOp), ("or", arith.OrIOp), ("xor", arith.XOr
     )
 
 
-def _shifted(b: Builder, self: SSAValue, other: Operand) -> tuple[SSAValue, SSAValue, int]:
-    x, count = b.unify(self, other)
-    element = element_type(x.type)
-    if width_of(element) <= 1:
-        raise b.unsupported("self", "only integers can be shifted")
-    return x, count, width_of(element)
+def _shifting(op: type[arith.ShLIOp | arith.ShRSIOp]) -> Decomposition:
+    """Shifts by any number of bits, which PyTorch defines as `arith`'s are here: with fewer than 0 or more than there
+    are all of them leave."""
+
+    def shift(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
+        x, count = b.unify(self, other)
+        if width_of(element_type(x.type)) <= 1:
+            raise b.unsupported("self", "only integers can be shifted")
+        return b.math(op, x, count)
+
+    return shift
 
 
-@decomposes("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Tensor", "__lshift__.Scalar")
-def left_shift(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
-    x, count, width = _shifted(b, self, other)
-    legal = b.both(b.cmp("ge", count, 0), b.cmp("lt", count, width))
-    zero = b.like(x, 0)
-    return b.select(legal, b.math(arith.ShLIOp, x, b.select(legal, count, zero)), zero)
-
-
-@decomposes("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Tensor", "__rshift__.Scalar")
-def right_shift(b: Builder, self: SSAValue, other: Operand) -> SSAValue:
-    x, count, width = _shifted(b, self, other)
-    legal = b.both(b.cmp("ge", count, 0), b.cmp("lt", count, width))
-    return b.math(arith.ShRSIOp, x, b.select(legal, count, b.like(x, width - 1)))
+for _name, _op in (("left", arith.ShLIOp), ("right", arith.ShRSIOp)):
+    decomposes(
+        *(f"bitwise_{_name}_shift.{kind}" for kind in ("Tensor", "Tensor_Scalar")),
+        *(f"__{_name[0]}shift__.{kind}" for kind in ("Tensor", "Scalar")),
+    )(_shifting(_op))
 
 
 @decomposes("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

@@ -4,6 +4,9 @@ A program is drawn operator by operator while it runs, so every step fits the sh
 numbers, and every value knows whether it is `exact`: whether every order of computing it gives the same bits. Operators
 whose result jumps (comparisons, sorting, rounding) are only drawn on exact values, so that no difference between two
 right answers can be amplified to a wrong one.
+
+PyTorch does not look at the types of what is empty; operators that it has for no tensor of a type with elements are not
+drawn on such a one without either.
 """
 
 from __future__ import annotations
@@ -180,6 +183,8 @@ class Generator:
         f: Any = self.random.choice([*exact, torch.mean, torch.logsumexp])
         if self.random.random() < 0.3:
             g: Any = self.random.choice([F.softmax, F.log_softmax])
+            if not self.values[i].tensor.is_floating_point():
+                return None
             return f"{g.__name__} dim {d}", lambda x: g(x, d), (i,), False
         return f"{f.__name__} dim {d} keepdim {keep}", lambda x: f(x, d, keepdim=keep), (i,), f in exact
 
@@ -232,7 +237,7 @@ class Generator:
         x, d = self.values[i].tensor, self._dim(i)
         if kind == "matmul":
             j = self._pick(lambda v: v.tensor.dtype == x.dtype and v.tensor.ndim >= 1)
-            if j is None or x.ndim < 1:
+            if j is None or x.ndim < 1 or x.dtype == torch.bool:
                 return None
             if self.values[j].tensor.shape[-1] == x.shape[-1]:
                 return "x @ y.T", lambda x, y: x @ (y.transpose(-1, -2) if y.ndim > 1 else y), (i, j), True
@@ -248,8 +253,10 @@ class Generator:
         if kind == "conv":
             j = self._pick(lambda v: v.tensor.ndim == 3 and v.tensor.dtype == x.dtype)
             stride, pad, dilation = (self.random.randint(1, 2) for _ in range(3))
-            if j is None or x.ndim != 3:
+            if j is None or x.ndim != 3 or not x.shape[1]:
                 return None
+            if x.dtype == torch.float16 and self.values[j].tensor.shape[2] == 1 and dilation > 1:
+                return None  # PyTorch's own convolution on a CPU ends the process
             name = f"conv1d {stride} {pad} {dilation}"
             return name, lambda x, w: F.conv1d(x, w, None, stride, pad, dilation), (i, j), True
         if kind == "pool":

@@ -162,3 +162,57 @@ func.func @behind_a_shared_launch(%x: memref<64xf32>, %a: memref<64xf32>, %b: me
   kernel.launch @fourth(%x, %d) : memref<64xf32>, memref<64xf32>
   func.return
 }
+
+// -----
+
+// Roles have the registers of the kernel that wants more, and the blocks at once of the kernel that wants fewer.
+// CHECK-LABEL: kernel.func @a_b
+// CHECK-SAME: grid 5 warps 8 blocks_per_sm 4
+// CHECK: role "computes"({{.*}}) warps 4 registers 104 {
+// CHECK: role "brings"({{.*}}) warps 4 registers 24 {
+// CHECK: func.func @registers
+// CHECK-NEXT: kernel.launch @a_b(%x, %y, %z)
+// A block has not so many that the first role could have what @a and the second what @c gives it.
+// CHECK-LABEL: func.func @too_many
+// CHECK-NEXT: kernel.launch @a(
+// CHECK-NEXT: kernel.launch @c(
+kernel.func @a(%x: memref<64xf32>, %y: memref<64xf32>) grid 2 warps 8 blocks_per_sm 4 {
+  kernel.roles {
+    role "computes"(%w) warps 4 registers 104 {
+      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+    }
+    role "brings"(%w_1) warps 4 registers 24 {
+    }
+  }
+}
+kernel.func @b(%x: memref<64xf32>, %y: memref<64xf32>) grid 3 warps 8 blocks_per_sm 5 {
+  kernel.roles {
+    role "computes"(%w) warps 4 registers 72 {
+      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+    }
+    role "brings"(%w_1) warps 4 registers 24 {
+    }
+  }
+}
+kernel.func @c(%x: memref<64xf32>, %y: memref<64xf32>) grid 3 warps 8 blocks_per_sm 4 {
+  kernel.roles {
+    role "computes"(%w) warps 4 registers 72 {
+      %v = kernel.load %x[%w] : memref<64xf32> (index) -> vector<1xf32>
+      kernel.store %v, %y[%w] : memref<64xf32> (index), vector<1xf32>
+    }
+    role "brings"(%w_1) warps 4 registers 56 {
+    }
+  }
+}
+func.func @registers(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
+  kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
+  kernel.launch @b(%x, %z) : memref<64xf32>, memref<64xf32>
+  func.return
+}
+func.func @too_many(%x: memref<64xf32>, %y: memref<64xf32>, %z: memref<64xf32>) {
+  kernel.launch @a(%x, %y) : memref<64xf32>, memref<64xf32>
+  kernel.launch @c(%x, %z) : memref<64xf32>, memref<64xf32>
+  func.return
+}

@@ -1,4 +1,4 @@
-"""Integer division has a result in every lane and in every executor, also in lanes that hold no element of a tensor."""
+"""Integer division and shifts have a result in every lane and in every executor, also in lanes that hold no element."""
 
 from __future__ import annotations
 
@@ -73,3 +73,34 @@ def test_quotients_by_zero() -> None:
         assert INTEGER[name](a, zero).tolist() == [-1, -1, -1]
     assert INTEGER["arith.floordivsi"](a, zero).tolist() == [-2, -1, -1]
     assert INTEGER["arith.ceildivsi"](a, zero).tolist() == [-1, 0, 0]
+
+
+def shifted(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Both shifts, and one after the other."""
+    return a << b, a >> b, (a << b) >> b
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_shifts_by_any_number_of_bits(name: str) -> None:
+    a, _ = numbers(KINDS[name])
+    width = torch.iinfo(a.dtype).bits
+    count = torch.tensor([0, 1, width - 1, width, width + 1, 100] + [-1, -100] * (name != "uint8"), dtype=a.dtype)
+    args = a.repeat_interleave(len(count)), count.repeat(len(a))
+    for executor in ("reference", "emulator"):
+        for x, y in zip(deplodock.compile(shifted, args, executor=executor)(*args), shifted(*args), strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("executor", ["emulator", "simulator"])
+def test_shifts_in_lanes_outside_of_the_tensor(executor: str) -> None:
+    """Of what is no element a place is 0, and one less is no number of bits."""
+    a, b = torch.arange(5 * 37).reshape(5, 37), torch.randint(1, 9, (5, 37))
+    compiled = deplodock.compile(lambda a, b: ((a << (b - 1)) >> (b - 1)).sum(1), (a, b), executor=executor)
+    assert torch.equal(compiled(a, b), a.sum(1))
+
+
+def test_shifts_of_a_payload() -> None:
+    a, count = np.array([-5, 5, -5, 5], np.int32), np.array([-1, -1, 32, 40], np.int32)
+    assert INTEGER["arith.shli"](a, count).tolist() == [0, 0, 0, 0]
+    assert INTEGER["arith.shrsi"](a, count).tolist() == [-1, 0, -1, 0]
+    assert INTEGER["arith.shrui"](a, count).tolist() == [0, 0, 0, 0]
