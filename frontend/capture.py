@@ -34,6 +34,7 @@ from .computed_places import index_by_tensors
 from .fallback import Fallback, warn
 from .host_checks import trace
 from .importing import GraphImporter, overload_name
+from .known_indices import check_known_indices
 from .memory import A_COPY, Lies, Memory, Source, memory_of, place_of
 from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
@@ -65,7 +66,7 @@ def capture(
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
-    exported, sizes, memory = _export_for_all(module, args, kwargs, dynamic_shapes)
+    exported, sizes, memory = _export_for_all(module, *_apart(args, kwargs), dynamic_shapes)
     lies = memory.results if in_memory else ()
     if lies:
         _without_views(exported, lies)
@@ -87,6 +88,16 @@ def capture(
     return _finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
 
 
+def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in which no tensor is there twice: PyTorch's exporter would take the two for one in every call."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and any(leaf is other for other in leaves[:i]):
+            other = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+            leaves[i] = other.requires_grad_(leaf.requires_grad)
+    return pytree.tree_unflatten(leaves, spec)
+
+
 def _finish(
     importer: GraphImporter,
     bindings: Sequence[Binding],
@@ -102,6 +113,8 @@ def _finish(
     checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
     module = importer.finish()
     announce(module, outputs, updates)
+    constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
+    check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
     signature = main_function(module).function_type
     viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
     if rewritten is not None:

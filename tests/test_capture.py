@@ -184,3 +184,10 @@ def test_a_number_divided_by_a_tensor(dtype: torch.dtype) -> None:
     x = torch.tensor([1, 2, -3, -8, 7], dtype=dtype)
     compiled = deplodock.compile(lambda x: [7 // x, -7 // x], (x,), executor="reference")
     torch.testing.assert_close(compiled(x), [7 // x, -7 // x])
+
+
+def test_one_tensor_for_two_arguments() -> None:
+    """What holds for the example, that two arguments are one tensor, does not hold for other calls."""
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    program = deplodock.compile(lambda a, b, c: (a - b["c"]) * c, (x, {"c": x}, x))
+    torch.testing.assert_close(program(y, {"c": x}, y), ((y - x) * y).detach(), check_stride=False)

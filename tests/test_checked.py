@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import deplodock
 from deplodock.backend.nvrtc import compile_cubin
 from deplodock.backend.reference import run
-from deplodock.errors import ExecutionError
+from deplodock.errors import CompileError, ExecutionError
 from deplodock.tools.cli import main
 
 ROWS, WIDTH = 8, 5
@@ -215,3 +215,41 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "payload.assert" in out
     assert 'options = "--checked' in out
+
+
+KNOWN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "in the code": (lambda x: x[torch.tensor([0, 9])], r"aten.index.Tensor: an index is outside \[-8, 8\): 9"),
+    "a list": (lambda x: x[:, [0, -6]], r"aten.index.Tensor: an index is outside \[-5, 5\): -6"),
+    "computed": (lambda x: F.embedding(torch.tensor([1, 3]) * 3 - 2, x[:7]), r"aten.embedding: .*\[0, 7\): 7"),
+    "counted": (lambda x: torch.index_select(x, 0, torch.arange(9)), r"aten.index_select: .*\[0, 8\): 8"),
+    "written to": (lambda x: x.scatter(1, torch.tensor([[5]]), 1.0), r"aten.scatter.value: .*\[0, 5\): 5"),
+    "in place": (lambda x: x.clone().index_fill_(0, torch.tensor([-9]), 1.0), r"aten.index_fill.*\[-8, 8\): -9"),
+    "in a tensor outside": (lambda x: torch.take(x, OUTSIDE), r"aten.take: an index is outside \[-40, 40\): -41"),
+}
+OUTSIDE = torch.tensor([3, -41])
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_indices_are_refused_at_once(name: str) -> None:
+    function, message = KNOWN[name]
+    with pytest.raises((IndexError, RuntimeError)):
+        function(TABLE)
+    with pytest.raises(CompileError, match=rf"^\S*test_checked.py:\d+: {message}$") as error:
+        deplodock.compile(function, (TABLE,))
+    assert not isinstance(error.value, ExecutionError)
+
+
+def test_known_indices_that_are_legal() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[torch.arange(4) * 2 - 1, torch.tensor([4, -5, 0, -1])]
+
+    assert torch.equal(deplodock.compile(function, (TABLE,))(TABLE), function(TABLE))
+
+
+def test_buffers_may_still_change() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("index", torch.tensor([0, 9]))
+    module.forward = lambda x: x[module.index]
+    program = deplodock.compile(module, (TABLE,))
+    module.index.fill_(2)
+    assert torch.equal(program(TABLE), TABLE[[2, 2]])
