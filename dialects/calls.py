@@ -15,10 +15,11 @@ from xdsl.ir import Operation, SSAValue
 
 from ..errors import CompileError
 from .locations import location_text
+from .tensor import ScatterOp
 from .tensor_fold import FoldOp
 
-Call: TypeAlias = func.CallOp | FoldOp
-"""Operations of the host that run a function of the module, whose operands and results are in memory."""
+Call: TypeAlias = func.CallOp | FoldOp | ScatterOp
+"""Operations of the host: what they read is in memory before them, what they give is in memory after them."""
 
 EAGER = "torch.eager"
 """The attribute of a declared function that PyTorch computes: its operator, `aten.linalg_inv_ex`."""

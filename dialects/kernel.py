@@ -54,6 +54,7 @@ from .counts import Count, CountAttr, counts_attr, counts_in, most_tiles, parse_
 from .extents import SymbolAttr, extents_of, static
 from .kernel_access import LoadOp, MemoryAccess, StoreOp
 from .kernel_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SlotOp
+from .kernel_atomic import AtomicRmwOp
 from .kernel_barriers import (
     AdvanceOp,
     FenceMbarInitOp,
@@ -424,6 +425,7 @@ Kernel = Dialect(
         SharedOp,
         LoadOp,
         StoreOp,
+        AtomicRmwOp,
         BarrierOp,
         SlotOp,
         CopyAsyncOp,

@@ -39,6 +39,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .kernel_access import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
+from .kernel_atomic import AtomicRmwOp
 from .kernel_barriers import is_mbarriers
 from .kernel_cluster import CLUSTERS, cluster_of, require_cluster
 
@@ -340,7 +341,7 @@ def is_written(memory: SSAValue) -> bool:
     """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
     for use in memory.uses:
         op = use.operation
-        if isinstance(op, StoreOp) and op.memory is memory:
+        if isinstance(op, StoreOp | AtomicRmwOp) and op.memory is memory:
             return True
         if isinstance(op, TensorMapOp) and any(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
             return True

@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr, IntegerType, TensorType, i64
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    f32,
+    f64,
+    i32,
+    i64,
+)
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.ir.affine import AffineMap
@@ -183,6 +194,63 @@ class GatherOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ScatterOp(IRDLOperation):
+    """A data-dependent write, which combines: `init`, with values[d] combined into the element at map(d)[i0[d], ...].
+
+    Every index tensor has the shape of the values; its element is a symbol of the map. The order is open, so a float
+    sum is one in any order; of values that are to replace each other one scatters the numbers. A value whose coordinate
+    lies outside is dropped. It is an operation of the host, as a call is: it may stand at the tensor and the loop
+    level, where its values and indices are results of one nest, and becomes a kernel of atomic operations.
+
+    ```
+    %y = tensor.scatter add %x, %v[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
+         : tensor<100x8xf32>, tensor<5x8xf32>, tensor<5x8xi64>
+    ```
+    """
+
+    name = "tensor.scatter"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    kind = prop_def(KindAttr)
+    init = operand_def(T)
+    values = operand_def(base(TensorType))
+    indices = var_operand_def(base(TensorType))
+    map = prop_def(AffineMapAttr)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind $init `,` $values `[` $map `]` `` `(` $indices `)` attr-dict"
+        " `:` type($init) `,` type($values) `,` type($indices)"
+    )
+
+    def __init__(self, kind: str | Kind, init: SSAValue, values: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):
+        super().__init__(
+            operands=[init, values, list(indices)],
+            properties={"kind": KindAttr(Kind(kind)), "map": AffineMapAttr(map)},
+            result_types=[init.type],
+        )
+
+    def verify_(self) -> None:
+        shape, element = extents_of(self.values.type), element_type(self.init.type)
+        rank = len(extents_of(self.init.type))
+        verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a result")
+        if not self.indices:
+            raise VerifyException("a scatter has index tensors")
+        for i in self.indices:
+            if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
+                raise VerifyException(f"an index tensor is an integer tensor of the values' shape, not {i.type}")
+        if element_type(self.values.type) != element:
+            raise VerifyException("init and values have one element type")
+        verify_atomic(self.kind.data, element)
+
+
+def verify_atomic(kind: Kind, element: Attribute) -> None:
+    """Refuse to combine in memory what no atomic operation does: elements of other widths than 32 and 64 bits."""
+    verify_kind(kind, element)
+    if element not in (f32, f64, i32, i64):
+        raise VerifyException(f"nothing combines {element} in memory: cast to 32 or 64 bits first")
+
+
+@irdl_op_definition
 class ReduceOp(IRDLOperation):
     """Combine all elements along some dimensions, which disappear. An empty dimension gives the kind's identity.
 
@@ -244,4 +312,4 @@ class IotaOp(IRDLOperation):
             raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")
 
 
-Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ReduceOp, IotaOp, FoldOp], [KindAttr])
+Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ScatterOp, ReduceOp, IotaOp, FoldOp], [KindAttr])

@@ -2,7 +2,7 @@
 
 A tile is a value: `tensor<64x128xf32>`, later with a layout as its encoding; a tile of no dimensions is a scalar
 (`f32`), the same in all threads of the block. The payload computes on tiles, `scf.for` loops over chunks. Buffers in
-global memory are memrefs, the arguments of the kernel; results are its trailing arguments. A kernel never reads what it
+global memory are memrefs, the arguments of the kernel; results are its trailing arguments. A kernel never loads what it
 writes, so loads are pure.
 """
 
@@ -40,7 +40,7 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from .access import verify_access
@@ -48,7 +48,7 @@ from .domain import DomainAttr
 from .layouts import LayoutAttr, SharedAttr
 from .payload import element_type, shape_of, with_element
 from .schedule import ATOMS, ScheduleAttr
-from .tensor import Kind, KindAttr, verify_kind
+from .tensor import Kind, KindAttr, verify_atomic, verify_kind
 from .tile_async import AwaitOp, CommitOp, StageAsyncOp
 from .tile_kernel import KernelOp, LaunchOp
 from .tile_outputs import OUTPUT_OPS
@@ -165,11 +165,64 @@ class StoreOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        shape, rank = shape_of(self.value.type), len(self.target.type.get_shape())  # pyright: ignore
-        verify_access(self.map, len(shape), len(self.symbols), rank, self.domain, None, "a buffer")
-        _verify_symbols(self.symbols, self.value.type)
-        if element_type(self.value.type) != self.target.type.element_type:  # pyright: ignore
-            raise VerifyException("buffer and tile have one element type")
+        _verify_write(self)
+
+
+@irdl_op_definition
+class AtomicRmwOp(IRDLOperation):
+    """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
+    domain.
+
+    Several elements may go to one place, of one block or of many. The buffer holds what its launch starts `from`, and
+    nothing else in the kernel reads or writes it.
+
+    ```
+    tile.atomic_rmw add %v, %Y[affine_map<(d0)[s0] -> (s0)>](%i) where <affine_map<(d0)[s0] -> (s0)> in [0:100]>
+      : tensor<64xf32>, memref<100xf32>, tensor<64xindex>
+    ```
+    """
+
+    name = "tile.atomic_rmw"
+    kind = prop_def(KindAttr)
+    value = operand_def()
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def()
+    domain = opt_prop_def(DomainAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$kind $value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
+        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+    )
+
+    def __init__(
+        self,
+        kind: str | Kind,
+        value: SSAValue,
+        target: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        domain: DomainAttr | None = None,
+    ):
+        super().__init__(
+            operands=[value, target, list(symbols)],
+            properties={"kind": KindAttr(Kind(kind)), "map": AffineMapAttr(map), "domain": domain},
+        )
+
+    def verify_(self) -> None:
+        _verify_write(self)
+        verify_atomic(self.kind.data, element_type(self.value.type))
+        others = [u.operation for u in self.target.uses if not isinstance(u.operation, AtomicRmwOp)]
+        if others:
+            raise VerifyException(f"{others[0].name} accesses a buffer that is combined into")
+
+
+def _verify_write(op: StoreOp | AtomicRmwOp) -> None:
+    shape, rank = shape_of(op.value.type), len(op.target.type.get_shape())  # pyright: ignore
+    verify_access(op.map, len(shape), len(op.symbols), rank, op.domain, None, "a buffer")
+    _verify_symbols(op.symbols, op.value.type)
+    if element_type(op.value.type) != op.target.type.element_type:  # pyright: ignore
+        raise VerifyException("buffer and tile have one element type")
 
 
 @irdl_op_definition
@@ -370,6 +423,7 @@ Tile = Dialect(
         LaunchOp,
         LoadOp,
         StoreOp,
+        AtomicRmwOp,
         AffineOp,
         BroadcastOp,
         ReduceOp,

@@ -15,8 +15,10 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
     IRDLOperation,
     irdl_op_definition,
+    opt_operand_def,
     opt_prop_def,
     prop_def,
     region_def,
@@ -148,21 +150,38 @@ class KernelOp(IRDLOperation):
 class LaunchOp(IRDLOperation):
     """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
 
+    A kernel that combines into its result (`tile.atomic_rmw`) has one, which starts as the value `from`: what another
+    launch gives.
+
     ```
     %y = tile.launch @k0(%x, %w) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+    %z = tile.launch @k1(%v, %i) from (%y : tensor<16x64xf32>) : (tensor<8xf32>, tensor<8xi64>) -> tensor<16x64xf32>
     ```
     """
 
     name = "tile.launch"
     kernel = prop_def(SymbolRefAttr)
     inputs = var_operand_def()
+    start = opt_operand_def()
     res = var_result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(Pure())
-    assembly_format = "$kernel `` `(` $inputs `)` attr-dict `:` functional-type($inputs, $res)"
+    assembly_format = (
+        "$kernel `` `(` $inputs `)` (`from` `(` $start^ `:` type($start) `)`)? attr-dict"
+        " `:` functional-type($inputs, $res)"
+    )
 
-    def __init__(self, kernel: str, inputs: Sequence[SSAValue], result_types: Sequence[Attribute]):
+    def __init__(
+        self,
+        kernel: str,
+        inputs: Sequence[SSAValue],
+        result_types: Sequence[Attribute],
+        start: SSAValue | None = None,
+    ):
         super().__init__(
-            operands=[list(inputs)], properties={"kernel": SymbolRefAttr(kernel)}, result_types=[list(result_types)]
+            operands=[list(inputs), start],
+            properties={"kernel": SymbolRefAttr(kernel)},
+            result_types=[list(result_types)],
         )
 
     def verify_(self) -> None:
@@ -176,3 +195,12 @@ class LaunchOp(IRDLOperation):
         given = [memref_of(element_type(v.type), extents_of(v.type)) for v in (*self.inputs, *self.res)]
         if [b.type for b in kernel.buffers] != given:
             raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
+        combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
+        if combines != (self.start is not None):
+            raise VerifyException(f"a launch starts from a value if @{name} combines into its result, and only then")
+        if self.start is None:
+            return
+        if [self.start.type] != list(self.result_types):
+            raise VerifyException(f"the result of @{name} starts as {self.start.type}")
+        if not isinstance(self.start.owner, LaunchOp):
+            raise VerifyException("a launch starts from a result of another one")

@@ -63,7 +63,7 @@ _FOLDS = frozenset({"tensor.fold"})
 BORDERS = {
     "torch": Border(frozenset({"torch"}), FUNCTIONS | {"payload.constant", "arith.constant"}),
     "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
-    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS),
+    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS | {"tensor.scatter"}),
     "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),
     "kernel": Border(PAYLOAD | {"kernel"}, FUNCTIONS | _LOOPS | {"scf.if"}),
 }

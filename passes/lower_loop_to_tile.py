@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from ..dialects import loop, tile
+from ..dialects import loop, tensor, tile
 from ..dialects.locations import location_of, location_text
 from ..errors import CompileError, ScheduleError
 from .split_wide_factors import STORED
@@ -28,7 +28,8 @@ class LowerLoopToTilePass(ModulePass):
     after the queries of a causal block, or before a window) are not visited: the loop's bounds are expressions of the
     block's indices, derived from the comparisons and domains in the body. A value is computed in the outermost loop
     that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows
-    take their tiles in turn, and tell each other what they have of every result (`tile.peers`).
+    take their tiles in turn, and tell each other what they have of every result (`tile.peers`). A nest that
+    computes the values and indices of a scatter is its kernel, which stores neither but combines the values.
     Why: from here on the parallelism of a block is in the types, and layouts can be chosen for it.
     Why here: after `plan-schedules`, which decides; this pass only carries out.
 
@@ -59,26 +60,44 @@ class LowerLoopToTilePass(ModulePass):
         taken = {k.sym_name.data for k in op.ops if isinstance(k, tile.KernelOp)}
         numbers = (f"k{i}" for i in range(len(taken) + 1_000_000))
         for func in [f for f in op.ops if isinstance(f, FuncOp)]:
-            for nest in [n for n in func.body.walk() if isinstance(n, loop.NestOp)]:
+            for scatter in [o for o in func.body.walk() if isinstance(o, tensor.ScatterOp)]:
+                outline(computing(scatter), func, next(n for n in numbers if n not in taken), scatter)
+            for nest in [o for o in func.body.walk() if isinstance(o, loop.NestOp)]:
                 outline(nest, func, next(n for n in numbers if n not in taken))
 
 
-def outline(nest: loop.NestOp, func: FuncOp, name: str) -> None:
-    """Replace `nest` by the launch of a new kernel `name` in front of `func`. Raises CompileError."""
+def computing(scatter: tensor.ScatterOp) -> loop.NestOp:
+    """The nest that computes the values and indices of `scatter`. Raises CompileError if that is not one nest."""
+    nest = scatter.values.owner
+    if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
+        raise CompileError(
+            "values and indices are results of one nest", operator=scatter.name, location=location_text(scatter)
+        )
+    return nest
+
+
+def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterOp | None = None) -> None:
+    """Replace `nest`, or the `scatter` of what it computes, by the launch of a new kernel `name` in front of `func`.
+
+    Raises CompileError."""
     try:
         if schedule_of(nest).split_k.data > 1:
             raise ScheduleError("blocks are to share its sum; run split-reductions first", argument="split_k")
         if schedule_of(nest).narrow.data == STORED:
             raise ScheduleError("factors are to be split before; run split-wide-factors first", argument="narrow")
-        builder = KernelBuilder(nest, name)
+        builder = KernelBuilder(nest, name, scatter)
         kernel = builder.build()
     except CompileError as error:
         error.operator = error.operator or nest.name
         error.location = error.location or location_text(nest)
         raise
     Rewriter.insert_op(kernel, InsertPoint.before(func))
-    launch = tile.LaunchOp(name, builder.inputs, nest.result_types)
-    launch.location = location_of(nest)
-    for old, new in zip(nest.res, launch.res, strict=True):
+    replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
+    launch = tile.LaunchOp(name, builder.inputs, replaced.result_types, start)
+    launch.location = location_of(replaced)
+    for old, new in zip(replaced.results, launch.res, strict=True):
         new.name_hint = old.name_hint
-    Rewriter.replace_op(nest, launch)
+    Rewriter.replace_op(replaced, launch)
+    if scatter is not None and not any(list(r.uses) for r in nest.res):
+        nest.detach()
+        nest.erase()

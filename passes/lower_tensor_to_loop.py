@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.passes import ModulePass
 
-from ..dialects import loop, payload
+from ..dialects import loop, payload, tensor
 from ..dialects.calls import Call
 from ..dialects.domain import DomainAttr
 from ..dialects.extents import extents_of
@@ -37,8 +37,8 @@ class LowerTensorToLoopPass(ModulePass):
     is its definition, pulled in at the nest's indices until other materialised values or arguments are reached: views
     become the maps and domains of loads, reductions nested `loop.reduce`s, everything else the payload on scalars.
     Each value is computed once, in the outermost body that knows its indices. Result values that are arguments, or
-    the same as an earlier result, become nests that copy. Calls stay, and get what the nests compute. Mechanical: what
-    to fuse was decided before.
+    the same as an earlier result, become nests that copy. Calls stay, and get what the nests compute; so do scatters,
+    whose values and indices are results of one nest. Mechanical: what to fuse was decided before.
     Why here: after plan-fusion, before anything that looks at loops.
 
     ```mlir
@@ -80,6 +80,8 @@ def lower_function(function: func.FuncOp) -> None:
     nests = dict[SSAValue, SSAValue]()
     pull = Pull(graph, frozenset(roots))
     for op in old:
+        if isinstance(op, tensor.ScatterOp):
+            _place_scatter(op, pull, nests)
         for result in op.results:
             if result in roots:
                 nest = build_nest(pull, result, nests)
@@ -107,6 +109,27 @@ def lower_function(function: func.FuncOp) -> None:
             op.erase()
 
 
+def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:
+    """Let one nest in front of `op` compute its values and indices, and another one what it starts from."""
+    computed = [op.values, *op.indices]
+    forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(op.values.type))]
+    roots = [pull.value(v, tuple(form for form, _ in forms), ()) for v in computed]
+    variables = tuple(d for _, digits in forms for d in digits)
+    nest = make_nest(pull.graph, roots, variables, [element_type(v.type) for v in computed], nests)
+    nest.location = location_of(op)
+    _place(nest)
+    block = op.parent
+    assert block is not None
+    block.insert_op_before(nest, op)
+    if op.init not in nests:
+        start = build_nest(Pull(pull.graph, frozenset()), op.init, nests)
+        block.insert_op_before(start, op)
+        op.operands[0] = start.res[0]
+    for i, result in enumerate(nest.res):
+        op.operands[1 + i] = result
+        result.name_hint = computed[i].name_hint
+
+
 def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> loop.NestOp:
     """The nest that computes the tensor `value`; loads of a value in `nests` read what it maps to."""
     if isinstance(value.owner, loop.NestOp):
@@ -116,7 +139,7 @@ def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> 
         variables = tuple(d for _, digits in forms for d in digits)
     else:
         root, variables = pull.root(value)
-    nest = make_nest(pull.graph, root, variables, element_type(value.type), nests)
+    nest = make_nest(pull.graph, [root], variables, [element_type(value.type)], nests)
     nest.res[0].name_hint = value.name_hint
     if isinstance(value.owner, Operation):
         nest.location = location_of(value.owner)
@@ -125,11 +148,15 @@ def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> 
 
 
 def make_nest(
-    graph: Graph, root: Node, variables: tuple[int, ...], element: Attribute, nests: dict[SSAValue, SSAValue]
+    graph: Graph,
+    roots: Sequence[Node],
+    variables: tuple[int, ...],
+    elements: Sequence[Attribute],
+    nests: dict[SSAValue, SSAValue],
 ) -> loop.NestOp:
-    """A nest over `variables` that yields `root`."""
-    body = _Emitter(graph, nests).nest_body(root, variables)
-    return loop.NestOp([graph.sizes[v] for v in variables], [element], body)
+    """A nest over `variables` that yields `roots`."""
+    body = _Emitter(graph, nests).nest_body(roots, variables)
+    return loop.NestOp([graph.sizes[v] for v in variables], elements, body)
 
 
 def _place(nest: loop.NestOp) -> None:
@@ -157,11 +184,11 @@ class _Emitter:
     nests: dict[SSAValue, SSAValue]
     scopes: list[_Scope] = field(default_factory=list[_Scope])
 
-    def nest_body(self, root: Node, variables: tuple[int, ...]) -> Region:
+    def nest_body(self, roots: Sequence[Node], variables: tuple[int, ...]) -> Region:
         self.scopes = [self._scope(variables, FREE_NAMES)]
-        result = self.value(root)
+        results = [self.value(root) for root in roots]
         block = self.scopes[0].block
-        block.add_op(loop.YieldOp(result))
+        block.add_op(loop.YieldOp(*results))
         return Region(block)
 
     def _scope(self, variables: tuple[int, ...], names: Sequence[str]) -> _Scope:

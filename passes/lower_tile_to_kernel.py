@@ -191,7 +191,7 @@ class _Kernel:
         places = self.places(op, self.layout(op.result))
         self.from_vector(op.result, accesses.load(self.out, op, self.of(op.source), places, fill))
 
-    def lower_store(self, op: tile.StoreOp) -> None:
+    def lower_store(self, op: accesses.Write) -> None:
         layout, left = self.layout(op.value).compact()
         value, symbols = self.vector(op.value), [self.values[s] for s in op.symbols]
         if len(left) != self.layout(op.value).registers:
@@ -399,6 +399,7 @@ class _Kernel:
 _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.LoadOp: _Kernel.lower_load,
     tile.StoreOp: _Kernel.lower_store,
+    tile.AtomicRmwOp: _Kernel.lower_store,
     tile.AffineOp: _Kernel.lower_affine,
     tile.BroadcastOp: _Kernel.lower_broadcast,
     tile.ReduceOp: _Kernel.lower_reduce,

@@ -75,7 +75,7 @@ class PlanFusionPass(ModulePass):
 
 def _mergeable(kernel: Kernel) -> bool:
     """Whether the reductions around each nested contraction become one staged reduction."""
-    nest = make_nest(kernel.graph, kernel.root, kernel.variables, element_type(kernel.output), {})
+    nest = make_nest(kernel.graph, [kernel.root], kernel.variables, [element_type(kernel.output)], {})
     with collect_remarks():  # they would speak of a program that may never be
         hoist_factors(nest.body)
         merge_reductions(nest.body)

@@ -81,7 +81,7 @@ def assign(kernel: tile.KernelOp) -> None:
         for access in c.accesses:
             own = layouts[id(c)]
             layout = widened(access, own, as_boxes) if c.dots else coalesced(access, own)
-            if layout is not None:
+            if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
                 _detour(access, layout, own)
     for op in kernel.body.walk():
         if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
@@ -149,9 +149,10 @@ def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear
 
 
 def _wishes(c: TileClass, classes: Classes) -> list[Preference]:
-    """What the accesses of `c` prefer; if it has none, those of the tiles it is broadcast from or reduced to."""
-    own = [preference(a) for a in c.accesses]
-    if own:
+    """What the accesses of `c` prefer, atomic ones before others, which take longer; if it has none, those of the tiles
+    it is broadcast from or reduced to."""
+    atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
+    if own := atomic or [preference(a) for a in c.accesses]:
         return own
     found: list[Preference] = []
     for link in classes.links:

@@ -12,6 +12,7 @@ from ...dialects.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, lea
 from ...dialects.kernel import SharedOp
 from ...dialects.kernel_access import LoadOp, StoreOp
 from ...dialects.kernel_async import CopyAsyncOp
+from ...dialects.kernel_atomic import AtomicRmwOp
 from ...dialects.kernel_matrix import MatrixRows
 from ...dialects.kernel_ranges import span
 from ...dialects.locations import location_text
@@ -21,7 +22,7 @@ from .ordering import registers
 from .types import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
 
-Mover = LoadOp | StoreOp | MatrixRows | CopyAsyncOp
+Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
 """What has an address in a buffer for each register."""
 
 
@@ -199,7 +200,7 @@ def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
     return Expr(text, BIT_XOR)
 
 
-def condition(writer: Writer, op: LoadOp | StoreOp | CopyAsyncOp, r: Register) -> Expr | None:
+def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, r: Register) -> Expr | None:
     """When the access of register `r` happens; None if always. Comparisons that the ranges decide are left out."""
     result: Expr | None = None
     low = op.vec.data.bit_length() - 1

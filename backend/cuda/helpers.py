@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from .atomic_helpers import atomic_helpers
 from .helper import Helper
 from .hopper_helpers import (
     barrier_helpers,
@@ -267,7 +268,7 @@ _copy_helpers()
 HELPERS.update(
     {**matrix_load_helpers(), **warp_product_helpers(), **barrier_helpers(), **box_helpers(), **product_helpers()}
 )
-HELPERS.update({**matrix_helpers(), **cluster_helpers(), **pair_helpers()})
+HELPERS.update({**matrix_helpers(), **cluster_helpers(), **pair_helpers(), **atomic_helpers()})
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

@@ -15,7 +15,7 @@ from ...dialects.kernel_matrix import MmaOp
 from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.locations import location_text
 from ...errors import BorderError, CompileError
-from . import barriers, boxes, clusters, copies, matrices, products, shuffles  # noqa: F401  they add their statements
+from . import atomics, barriers, boxes, clusters, copies, matrices, products, shuffles  # noqa: F401  they add their statements
 from .access import memory_extents
 from .control import print_block
 from .helpers import helper_section

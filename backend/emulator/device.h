@@ -165,17 +165,24 @@ inline T emu_shfl_up(int line, unsigned mask, T value, int delta, int width = 32
 #define __all_sync(mask, predicate) (emu_ballot(__LINE__, "__all_sync", mask, !(predicate)) == 0)
 
 // The memory access is written by hand: the compiler's own instrumentation would take it for an ordinary one.
+#define EMU_ATOMIC(name, expression)                                                      \
+  template <class T>                                                                      \
+  __attribute__((no_sanitize("thread"), noinline)) inline T name(T* address, T value) {   \
+    emu_atomic_access(address, sizeof(T));                                                \
+    const T old = *address;                                                               \
+    *address = expression;                                                                \
+    return old;                                                                           \
+  }
+EMU_ATOMIC(atomicAdd, old + value)
+EMU_ATOMIC(atomicMax, old < value ? value : old)
+EMU_ATOMIC(atomicMin, value < old ? value : old)
+EMU_ATOMIC(atomicAnd, old & value)
+EMU_ATOMIC(atomicOr, old | value)
+#undef EMU_ATOMIC
 template <class T>
-__attribute__((no_sanitize("thread"), noinline)) inline T atomicAdd(T* address, T value) {
+__attribute__((no_sanitize("thread"), noinline)) inline T atomicCAS(T* address, T expected, T value) {
   emu_atomic_access(address, sizeof(T));
   const T old = *address;
-  *address = old + value;
-  return old;
-}
-template <class T>
-__attribute__((no_sanitize("thread"), noinline)) inline T atomicMax(T* address, T value) {
-  emu_atomic_access(address, sizeof(T));
-  const T old = *address;
-  *address = old < value ? value : old;
+  if (old == expected) *address = value;
   return old;
 }

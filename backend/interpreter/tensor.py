@@ -12,6 +12,7 @@ from ...dialects.sizes import Sizes
 from .access import Axis, coordinates, evaluate, read
 from .contraction import Product, compact, sum_of_product
 from .domains import Array, TypedDomain, reduce_value
+from .scatter import scatter_into
 
 
 def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:
@@ -53,6 +54,21 @@ class TensorFunctions(InterpreterFunctions):
             return (np.broadcast_to(zero, self.sizes.shape(op.result.type)),)
         places = coordinates(op.map.data, source.shape, dims, symbols, mask)
         return (np.where(mask, source[places], zero),)
+
+    @impl(tensor.ScatterOp)
+    def scatter(self, interpreter: Interpreter, op: tensor.ScatterOp, args: PythonValues) -> PythonValues:
+        result = np.array(full(args[0], op.init, self.sizes))
+        values, *indices = (full(a, v, self.sizes) for a, v in zip(args[1:], op.operands[1:], strict=True))
+        dims = [axis.values() for axis in tensor_axes(values.shape)]
+        at = [np.broadcast_to(evaluate(e, dims, indices), values.shape) for e in op.map.data.results]
+        inside = np.ones(values.shape, np.bool_)
+        for coordinate, extent in zip(at, result.shape, strict=True):
+            inside &= (coordinate >= 0) & (coordinate < extent)
+        places = np.ravel_multi_index([c[inside] for c in at], result.shape) if inside.any() else np.zeros(0, np.int64)
+        scatter_into(
+            self.domain, op.kind.data, result.reshape(-1), places, values[inside], element_type(op.result.type)
+        )
+        return (result,)
 
     @impl(tensor.ReduceOp)
     def reduce(self, interpreter: Interpreter, op: tensor.ReduceOp, args: PythonValues) -> PythonValues:

@@ -46,6 +46,7 @@ from .access import coordinates, evaluate, inside
 from .domains import Array, TypedDomain, reduce_value
 from .rings import Rings
 from .rows import Row
+from .scatter import scatter_into
 
 MAX_ELEMENTS = 1 << 24
 """Elements of the largest value; a grid of more blocks than fit is run in pieces."""
@@ -93,7 +94,7 @@ class TileFunctions(InterpreterFunctions):
         kernel = interpreter.get_op_for_symbol(op.kernel)
         if not isinstance(kernel, tile.KernelOp):
             raise ExecutionError(f"{op.kernel} is not a kernel")
-        inputs = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=True)]
+        inputs = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=False)]
         results = [
             Buffer(
                 np.zeros(self.sizes.shape(r.type), self.domain.dtype(element_type(r.type))),
@@ -101,6 +102,9 @@ class TileFunctions(InterpreterFunctions):
             )
             for r in op.res
         ]
+        if op.start is not None:
+            start = np.broadcast_to(args[-1], self.sizes.shape(op.start.type))
+            results = [Buffer(np.array(start), np.ones(start.shape, np.bool_))]
         if len(inputs) + len(results) != len(kernel.buffers):
             raise ExecutionError(f"{op.kernel} takes {len(kernel.buffers)} buffers, not {len(inputs) + len(results)}")
         for buffer, value in zip(kernel.buffers, (*op.inputs, *op.res), strict=True):
@@ -250,6 +254,21 @@ class TileFunctions(InterpreterFunctions):
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
         mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
         self._write(op, value, buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
+        return ()
+
+    @impl(tile.AtomicRmwOp)
+    def atomic_rmw(self, interpreter: Interpreter, op: tile.AtomicRmwOp, args: PythonValues) -> PythonValues:
+        value, buffer = args[0], args[1]
+        if not isinstance(buffer, Buffer):
+            raise ExecutionError("writes an input")
+        dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
+        shape = (len(self.active), *shape_of(op.value.type))
+        mask = np.broadcast_to(inside(self.sizes.domain(op.domain), dims, symbols) & active, shape)
+        at = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
+        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
+        where = tuple(np.broadcast_to(p, shape)[mask] for p in at)
+        places = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
+        scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
         return ()
 
     @impl(StoreBoxOp)

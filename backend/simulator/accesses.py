@@ -6,9 +6,10 @@ import numpy as np
 
 from ...dialects import kernel
 from ..interpreter.domains import Array
+from ..interpreter.scatter import scatter_into
 from .clusters import rows
 from .machine import Access, Machine
-from .memory import GlobalBuffer, SharedBuffer, cells_of
+from .memory import MANY, NOBODY, GlobalBuffer, SharedBuffer, cells_of
 from .report import Kind
 
 
@@ -25,7 +26,7 @@ def load_global(
         machine.find("uninitialised", op, nothing, "{who} reads global memory that was never written")
     if buffer.writer is not None:
         writer = buffer.writer[access.place]
-        race = access.mask & (writer >= 0) & (writer != machine.grid_threads[:, :, None])
+        race = access.mask & (writer != NOBODY) & (writer != machine.grid_threads[:, :, None])
         machine.find("race", op, race, "{who} reads what another thread writes in the same launch")
     return np.where(access.mask, buffer.data[access.place], fill)
 
@@ -36,21 +37,41 @@ def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, acc
     machine.measure_global(op, access, buffer)
     if not access.mask.any():
         return
-    if buffer.writer is None:
-        buffer.writer = np.full(buffer.data.size, -1, np.int64)
     block, thread, place = access.selected()
     value = np.broadcast_to(value, access.mask.shape)[access.mask]
     number = machine.grid_threads[block, thread]
-    other = (buffer.writer[place] >= 0) & (buffer.writer[place] != number)
+    writer = buffer.writers()
+    combined = writer[place] == MANY
+    machine.find("race", op, _spread(access, combined), "{who} writes what atomic operations combine into")
+    other = (writer[place] != NOBODY) & (writer[place] != number) & ~combined
     wrong = other & ~machine.domain.same(buffer.data[place], value)
     buffer.data[place] = value
-    buffer.writer[place] = number
+    writer[place] = number
     if buffer.written is not None:
         buffer.written[place] = True
-    other |= buffer.writer[place] != number
+    other |= writer[place] != number
     wrong |= ~machine.domain.same(buffer.data[place], value)
     machine.counts.duplicates += int(np.count_nonzero(other & ~wrong))
     machine.find("conflict", op, _spread(access, wrong), "{who} writes an element that another writes differently")
+
+
+def combine_global(
+    machine: Machine, op: kernel.AtomicRmwOp, buffer: GlobalBuffer, access: Access, value: Array
+) -> None:
+    """Registers combined into global memory, which holds something already and nobody stores to in the same launch."""
+    machine.measure_global(op, access, buffer)
+    if not access.mask.any():
+        return
+    place = access.selected()[2]
+    if buffer.written is not None:
+        nothing = _spread(access, ~buffer.written[place])
+        machine.find("uninitialised", op, nothing, "{who} combines into global memory that was never written")
+    writer = buffer.writers()
+    stored = _spread(access, (writer[place] != NOBODY) & (writer[place] != MANY))
+    machine.find("race", op, stored, "{who} combines into what a thread stores in the same launch")
+    writer[place] = MANY
+    value = np.broadcast_to(value, access.mask.shape)[access.mask]
+    scatter_into(machine.domain, op.kind.data, buffer.data, place, value, buffer.element)
 
 
 def _spread(access: Access, flags: Array) -> Array:

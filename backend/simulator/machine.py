@@ -20,7 +20,7 @@ MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
 
 
-Mover = kernel.LoadOp | kernel.StoreOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
+Mover = kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
 """What accesses memory."""
 
 
@@ -160,7 +160,7 @@ class Machine:
 
     def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
         """Count bytes for all blocks, sectors for the first."""
-        c, stores = self.counts, isinstance(op, kernel.StoreOp)
+        c, stores = self.counts, isinstance(op, kernel.StoreOp | kernel.AtomicRmwOp)
         table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
         position, width = self.buffers.get(id(buffer), -1), min(op.vec.data * buffer.itemsize, MAX_WIDTH)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)

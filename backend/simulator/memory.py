@@ -28,7 +28,8 @@ def poison(domain: TypedDomain, element: Attribute) -> Array:
 class GlobalBuffer:
     """A buffer in global memory, flat. `written`: None for an input, which is all there from the start.
 
-    `writer` is the thread of the whole grid that wrote an element during the current launch.
+    `writer` is the thread of the whole grid that wrote an element during the current launch; `MANY` where atomic
+    operations combined into it.
     """
 
     data: Array
@@ -43,6 +44,12 @@ class GlobalBuffer:
         size = int(np.prod(shape, dtype=np.int64))
         data = np.full(size, poison(domain, element), domain.dtype(element))
         return GlobalBuffer(data, tuple(shape), element, np.zeros(size, np.bool_))
+
+    def writers(self) -> Array:
+        """`writer`, from now on kept."""
+        if self.writer is None:
+            self.writer = np.full(self.data.size, NOBODY, np.int64)
+        return self.writer
 
     def view(self, first: int, shape: tuple[int, ...]) -> GlobalBuffer:
         """The elements from number `first` on as a buffer of that shape, in the same memory."""

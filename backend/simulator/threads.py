@@ -26,7 +26,7 @@ from ...errors import ExecutionError
 from ..interpreter.domains import Array, TypedDomain, reduce_value
 from ..interpreter.payload import stop
 from . import copies
-from .accesses import load_global, load_shared, store_global, store_shared
+from .accesses import combine_global, load_global, load_shared, store_global, store_shared
 from .control import Steps, Values, choose, finished, loop
 from .machine import Access, Machine, ranked
 from .matrices import load_matrices, multiply, store_matrices
@@ -138,9 +138,21 @@ class KernelFunctions(InterpreterFunctions):
         self.machine.active = outer
         return ()
 
+    @impl(kernel.AtomicRmwOp)
+    def atomic_rmw(self, interpreter: Interpreter, op: kernel.AtomicRmwOp, args: PythonValues) -> PythonValues:
+        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
+        outer = self.machine.active
+        if op.predicate is not None:
+            self.machine.active = outer & ranked(places[id(op.predicate)], 2)
+        buffer = places[id(op.memory)]
+        access = self._access(op, buffer, places)
+        combine_global(self.machine, op, buffer, access, registers(places[id(op.value)], op.value))
+        self.machine.active = outer
+        return ()
+
     def _access(
         self,
-        op: kernel.LoadOp | kernel.StoreOp | kernel.CopyAsyncOp,
+        op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.CopyAsyncOp,
         buffer: GlobalBuffer | SharedBuffer,
         places: dict[int, Array],
     ) -> Access:

@@ -1,8 +1,4 @@
-"""Writes at computed places, as one-hot reductions: every result element looks for the writes that hit it.
-
-What PyTorch leaves open is settled: of several plain writes to one place the last in order counts. A write outside of
-the tensor is dropped (PyTorch raises there).
-"""
+"""Operators that write at computed places: scatter, index_add, index_put and what is made of them."""
 
 from __future__ import annotations
 
@@ -15,75 +11,15 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects.domain import DomainAttr
 from ...dialects.extents import Extent, extents_of
-from ...dialects.payload import element_type, is_float, shape_of
-from ...dialects.tensor import GatherOp, Kind, identity
+from ...dialects.payload import element_type, shape_of
+from ...dialects.tensor import GatherOp, Kind
 from ...errors import ShapeError, UnsupportedError
 from .builder import Builder, Number, broadcast_shape, dims, normal_dim, numel
 from .indexing import wrapped
-from .limits import check_pairs
 from .registry import decomposes
 from .reshaping import reshape_to
 from .scans import scan
-
-_KINDS = {
-    "sum": Kind.ADD,
-    "add": Kind.ADD,
-    "mean": Kind.ADD,
-    "prod": Kind.MUL,
-    "multiply": Kind.MUL,
-    "amax": Kind.MAX,
-    "amin": Kind.MIN,
-}
-
-
-def combine(
-    b: Builder, x: SSAValue, hit: SSAValue, values: SSAValue, over: Sequence[int], mode: str | None, include_self: bool
-) -> SSAValue:
-    """`x` after the writes of `values` where `hit` holds; both have the dimensions of `x`, then those of the writes.
-
-    `mode` None writes, others combine. Without `include_self` an element that is written starts from nothing.
-    """
-    check_pairs(extents_of(hit.type), "index")
-    if mode is None:
-        return _last_write(b, x, hit, values, over)
-    if mode not in _KINDS:
-        raise b.unsupported("reduce", f"{mode!r} is not one of {', '.join(_KINDS)}")
-    kind = _KINDS[mode]
-    if element_type(x.type) == i1 and kind == Kind.ADD:
-        kind = Kind.OR
-    neutral = identity(kind, element_type(x.type))
-    found = b.reduce(kind.value, b.select(hit, values, b.like(values, neutral)), over)
-    touched = b.reduce("or", hit, over)
-    start = x if include_self else b.select(touched, b.like(x, neutral), x)
-    total = _joined(b, kind, start, found)
-    if mode == "mean":
-        count = b.reduce("add", b.cast(hit, i64), over)
-        count = b.plus(count, 1) if include_self else b.maximum(count, b.like(count, 1))
-        divisor = b.cast(count, element_type(x.type))
-        return b.div(total, divisor) if is_float(x.type) else b.floordiv(total, divisor)
-    return total
-
-
-def _joined(b: Builder, kind: Kind, x: SSAValue, y: SSAValue) -> SSAValue:
-    methods = {Kind.ADD: b.add, Kind.OR: b.add, Kind.MUL: b.mul, Kind.MAX: b.maximum, Kind.MIN: b.minimum}
-    return methods[kind](x, y)
-
-
-def _last_write(b: Builder, x: SSAValue, hit: SSAValue, values: SSAValue, over: Sequence[int]) -> SSAValue:
-    space = extents_of(hit.type)
-    number: SSAValue = b.constant(0, space, i64)
-    for d in over:
-        stride = b.algebra.product(space[e] for e in over if e > d)
-        place = b.iota(d, space)
-        known = stride.number is not None
-        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
-        number = b.add(number, term)
-    last = b.reduce("max", b.select(hit, number, b.like(number, -1)), over)
-    chosen = b.both(hit, b.cmp("eq", number, b.keep(last, over, space)))
-    # Exactly one write is left; `max` copies it, infinities and NaN included.
-    low = identity(Kind.MAX, element_type(values.type))
-    written = b.reduce("max", b.select(chosen, values, b.like(values, low)), over)
-    return b.select(b.cmp("ge", last, 0), written, x)
+from .writes import Writes, are_few, combine, read_last
 
 
 def _scatter(
@@ -103,6 +39,10 @@ def _scatter(
         src = reshape_to(b, src, [1])
     x = b.working(self)
     index = b.index(index, shape[dim])
+    if 0 in writes:
+        return x
+    if not are_few([writes[dim]], [shape[dim]]):
+        return _scattered_along(b, x, dim, index, src, mode, include_self)
     space = [*shape, writes[dim]]
     places = _at_writes(b, index, dim, writes, space, -1)
     hit = b.cmp("eq", places, b.iota(dim, space, element_type(places.type)))
@@ -111,6 +51,28 @@ def _scatter(
     else:
         values = b.constant(src, space, element_type(x.type))
     return combine(b, x, hit, values, [len(shape)], mode, include_self)
+
+
+def _scattered_along(
+    b: Builder, x: SSAValue, dim: int, index: SSAValue, src: SSAValue | Number, mode: str | None, include_self: bool
+) -> SSAValue:
+    """The same as a scatter: work for every write, not for every element and write."""
+    shape, space = extents_of(x.type), extents_of(index.type)
+    at = dims(len(shape))
+    at[dim] = AffineExpr.symbol(0)
+    writes = Writes(space, tuple(at), (index,), (dim,))
+    if isinstance(src, SSAValue):
+        src = b.cast(src, element_type(x.type))
+    if mode is not None:
+        values = b.map(src, dims(len(space)), space) if isinstance(src, SSAValue) else None
+        if values is None:
+            values = b.constant(src, space, element_type(x.type))  # pyright: ignore[reportArgumentType]
+        return writes.combined(b, x, values, mode, include_self)
+    last = writes.last(b, shape)
+    if isinstance(src, SSAValue):
+        ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
+        return read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
+    return b.select(b.cmp("ge", last, 0), b.like(x, src), x)
 
 
 def _at_writes(
@@ -181,21 +143,58 @@ def slices_written(
     count = numel(b, index)
     index = reshape_to(b, index, [count])
     x = b.working(self)
-    space = [*shape, count]
-    places = b.place(wrapped(b, index, shape[dim], legal=wraps), [len(shape)], space)
-    hit = b.cmp("eq", places, b.iota(dim, space, element_type(index.type)))
+    slices = [count if d == dim else n for d, n in enumerate(shape)]
     if isinstance(source, SSAValue):
-        if not extents_of(source.type):
-            source = b.broadcast(source, [count if d == dim else n for d, n in enumerate(shape)])
-        slices = [count if d == dim else n for d, n in enumerate(shape)]
+        source = source if extents_of(source.type) else b.broadcast(source, slices)
         if list(extents_of(source.type)) != slices:
             raise ShapeError(f"{list(extents_of(source.type))} where {slices} is needed", argument="source")
-        exprs = dims(len(space))[:-1]
-        exprs[dim] = AffineExpr.dimension(len(shape))
-        values = b.map(b.cast(source, element_type(x.type)), exprs, space)
-    else:
-        values = b.constant(source, space, element_type(x.type))
-    return combine(b, x, hit, values, [len(shape)], mode, include)
+        to_front = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
+        order = [AffineExpr.dimension(d) for d in to_front]
+        source = b.map(b.cast(source, element_type(x.type)), order, [count, *shape[:dim], *shape[dim + 1 :]])
+    return _put(b, x, [dim], [wrapped(b, index, shape[dim], legal=wraps)], source, mode, include)
+
+
+def _put(
+    b: Builder,
+    x: SSAValue,
+    at: Sequence[int],
+    indices: Sequence[SSAValue],
+    values: SSAValue | Number,
+    mode: str | None,
+    include_self: bool,
+) -> SSAValue:
+    """Writes of slices of `x`: the `indices`, of one shape and not negative where they are legal, say where along the
+    dimensions `at`. `values` have that shape and then the dimensions of a slice."""
+    shape, common = extents_of(x.type), extents_of(indices[0].type)
+    if 0 in common:
+        return x
+    element, kept = element_type(x.type), [d for d in range(len(shape)) if d not in at]
+    over = list(range(len(common)))
+    if are_few(common, [shape[d] for d in at]):
+        space = [*shape, *common]
+        hit = b.constant(True, space, i1)
+        for d, index in zip(at, indices, strict=True):
+            places = b.place(index, [len(shape) + i for i in over], space)
+            hit = b.both(hit, b.cmp("eq", places, b.iota(d, space, element_type(index.type))))
+        own = [*(len(shape) + i for i in over), *kept]
+        spread = b.place(values, own, space) if isinstance(values, SSAValue) else b.constant(values, space, element)
+        return combine(b, x, hit, spread, [len(shape) + i for i in over], mode, include_self)
+    symbols = {d: AffineExpr.symbol(i) for i, d in enumerate(at)}
+    if mode is not None:
+        space = (*common, *(shape[d] for d in kept))
+        coordinates = tuple(
+            symbols[d] if d in symbols else AffineExpr.dimension(len(common) + kept.index(d)) for d in range(len(shape))
+        )
+        spread = values if isinstance(values, SSAValue) else b.constant(values, space, element)
+        writes = Writes(space, coordinates, tuple(b.place(i, over, space) for i in indices), tuple(over))
+        return writes.combined(b, x, spread, mode, include_self)
+    writes = Writes(common, tuple(symbols[d] for d in at), tuple(indices), tuple(over))
+    last = b.place(writes.last(b, [shape[d] for d in at]), at, shape)
+    if not isinstance(values, SSAValue):
+        return b.select(b.cmp("ge", last, 0), b.like(x, values), x)
+    count = b.algebra.extent(b.algebra.product(common))
+    rows = reshape_to(b, values, [count, *(shape[d] for d in kept)])
+    return read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in kept)])
 
 
 @decomposes("index_add")
@@ -236,16 +235,13 @@ def index_put(
     kept = [d for d in range(len(shape)) if d not in at]
     # Values have the shape of x[indices]: the writes stand where the first index stands if all are neighbours.
     first = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
-    before = [d for d in kept if d < first]
-    value_dims = [*before, *range(len(shape), len(shape) + len(common)), *kept[len(before) :]]
-    space = [*shape, *common]
-    over = list(range(len(shape), len(space)))
-    values = b.broadcast(values, [space[d] for d in value_dims])
-    hit = b.constant(True, space, i1)
-    for d, index in zip(at, given, strict=True):
-        places = b.place(b.broadcast(wrapped(b, index, shape[d]), common), over, space)
-        hit = b.both(hit, b.cmp("eq", places, b.iota(d, space, element_type(index.type))))
-    return combine(b, x, hit, b.place(values, value_dims, space), over, "sum" if accumulate else None, True)
+    before, after = [d for d in kept if d < first], [d for d in kept if d >= first]
+    values = b.broadcast(values, [*(shape[d] for d in before), *common, *(shape[d] for d in after)])
+    rank, ahead = len(common), len(before)
+    order = [*range(rank, rank + ahead), *range(rank), *range(rank + ahead, rank + len(kept))]
+    values = b.map(values, [AffineExpr.dimension(d) for d in order], [*common, *(shape[d] for d in kept)])
+    spread = [b.broadcast(wrapped(b, i, shape[d]), common) for d, i in zip(at, given, strict=True)]
+    return _put(b, x, at, spread, values, "sum" if accumulate else None, True)
 
 
 def _masked_put(

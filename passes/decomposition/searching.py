@@ -19,6 +19,7 @@ from .promotion import promote
 from .registry import decomposes
 from .reshaping import reshape_to
 from .sorting import along, pick
+from .writes import counted
 
 
 @decomposes("bucketize.Tensor")
@@ -88,12 +89,9 @@ def histc(b: Builder, self: SSAValue, bins: int, min: Number, max: Number) -> SS
     place = b.scaled(b.sub(x, first), bins)
     number = b.cast(b.div(place, wide), i64)
     number = b.minimum(number, b.like(number, bins - 1))
-    counted = b.both(b.cmp("ge", x, first), b.cmp("le", x, b.broadcast(high, [count])))
-    number = b.select(counted, number, b.like(number, -1))
-    space = [bins, count]
-    check_pairs(space, "bins")
-    hit = b.cmp("eq", b.place(number, [1], space), b.iota(0, space))
-    return b.reduce("add", b.cast(hit, i64), [1])
+    inside = b.both(b.cmp("ge", x, first), b.cmp("le", x, b.broadcast(high, [count])))
+    number = b.select(inside, number, b.like(number, -1))
+    return counted(b, number, bins, b.constant(1, [count], i64))
 
 
 @decomposes("mode")

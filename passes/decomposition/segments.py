@@ -17,6 +17,7 @@ from .indexing import gathered
 from .registry import decomposes
 from .reshaping import reshape_to
 from .scans import scan
+from .writes import counted
 
 
 @decomposes("embedding_renorm")
@@ -30,9 +31,8 @@ def embedding_renorm(b: Builder, self: SSAValue, indices: SSAValue, max_norm: fl
         total = b.reduce("add", _power(b, size, norm_type), [1])
         norm = _power(b, total, 1 / norm_type)
     count = prod(shape_of(indices.type))
-    space = [rows, count]
     index = b.index(b.working(reshape_to(b, indices, [count])), rows)
-    used = b.reduce("or", b.cmp("eq", b.place(index, [1], space), b.iota(0, space, element_type(index.type))), [1])
+    used = b.cmp("gt", counted(b, index, rows, b.constant(1, [count], i64)), 0)
     scale = b.div(b.like(norm, max_norm), b.plus(norm, 1e-7))
     scale = b.select(b.both(used, b.cmp("gt", norm, max_norm)), scale, b.like(norm, 1))
     return b.mul(x, b.keep(scale, [1], [rows, width]))

@@ -17,7 +17,7 @@ from ..index_simplify import DIM, Form
 from .cost import Kernel
 from .graph import Graph, Index, Load, Node, Reduce, TooLarge, VariableKey, children
 from .pull import Pull
-from .sources import inner_of_made
+from .sources import elementwise_sources, inner_of_made
 
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
@@ -59,9 +59,20 @@ def results_of(function: func.FuncOp) -> tuple[SSAValue, ...]:
 
 
 def kept_values(function: func.FuncOp) -> tuple[SSAValue, ...]:
-    """What `function` returns and what it passes to other functions."""
+    """What `function` returns and what it passes to operations of the host."""
     calls = (op for op in function.body.block.ops if isinstance(op, Call))
-    return (*results_of(function), *(operand for call in calls for operand in call.operands))
+    return (*results_of(function), *(value for call in calls for value in _needed(call)))
+
+
+def _needed(call: Call) -> Iterator[SSAValue]:
+    """What is in memory before `call`. The nest of a scatter computes its values and places, as far as that is cheap,
+    so what they are computed from is."""
+    if not isinstance(call, tensor.ScatterOp):
+        yield from call.operands
+        return
+    yield call.init
+    for value in (call.values, *call.indices):
+        yield from elementwise_sources(value)
 
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from math import prod
 
 from xdsl.dialects import func
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tensor
+from ...dialects.calls import Call
 from ...dialects.extents import extents_of, most
 from ...dialects.payload import is_payload, is_tensor
 
 FEW = 16
 """Elements that are as good as none: the state of a generator, a position."""
+
+CHEAP = 32
+"""Operations that are not worth a kernel of their own."""
 
 
 def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
@@ -31,6 +35,25 @@ def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
         made.update(results)
         inner.update(r for r in results if all(is_payload(use.operation) for use in r.uses))
     return inner
+
+
+def elementwise_sources(value: SSAValue) -> list[SSAValue]:
+    """The tensors that `value` is computed from by views and elementwise operations alone; itself, if those are many.
+
+    Arguments, and what operations of the host give, are in memory anyway and left out."""
+    found, seen, left = dict[SSAValue, None](), set[SSAValue](), [value]
+    while left:
+        one = left.pop()
+        if one in seen or not isinstance(one.owner, Operation) or not is_tensor(one.type):
+            continue
+        if len(seen) == CHEAP:
+            return [value]
+        seen.add(one)
+        if is_payload(one.owner) or isinstance(one.owner, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp):
+            left += one.owner.operands
+        elif not isinstance(one.owner, Call):
+            found.setdefault(one)
+    return list(found)
 
 
 def _few(value: SSAValue) -> bool:

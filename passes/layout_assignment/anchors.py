@@ -71,7 +71,7 @@ def preference(op: Access) -> Preference:
     size = element_bytes(memory.element_type)
     vec = 1
     contiguous = bool(order) and distance[order[0]] == 1
-    if contiguous:
+    if contiguous and not isinstance(op, tile.AtomicRmwOp):
         limit = min(WIDEST // size, shape[order[0]])
         aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
         vec = aligned & -aligned

@@ -13,7 +13,7 @@ from ...dialects import payload, tile
 from ...dialects.payload import shape_of
 from ...dialects.tile_rows import KeepOp, KeptOp, RowOp
 
-Access = tile.LoadOp | tile.StoreOp
+Access = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp
 
 
 def is_tile(value: SSAValue) -> bool:
@@ -69,7 +69,7 @@ class Classes:
     def _describe(self, op: Operation) -> None:
         if isinstance(op, tile.LoadOp) and is_tile(op.result):
             self.of(op.result).accesses.append(op)
-        elif isinstance(op, tile.StoreOp) and is_tile(op.value):
+        elif isinstance(op, tile.StoreOp | tile.AtomicRmwOp) and is_tile(op.value):
             self.of(op.value).accesses.append(op)
         elif isinstance(op, tile.DotOp):
             self.of(op.acc).dots.append(op)
@@ -110,7 +110,7 @@ def _groups(op: Operation) -> Iterator[list[SSAValue]]:
                 yield list(values)
     elif isinstance(op, tile.DotOp):
         yield [op.acc, op.result]
-    elif isinstance(op, tile.LoadOp | tile.StoreOp):
+    elif isinstance(op, Access):
         value = op.result if isinstance(op, tile.LoadOp) else op.value
         if is_tile(value):
             yield [value, *(s for s in op.symbols if is_tile(s))]

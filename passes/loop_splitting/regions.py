@@ -23,7 +23,7 @@ from ...dialects.tile_async import StageAsyncOp
 from ..index_simplify import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol
 from ..tile_to_kernel.places import range_of_value
 
-Access: TypeAlias = tile.LoadOp | tile.StoreOp | StageAsyncOp
+Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
 """What has a domain."""
 
 Scalar: TypeAlias = SSAValue | SymbolAttr
@@ -130,7 +130,7 @@ class Regions:
                 yield answer, region
 
     def _constraints(self, op: Access, domain: DomainAttr) -> Iterator[tuple[int, Region]]:
-        value = op.value if isinstance(op, tile.StoreOp) else op.result
+        value = op.result if isinstance(op, tile.LoadOp | StageAsyncOp) else op.value
         shape = shape_of(value.type)
         reader = _Reader(self, shape, self.simplifier(shape))
         own = [reader.of(s, ()) if not shape_of(s.type) else None for s in op.symbols]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import gcd
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, SSAValue
@@ -15,6 +17,8 @@ from ...dialects.linear_layout import Linear, log2
 from ...dialects.payload import Predicate, element_bytes
 from .emitter import Emitter
 from .places import Place, Places
+
+Write: TypeAlias = tile.StoreOp | tile.AtomicRmwOp
 
 WIDEST = 16
 """Bytes that one thread moves at once, at most."""
@@ -45,9 +49,7 @@ class Access:
         return [[0 if b < low else c.steps[b] for c in self.checks] for b in range(bits)]
 
 
-def plan_access(
-    op: tile.LoadOp | tile.StoreOp | tile.StageAsyncOp, places: Places, memory: MemRefType[Attribute]
-) -> Access:
+def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, places: Places, memory: MemRefType[Attribute]) -> Access:
     """Compute where `op` goes: coordinates, the checks that are not always true, and the widest legal access."""
     coordinates = [places.place(places.form(e)) for e in op.map.data.results]
     checks: list[Place] = []
@@ -134,27 +136,19 @@ def load(out: Emitter, op: tile.LoadOp, source: SSAValue, places: Places, fill: 
     )
 
 
-def store(out: Emitter, op: tile.StoreOp, value: SSAValue, target: SSAValue, places: Places) -> None:
+def store(out: Emitter, op: Write, value: SSAValue, target: SSAValue, places: Places) -> None:
     """Emit the store of the registers of a layout that holds nothing twice; every element is written by one thread."""
     access = plan_access(op, places, memory_type(target))
     if access.never:
         return
+    atomic = isinstance(op, tile.AtomicRmwOp)
+    access.vec = 1 if atomic else access.vec
     coordinates, checks = access.origins(out)
     predicate = holder_predicate(out, places.layout)
     bits = len(places.layout.reg)
-    out.add_op(
-        kernel.StoreOp(
-            value,
-            target,
-            coordinates,
-            access.regs(bits),
-            vec=access.vec,
-            checks=checks,
-            steps=access.steps(bits),
-            bounds=access.bounds,
-            predicate=predicate,
-        )
-    )
+    regs, steps, bounds = access.regs(bits), access.steps(bits), access.bounds
+    made = partial(kernel.AtomicRmwOp, op.kind.data) if atomic else partial(kernel.StoreOp, vec=access.vec)
+    out.add_op(made(value, target, coordinates, regs, checks=checks, steps=steps, bounds=bounds, predicate=predicate))
 
 
 def memory_type(value: SSAValue) -> MemRefType[Attribute]:

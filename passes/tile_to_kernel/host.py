@@ -76,16 +76,67 @@ def _launch(
 ) -> None:
     """Launch on the buffers of the inputs and new buffers for the results, or those of `main` where it returns them.
 
-    A result that is returned twice is computed twice: launches are pure.
+    A result that is returned twice is computed twice: launches are pure. What a result starts from is in its buffer,
+    or is computed there once more if others need it, too.
     """
-    copies = max((len(wanted.get(r, ())) for r in op.res), default=1)
+    ends = [_end(r) for r in op.res]
+    in_place = op.start is not None and _end(op.start) is ends[0]
+    copies = max((len(wanted.get(r, ())) for r in ends), default=1)
     for copy in range(max(copies, 1)):
-        results = [_result_buffer(block, op, r, wanted.get(r, ()), copy) for r in op.res]
+        if op.start is not None and in_place and copy == 0:
+            results = [buffers[op.start]]
+        else:
+            pairs = zip(op.res, ends, strict=True)
+            results = [_result_buffer(block, op, r, wanted.get(end, ()), copy) for r, end in pairs]
+        if op.start is not None and not in_place:
+            _compute_again(block, op.start, results[0], buffers, launchable)
         if copy == 0:
             buffers.update(zip(op.res, results, strict=True))
-        name = op.kernel.string_value()
-        if name in launchable:
-            _add(block, kernel.LaunchOp(name, [*(buffers[i] for i in op.inputs), *results]), op)
+        _add_launch(block, op, results, buffers, launchable)
+
+
+def _end(result: SSAValue) -> SSAValue:
+    """The last of the values that lie in the buffer of `result` one after the other: what starts from it and is the
+    last that needs it, and so on."""
+    while uses := [use.operation for use in result.uses]:
+        last = uses[0]
+        for op in uses:
+            last = op if last.is_before_in_block(op) else last
+        if not isinstance(last, tile.LaunchOp) or last.start is not result or uses.count(last) > 1:
+            break
+        if any(result in op.inputs and any(map(_starts, op.res)) for op in uses if isinstance(op, tile.LaunchOp)):
+            break  # that launch may be done once more, behind the last
+        result = last.res[0]
+    return result
+
+
+def _starts(value: SSAValue) -> bool:
+    """Whether something starts from `value`."""
+    return any(isinstance(use.operation, tile.LaunchOp) and use.operation.start is value for use in value.uses)
+
+
+def _compute_again(
+    block: Block, value: SSAValue, into: SSAValue, buffers: dict[SSAValue, SSAValue], launchable: set[str]
+) -> None:
+    """Launch what gives `value` once more, into another buffer."""
+    op = value.owner
+    assert isinstance(op, tile.LaunchOp)
+    if op.start is not None:
+        _compute_again(block, op.start, into, buffers, launchable)
+    results = [into if r is value else _result_buffer(block, op, r, (), 0) for r in op.res]
+    _add_launch(block, op, results, buffers, launchable)
+
+
+def _add_launch(
+    block: Block,
+    op: tile.LaunchOp,
+    results: list[SSAValue],
+    buffers: dict[SSAValue, SSAValue],
+    launchable: set[str],
+) -> None:
+    name = op.kernel.string_value()
+    if name in launchable:
+        _add(block, kernel.LaunchOp(name, [*(buffers[i] for i in op.inputs), *results]), op)
 
 
 def _result_buffer(block: Block, op: Operation, result: SSAValue, own: Sequence[SSAValue], copy: int) -> SSAValue:

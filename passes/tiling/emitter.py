@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import IndexType, LocationAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from ...dialects import loop, payload, tile
+from ...dialects import loop, payload, tensor, tile
 from ...dialects.counts import Count
-from ...dialects.extents import Extent
+from ...dialects.extents import Extent, extents_of
 from ...dialects.locations import location_of
 from ...dialects.payload import element_type
 from ...dialects.tensor import Kind
@@ -252,6 +252,24 @@ class Emitter:
         source = self.spread(value, kept, self.depth)
         access, domain, symbols = at.used(at.map(results), domain)
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
+
+    def scatter(
+        self, op: tensor.ScatterOp, tiles: Sequence[Tile], buffer: SSAValue, dims: Sequence[Dim], own: AffineMap
+    ) -> None:
+        """Combine a result of the nest into `buffer` as `op` does: `tiles` are its values and then its indices, and
+        `own` takes the free indices `dims` to their coordinates. What lies outside of the buffer goes nowhere."""
+        kept = [d for d in dims if d.tile > 1]
+        at = Coordinates(kept)
+        element = [e.replace_dims_and_symbols([at.index(d) for d in dims], []) for e in own.results]
+        values = [self.spread(t, kept, self.depth) for t in tiles]
+        places = [self.insert(payload.CastOp(v, IndexType()), self.depth).results[0] for v in values[1:]]
+        symbols = [at.symbol(p, None, self.depth) for p in places]
+        results = [e.replace_dims_and_symbols(element, symbols) for e in op.map.data.results]
+        limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
+        limits += [(e, 0, n) for e, n in zip(results, extents_of(op.result.type), strict=True)]
+        domain = at.domain(limits)
+        access, domain, used = at.used(at.map(results), domain)
+        self.insert(tile.AtomicRmwOp(op.kind.data, values[0], buffer, access, used, domain), self.depth)
 
     def scalar_op(self, op: Operation) -> None:
         """Lower one operation of a body that holds no region: a load or payload."""

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineMap
 
-from ...dialects import loop, payload, tile
+from ...dialects import loop, payload, tensor, tile
 from ...dialects.counts import count_of
 from ...dialects.extents import Extent, extents_of, memref_of
 from ...dialects.locations import location_of
@@ -79,16 +79,21 @@ def result_map(nest: loop.NestOp) -> AffineMap:
 
 
 class KernelBuilder:
-    """Builds the kernel of one nest according to its schedule."""
+    """Builds the kernel of one nest according to its schedule.
 
-    def __init__(self, nest: loop.NestOp, name: str) -> None:
+    With `scatter`, of which the nest computes values and indices, it combines them into the scatter's result, its only
+    one, and the nest's own results are not stored."""
+
+    def __init__(self, nest: loop.NestOp, name: str, scatter: tensor.ScatterOp | None = None) -> None:
         self.nest = nest
         self.name = name
+        self.scatter = scatter
+        self.results: tuple[SSAValue, ...] = tuple(nest.res) if scatter is None else (scatter.result,)
         self.schedule = schedule_of(nest)
         self.inputs = sources(nest)
 
     def build(self) -> tile.KernelOp:
-        """The kernel; its inputs are `self.inputs`, its results those of the nest."""
+        """The kernel; its inputs are `self.inputs`, its results `self.results`."""
         nest, schedule = self.nest, self.schedule
         self._shared = shared_of_nest(nest, schedule)
         blocks = [b.data for b in schedule.block]
@@ -101,12 +106,12 @@ class KernelBuilder:
                 serial.add(i)
         grid = [i for i, n in enumerate(counts) if n != 1 and i not in serial]
         walked = [i for i, n in enumerate(counts) if n != 1 and i in serial]
-        values = [*self.inputs, *nest.res]
+        values = [*self.inputs, *self.results]
         types = [memref_of(element_type(v.type), extents_of(v.type)) for v in values]
         ranks = [self._shared.ranks] if self._shared.indices else []
         block = Block(arg_types=[*types, *(IndexType() for _ in (*grid, *ranks))])
         for arg, value in zip(block.args, values, strict=False):
-            arg.name_hint = value.name_hint or ("out" if value.owner is nest else None)
+            arg.name_hint = value.name_hint or ("out" if value in self.results else None)
         for arg, i in zip(block.args[len(values) :], grid, strict=False):
             arg.name_hint = indices[i].name_hint
         self._rank = block.args[-1] if ranks else None
@@ -144,6 +149,11 @@ class KernelBuilder:
         body: list[Operation] = list(nest.body.block.ops)
         reducer.body(body[:-1])
         emitter.location = location_of(nest)
+        if self.scatter is not None:
+            yields: dict[SSAValue, SSAValue] = dict(zip(nest.res, yielded(nest.body.block), strict=True))
+            tiles = [emitter.tile_of(yields[v]) for v in (self.scatter.values, *self.scatter.indices)]
+            emitter.scatter(self.scatter, tiles, self._outputs[0], dims, result_map(nest))
+            return
         for value, buffer in zip(yielded(nest.body.block), self._outputs, strict=True):
             emitter.store(emitter.tile_of(value), buffer, dims, result_map(nest), self._only_first(dims))
 

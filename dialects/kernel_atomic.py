@@ -1,0 +1,106 @@
+"""Atomic operations of the kernel dialect: registers combined into what global memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import StringAttr, VectorType, i1
+from xdsl.ir import SSAValue
+from xdsl.irdl import base, irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from .extents import Extent
+from .kernel_access import AccessText, MemoryAccess, access_properties, print_access, print_access_types
+from .payload import element_type, shape_of
+from .tensor import Kind, KindAttr, verify_atomic
+
+
+@irdl_op_definition
+class AtomicRmwOp(MemoryAccess):
+    """Combine registers into memory, each element at once, in the threads where the predicate, if any, holds.
+
+    Threads of any block may combine into one element, in an order that is open: no such access races with another, and
+    nothing but these may touch the element in the same launch. Nothing is returned. It is relaxed, in the scope of the
+    device: no other access is ordered by it.
+
+    ```
+    kernel.atomic_rmw add %v, %y[%i] where (%i) in [0:100] if %first : memref<100xf32> (index, index), vector<1xf32>
+    ```
+    """
+
+    name = "kernel.atomic_rmw"
+    kind = prop_def(KindAttr)
+    value = operand_def(base(VectorType))
+    predicate = opt_operand_def(i1)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def __init__(
+        self,
+        kind: str | Kind,
+        value: SSAValue,
+        memory: SSAValue,
+        coordinates: Sequence[SSAValue],
+        regs: Sequence[Sequence[int]],
+        *,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] | None = None,
+        bounds: Sequence[tuple[int, Extent]] = (),
+        predicate: SSAValue | None = None,
+    ):
+        properties = access_properties(regs, 1, checks, steps, bounds, False)
+        super().__init__(
+            operands=[value, predicate, memory, list(coordinates), list(checks)],
+            properties={"kind": KindAttr(Kind(kind)), **properties},
+        )
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.value.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.value.type)
+        verify_atomic(self.kind.data, element_type(self.value.type))
+        if self.vec.data != 1:
+            raise VerifyException("an atomic operation is on one element")
+        space = getattr(self.memory.type, "memory_space", None)
+        if isinstance(space, StringAttr):
+            raise VerifyException(f"combines into global memory, not into {space.data} memory")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AtomicRmwOp:
+        kind = parser.parse_str_enum(Kind)
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        p = AccessText(parser)
+        predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
+        memory, coordinates, checks = p.types(parser)
+        parser.parse_punctuation(",")
+        op = cls(
+            kind,
+            parser.resolve_operand(value, parser.parse_type()),
+            memory,
+            coordinates,
+            p.regs,
+            checks=checks,
+            steps=p.steps,
+            bounds=p.bounds,
+            predicate=None if predicate is None else parser.resolve_operand(predicate, i1),
+        )
+        if p.vec != 1 or p.xor:
+            parser.raise_error("an atomic operation is on one element of global memory")
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.kind.data.value} ")
+        printer.print_ssa_value(self.value)
+        printer.print_string(", ")
+        print_access(self, printer)
+        if self.predicate is not None:
+            printer.print_string(" if ")
+            printer.print_ssa_value(self.predicate)
+        print_access_types(self, printer)
+        printer.print_string(", ")
+        printer.print_attribute(self.value.type)
