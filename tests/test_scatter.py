@@ -20,6 +20,7 @@ from deplodock.backend.simulator import simulate
 from deplodock.backend.targets import TARGETS
 from deplodock.dialects import loop
 from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.errors import CompileError
 
 Tensor = torch.Tensor
 LEVELS = ("tensor", "loop", "tile", "kernel")
@@ -352,3 +353,16 @@ def test_compiled(arch: str) -> None:
     assert len(helpers) == 16
     for use in compile_cubin(compiled.cuda, arch).kernels.values():
         assert use.spills == 0
+
+
+@pytest.mark.parametrize("name", ["index_add", "index_copy", "scatter", "scatter_add"])
+def test_checked(name: str) -> None:
+    """A place outside of the tensor stops a checked program, in lanes behind the last write as well as nowhere else."""
+    function, (x, index, values) = OPERATORS[name]
+    wrong = index.clone()
+    wrong[-1] = ROWS
+    for executor in EXECUTORS:
+        program = deplodock.compile(function, (x, index, values), executor=executor, checked=True)
+        torch.testing.assert_close(program(x, index, values), function(x, index, values))
+        with pytest.raises(CompileError, match=rf"an index is outside \[0, {ROWS}\): {ROWS}"):
+            program(x, wrong, values)
