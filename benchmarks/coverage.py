@@ -184,6 +184,8 @@ And where PyTorch is not taken as the judge:
 - `multilabel_margin_loss`: as eager PyTorch; PyTorch's own decomposition of it gives another number.
 - The least integer divided by -1, whose process PyTorch ends on the CPU, wraps. The median of no integers is refused;
   PyTorch converts NaN.
+- An index outside of its dimension reads zero and writes nothing, where PyTorch raises (on CUDA it stops the device). A
+  program compiled with `checked` stops as well; an index that is a constant is refused in every program.
 - `var`, `layer_norm` and their like of rows whose *sum* is beyond f32's range give infinity or NaN. PyTorch's running
   mean stays finite, and gives 0 for the variance of equal elements.
 """

@@ -153,8 +153,8 @@ class GatherOp(IRDLOperation):
     """A data-dependent read: result[d] = source[map(d)[i0[d], i1[d], ...]].
 
     Every index tensor has the shape of the result; its element is a symbol of the map. A coordinate outside the source
-    reads zero (PyTorch raises there; a kernel can't), so no index value can read foreign memory. Negative indices are
-    made positive before.
+    reads zero, so no index value can read foreign memory (a checked program asserts before that there is none).
+    Negative indices are made positive before.
 
     ```
     %y = tensor.gather %table[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
