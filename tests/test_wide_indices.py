@@ -42,7 +42,27 @@ def scatter(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(table).scatter_add(0, index[:, None].expand(-1, 8), table[:1].expand(len(FAR), -1))
 
 
-@pytest.mark.parametrize("function", [embedding, gather, select, add, scatter])
+def advanced(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return table[index[:, None], index]
+
+
+def computed(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.take(table, index * 2**33 + index)
+
+
+def narrow(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return table[(index * 3).int() + 2**30]
+
+
+def put(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return table.index_put((index, index + 1), table[0, 0], accumulate=True)
+
+
+def along(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.take_along_dim(table, index[:, None], 0)
+
+
+@pytest.mark.parametrize("function", [embedding, gather, select, add, scatter, advanced, computed, narrow, put, along])
 def test_any_number_may_be_an_index(function: Callable[..., torch.Tensor]) -> None:
     """The printed text reads and writes what the interpreters do, for indices of which PyTorch refuses most."""
     table, valid = torch.arange(8.0 * ROWS).reshape(ROWS, 8) + 1, torch.zeros(len(FAR), dtype=torch.int64)
