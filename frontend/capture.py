@@ -35,6 +35,7 @@ from .fallback import Fallback, warn
 from .host_checks import trace
 from .importing import GraphImporter, overload_name
 from .known_indices import check_known_indices
+from .known_sizes import known_sizes
 from .memory import A_COPY, Lies, Memory, Source, memory_of, place_of
 from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
@@ -225,7 +226,7 @@ def _export(
     assertions do. Raises CaptureError."""
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
-        with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None):
+        with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None), known_sizes():
             exported = trace(
                 lambda: torch.export.export(
                     module,
