@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute, Block, IRNode, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ..dialects import loop
 from ..dialects.extents import extents_of
 from ..dialects.payload import element_type
+from .outlining.structure import structure
 
 MAX_REDUCTIONS = 2
 """Reductions in one nest side by side: each has its own accumulators, and registers are few."""
+
+WINDOW = 32
+"""A nest is compared with as many nests behind it that have the same indices: so the work grows with the program."""
 
 
 @dataclass(frozen=True)
@@ -54,101 +58,130 @@ class MergeSiblingNestsPass(ModulePass):
 
 def merge_siblings(block: Block, max_reductions: int) -> None:
     """Merge nests of `block`, each with the nearest one behind it that fits."""
-    nests = [op for op in block.ops if isinstance(op, loop.NestOp)]
-    while nests:
-        first = nests.pop(0)
-        for second in nests:
-            if fits(first, second, max_reductions) and _can_move(first, second):
-                nests[nests.index(second)] = merge(first, second)
-                break
+    places: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
+    numbering = _Numbering()
+    groups = [_Group.of(op, places, numbering) for op in places if isinstance(op, loop.NestOp)]
+    kinds: dict[object, list[_Group]] = {}
+    for group in groups:
+        if "schedule" not in group.members[0].attributes:
+            kinds.setdefault(group.kind, []).append(group)
+    for alike in kinds.values():
+        for i, first in enumerate(alike):
+            for second in alike[i + 1 : i + 1 + WINDOW]:
+                if second.place >= first.used_from:
+                    break
+                if first.fits(second, max_reductions):
+                    second.take(first)
+                    break
+    for group in groups:
+        if len(group.members) > 1:
+            merge(group.members)
 
 
-def fits(a: loop.NestOp, b: loop.NestOp, max_reductions: int) -> bool:
-    """Whether two nests have the same indices and common reads, and not too many reductions."""
-    if a.sizes != b.sizes or _result_map(a) != _result_map(b):
-        return False
-    if (
-        extents_of(a.res[0].type) != extents_of(b.res[0].type)
-        or "schedule" in a.attributes
-        or "schedule" in b.attributes
-    ):
-        return False
-    here, there = _reductions(a), _reductions(b)
-    common = _common_reductions(a, b) if here and there else 0
-    if bool(here) != bool(there) or here + there - 2 * common > max_reductions:
-        return False
-    return not _reads(a).isdisjoint(_reads(b))
+@dataclass(eq=False)
+class _Group:
+    """Nests that become one, which stands at the `place` of the last, and what is to know of it."""
 
+    members: list[loop.NestOp]
+    place: int
+    used_from: int
+    """The place of the first op that needs a result."""
+    reads: set[object]
+    reductions: dict[int, int]
+    """What holds reductions -> how many; equal computations have equal numbers."""
 
-def _result_map(nest: loop.NestOp) -> AffineMap | None:
-    return None if nest.result_map is None else nest.result_map.data
+    @classmethod
+    def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: _Numbering) -> _Group:
+        block = nest.parent
+        assert block is not None
+        users = (block.find_ancestor_op_in_block(use.operation) for r in nest.res for use in r.uses)
+        used_from = min((places[user] for user in users if user is not None), default=len(places))
+        loads = (op for op in nest.body.walk() if isinstance(op, loop.LoadOp))
+        reads: set[object] = {(op.source, op.map.data, op.domain) for op in loads}
+        return cls([nest], places[nest], used_from, reads, numbering.reductions(nest))
 
+    @property
+    def kind(self) -> object:
+        """What nests that merge have in common."""
+        nest = self.members[0]
+        result_map = None if nest.result_map is None else nest.result_map.data
+        return tuple(nest.sizes), result_map, extents_of(nest.res[0].type), bool(self.reductions)
 
-def _reductions(nest: loop.NestOp) -> int:
-    """How many reductions are in the nest, at any depth."""
-    return sum(isinstance(op, loop.ReduceOp) for op in nest.body.walk())
-
-
-def _common_reductions(a: loop.NestOp, b: loop.NestOp) -> int:
-    """How many reductions of `a` are in `b` as well, computed from the same: when merged, they will be one."""
-    here, there = a.body.block, b.body.block
-    same: dict[IRNode | SSAValue, IRNode | SSAValue] = {here: there, **dict(zip(here.args, there.args, strict=True))}
-    found = 0
-    for op in here.ops:
-        if any(_equal(op, other, same) for other in there.ops):
-            found += sum(isinstance(inner, loop.ReduceOp) for inner in op.walk())
-    return found
-
-
-def _equal(op: Operation, other: Operation, same: dict[IRNode | SSAValue, IRNode | SSAValue]) -> bool:
-    """Whether the two compute the same from values that are the `same`; if so, their results are, from then on."""
-    return op.result_types == other.result_types and op.is_structurally_equivalent(other, same)
-
-
-def _reads(nest: loop.NestOp) -> set[tuple[SSAValue, AffineMap, Attribute | None]]:
-    return {(op.source, op.map.data, op.domain) for op in nest.body.walk() if isinstance(op, loop.LoadOp)}
-
-
-def _can_move(first: loop.NestOp, second: loop.NestOp) -> bool:
-    """Whether nothing between the two, nor the second, needs the first: then it can be moved to the second."""
-    op: Operation | None = first.next_op
-    results = set(first.res)
-    while op is not None:
-        used = {operand for inner in op.walk() for operand in inner.operands}
-        if not results.isdisjoint(used):
+    def fits(self, other: _Group, max_reductions: int) -> bool:
+        """Whether the two read something in common, and have not too many reductions that only one of them has."""
+        apart = self.reductions.keys() ^ other.reductions.keys()
+        if sum(self.reductions.get(n) or other.reductions[n] for n in apart) > max_reductions:
             return False
-        if op is second:
-            return True
-        op = op.next_op
-    return False
+        return not self.reads.isdisjoint(other.reads)
+
+    def take(self, first: _Group) -> None:
+        """Put `first` in front of this group."""
+        self.members, first.members = [*first.members, *self.members], []
+        self.used_from = min(first.used_from, self.used_from)
+        small, large = sorted((first.reads, self.reads), key=len)
+        large |= small
+        self.reads = large
+        self.reductions.update(first.reductions)
 
 
-def merge(first: loop.NestOp, second: loop.NestOp) -> loop.NestOp:
-    """One nest in place of `second` with the results of both."""
-    block = Block(arg_types=[a.type for a in second.body.block.args])
+class _Numbering:
+    """Numbers of what nests compute: the same for what is computed in the same way from the same."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[object, int] = {}
+
+    def reductions(self, nest: loop.NestOp) -> dict[int, int]:
+        """The ops directly in the nest that hold reductions, by their numbers, and how many each holds."""
+        block, found = nest.body.block, dict[int, int]()
+        if not any(isinstance(op, loop.ReduceOp) for op in nest.body.walk()):
+            return found
+        values: dict[SSAValue, int] = {arg: self._number(i) for i, arg in enumerate(block.args)}
+        for op in block.ops:
+            known = {v: values.get(v) or self._number(v) for o in op.walk() for v in o.operands if _outside(v, op)}
+            number = self._number(structure(op, known))
+            values.update((r, self._number((number, i))) for i, r in enumerate(op.results))
+            if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
+                found[number] = held
+        return found
+
+    def _number(self, key: object) -> int:
+        """Below all numbers that `structure` gives away itself."""
+        return self.numbers.setdefault(key, -2 - len(self.numbers))
+
+
+def _outside(value: SSAValue, op: Operation) -> bool:
+    owner = value.owner
+    return not op.is_ancestor(owner)
+
+
+def merge(nests: Sequence[loop.NestOp]) -> loop.NestOp:
+    """One nest in place of the last of `nests` with the results of all."""
+    last = nests[-1]
+    block = Block(arg_types=[a.type for a in last.body.block.args])
     yielded: list[SSAValue] = []
-    for nest in (first, second):
-        values: dict[SSAValue, SSAValue] = dict(zip(nest.body.block.args, block.args, strict=True))
+    for nest in nests:
         for old, new in zip(nest.body.block.args, block.args, strict=True):
             new.name_hint = old.name_hint
-        for op in nest.body.block.ops:
+            old.replace_all_uses_with(new)
+        for op in list(nest.body.block.ops):
             if isinstance(op, loop.YieldOp):
-                yielded.extend(values.get(v, v) for v in op.operands)
+                yielded.extend(op.operands)
             else:
-                block.add_op(op.clone(values))
+                op.detach()
+                block.add_op(op)
     block.add_op(loop.YieldOp(*yielded))
-    old_results = [*first.res, *second.res]
-    elements = [element_type(r.type) for r in old_results]
-    shape = extents_of(second.res[0].type)
-    merged = loop.NestOp(second.sizes, elements, Region(block), _result_map(second), shape)
-    merged.location = first.location
-    parent = second.parent
+    results = [r for nest in nests for r in nest.res]
+    elements = [element_type(r.type) for r in results]
+    result_map = None if last.result_map is None else last.result_map.data
+    merged = loop.NestOp(last.sizes, elements, Region(block), result_map, extents_of(last.res[0].type))
+    merged.location = nests[0].location
+    parent = last.parent
     assert parent is not None
-    parent.insert_op_before(merged, second)
-    for old, new in zip(old_results, merged.res, strict=True):
+    parent.insert_op_before(merged, last)
+    for old, new in zip(results, merged.res, strict=True):
         new.name_hint = old.name_hint
         old.replace_all_uses_with(new)
-    for nest in (first, second):
+    for nest in nests:
         nest.detach()
         nest.erase()
     return merged

@@ -22,8 +22,13 @@ from .sources import elementwise_sources, inner_of_made
 ROOT = "fuse.root"
 """The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
 
+LARGEST = 256
+"""A kernel computes that many values at most. A launch is cheap beside them, while the time to plan kernels and to
+compile them grows with their size: steps of a recurrence that run one after another would all become one kernel."""
+
 MAX_NODES = 1_000
-"""A kernel may compute that many values; views can make exponentially many of a few tensors (repeated rolls, say)."""
+"""So many values are looked at until a kernel is too large: views can make exponentially many of a few tensors
+(repeated rolls, say), of which few may be left when its dimensions have been split."""
 
 MAX_COPIED = 200
 """What is computed in several kernels consists of that many values at most: otherwise what a recurrence hands on, which
@@ -201,7 +206,8 @@ class Search:
         if key not in self.costs:
             try:
                 kernel = self.kernel(root, inlined)
-                self.costs[key], self.written[key] = kernel.time(), kernel.written
+                self.costs[key] = kernel.time() if kernel.written <= LARGEST else None
+                self.written[key] = kernel.written
             except TooLarge:
                 self.costs[key] = None
         return self.costs[key]
