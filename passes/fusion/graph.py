@@ -133,6 +133,7 @@ class Graph:
     keys: list[tuple[VariableKey, int]] = field(default_factory=list[tuple[VariableKey, int]])
     _nodes: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
     _symbol_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
+    _numbers: dict[tuple[str, Attribute], Constant] = field(default_factory=dict[tuple[str, Attribute], Constant])
     _op_keys: dict[Operation, object] = field(default_factory=dict[Operation, object])
     _free: dict[Form, int] = field(default_factory=dict[Form, int])
 
@@ -187,7 +188,11 @@ class Graph:
 
     def number(self, value: float | int, type: Attribute) -> Constant:
         """The number `value` of the scalar type `type`."""
-        return self.constant(payload.scalar_attr(value, type))
+        key = (repr(value), type)
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self.constant(payload.scalar_attr(value, type))
+        return found
 
     def scalar(self, value: SSAValue) -> Scalar:
         """The scalar `value` of the function."""

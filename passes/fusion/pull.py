@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, cast
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType, i1, i64
@@ -36,7 +37,7 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
 
 def in_memory(value: SSAValue) -> bool:
     """Whether `value` is not computed here: an argument, or what a call gives."""
-    return isinstance(value.owner, Block | Call)
+    return type(value.owner) in (Block, Call)  # asked often, and xDSL's abstract classes make isinstance slow
 
 
 @dataclass
@@ -60,9 +61,9 @@ class Pull:
             form, digits = self.graph.variable(("free", position, extent))
             forms.append(form)
             numbers.extend(digits)
-        if isinstance(value.owner, Block | Call):
+        if in_memory(value):
             return self.value(value, tuple(forms), ()), tuple(numbers)
-        return self._define(value, value.owner, tuple(forms), ()), tuple(numbers)
+        return self._define(cast(Operation, value.owner), tuple(forms), ()), tuple(numbers)
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
@@ -71,9 +72,8 @@ class Pull:
         if node is None:
             if self.limit is not None and len(self._done) >= self.limit:
                 raise TooLarge
-            owner = value.owner
-            if not isinstance(owner, Block | Call) and (value not in self.stops or value in self.inlined):
-                node = self._define(value, owner, at, guard)
+            if not in_memory(value) and (value not in self.stops or value in self.inlined):
+                node = self._define(cast(Operation, value.owner), at, guard)
             elif isinstance(value.type, TensorType):
                 node = self._load(value, at, guard)
             else:
@@ -101,23 +101,20 @@ class Pull:
                 unsafe |= set(c[0].atoms())
         return tuple(c for c in guard if c in needed)
 
-    def _define(self, value: SSAValue, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
-        if isinstance(op, payload.ConstantOp):
-            return self.graph.constant(op.value, op)
-        if isinstance(op, tensor.IndexMapOp):
-            return self._view(op, at, guard)
-        if isinstance(op, tensor.ReduceOp):
-            return self._reduce(op, at, guard)
-        if isinstance(op, tensor.GatherOp):
-            return self._gather(op, at, guard)
-        if isinstance(op, payload.AssertOp):
-            return self._assert(op, at, guard)
-        if isinstance(op, tensor.IotaOp):
-            index = self.graph.index(at[op.dim.value.data], i64, op)
-            return payload_node(self.graph, _cast(element_type(value.type)), (index,))
+    def _define(self, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            return rule(self, op, at, guard)
         if not payload.is_payload(op) or len(op.results) != 1:
             raise UnsupportedError("cannot become part of a kernel", operator=op.name, location=location_text(op))
-        return payload_node(self.graph, op, tuple(self.value(v, at, guard) for v in op.operands))
+        return payload_node(self.graph, op, tuple([self.value(v, at, guard) for v in op.operands]))
+
+    def _constant(self, op: payload.ConstantOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        return self.graph.constant(op.value, op)
+
+    def _iota(self, op: tensor.IotaOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        index = self.graph.index(at[op.dim.value.data], i64, op)
+        return payload_node(self.graph, _cast(element_type(op.result.type)), (index,))
 
     def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
         simplifier = self.graph.simplifier
@@ -213,6 +210,17 @@ class Pull:
             if not any(used >> d & 1 for d in digits):
                 return form, digits
             ordinal += 1
+
+
+_RULES: dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]] = {
+    payload.ConstantOp: Pull._constant,  # pyright: ignore[reportPrivateUsage]
+    tensor.IotaOp: Pull._iota,  # pyright: ignore[reportPrivateUsage]
+    tensor.IndexMapOp: Pull._view,  # pyright: ignore[reportPrivateUsage]
+    tensor.ReduceOp: Pull._reduce,  # pyright: ignore[reportPrivateUsage]
+    payload.AssertOp: Pull._assert,  # pyright: ignore[reportPrivateUsage]
+    tensor.GatherOp: Pull._gather,  # pyright: ignore[reportPrivateUsage]
+}
+"""How the value of an op is pulled; of all others as an elementwise operation."""
 
 
 def _dummy(type: Attribute) -> SSAValue:
