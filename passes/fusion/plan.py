@@ -126,6 +126,8 @@ class Search:
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
         self.costs: dict[tuple[int, int], float | None] = {}
         self.written: dict[tuple[int, int], int] = {}
+        self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
+        """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
         self.verdicts: dict[tuple[int, int], bool] = {}
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         """Kept candidate -> what its kernel computes besides it."""
@@ -155,23 +157,31 @@ class Search:
 
     def run(self) -> set[SSAValue]:
         """The values to keep."""
-        gains = {v: self._gain(v) for v in self.inlined if v not in self.fixed}
-        queue = [(gain, v) for v, gain in gains.items() if gain < 0]
+        steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
+        queue = [step for step in steps.values() if step[0] < 0]
         heapify(queue)
         while queue:
-            gain, best = heappop(queue)
-            if gains.get(best) != gain:
+            step = heappop(queue)
+            best = step[-1]
+            if steps.get(best) != step:
                 continue  # it was looked at again
             if not self._is_legal(best):
-                gains[best] = float("inf")
+                steps[best] = (float("inf"), 0, best)
                 continue
-            del gains[best]
+            del steps[best]
             readers = self._stop_keeping(best)
-            for v in sorted((set(readers).union(*(self.sources[r] for r in readers))) & gains.keys()):
-                gains[v] = self._gain(v)
-                if gains[v] < 0:
-                    heappush(queue, (gains[v], v))
+            for v in sorted((set(readers).union(*(self.sources[r] for r in readers))) & steps.keys()):
+                steps[v] = self._step(v)
+                if steps[v][0] < 0:
+                    heappush(queue, steps[v])
         return {self.values[v] for v in self.inlined}
+
+    def _step(self, value: int) -> tuple[float, int, int]:
+        """No longer keeping `value`, as it is ranked: by what it gains, to the picosecond; of equal ones the one that
+        makes the smallest kernels comes first: the kernels of a chain grow evenly, and few steps make large ones."""
+        gain = self._gain(value)
+        size = sum(self.inlined[r].bit_count() for r in self.readers[value]) + self.inlined[value].bit_count()
+        return round(gain, 12), size, value
 
     def _stop_keeping(self, value: int) -> list[int]:
         """Let all kernels that read `value` compute it; gives them in program order."""
@@ -204,13 +214,21 @@ class Search:
         """Seconds of the kernel that keeps `root` and computes `inlined` itself; None if it is too large."""
         key = (root, inlined)
         if key not in self.costs:
-            try:
-                kernel = self.kernel(root, inlined)
-                self.costs[key] = kernel.time() if kernel.written <= LARGEST else None
-                self.written[key] = kernel.written
-            except TooLarge:
-                self.costs[key] = None
+            self.costs[key] = (
+                None if any(m & inlined == m for m in self.too_large[root]) else self._weigh(root, inlined)
+            )
         return self.costs[key]
+
+    def _weigh(self, root: int, inlined: int) -> float | None:
+        try:
+            kernel = self.kernel(root, inlined)
+        except TooLarge:
+            kernel = None
+        if kernel is None or kernel.written > LARGEST:
+            self.too_large[root].append(inlined)
+            return None
+        self.written[root, inlined] = kernel.written
+        return kernel.time()
 
     def kernel(self, root: int, inlined: int) -> Kernel:
         """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""

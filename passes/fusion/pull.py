@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import TensorType, i1, i64
@@ -35,9 +35,13 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
         sys.setrecursionlimit(before)
 
 
+_GIVEN = frozenset[type]({Block, *get_args(Call)})
+"""Asked for by the type itself, because it is asked often and xDSL's abstract classes make isinstance slow."""
+
+
 def in_memory(value: SSAValue) -> bool:
     """Whether `value` is not computed here: an argument, or what a call gives."""
-    return type(value.owner) in (Block, Call)  # asked often, and xDSL's abstract classes make isinstance slow
+    return type(value.owner) in _GIVEN
 
 
 @dataclass
