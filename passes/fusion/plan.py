@@ -26,7 +26,7 @@ LARGEST = 256
 """A kernel computes that many values at most. A launch is cheap beside them, while the time to plan kernels and to
 compile them grows with their size: steps of a recurrence that run one after another would all become one kernel."""
 
-MAX_NODES = 1_000
+MAX_NODES = 500
 """So many values are looked at until a kernel is too large: views can make exponentially many of a few tensors
 (repeated rolls, say), of which few may be left when its dimensions have been split."""
 
