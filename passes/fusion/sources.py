@@ -20,20 +20,23 @@ CHEAP = 32
 
 
 def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
-    """The values in the middle of elementwise computations that read next to nothing.
+    """The values in the middle of elementwise computations that read next to nothing, and the ends of cheap ones.
 
     Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
-    everything before it costs as much to write and to read.
+    everything before it costs as much to write and to read. A mask by the indices is a few: it is never worth it, and
+    by one in memory no loop is split and no block skipped.
     """
-    made: set[SSAValue] = {a for a in function.body.block.args if _few(a)}
+    made: dict[SSAValue, int] = {a: 0 for a in function.body.block.args if _few(a)}
     inner = set[SSAValue]()
     for op in function.body.block.ops:
         plain = is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
         if not plain or not all(v in made for v in op.operands):
             continue
-        results: list[SSAValue] = list(op.results)
-        made.update(results)
-        inner.update(r for r in results if all(is_payload(use.operation) for use in r.uses))
+        operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
+        for result in op.results:
+            made[result] = operations
+            if operations <= CHEAP or all(is_payload(use.operation) for use in result.uses):
+                inner.add(result)
     return inner
 
 
