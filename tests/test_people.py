@@ -16,9 +16,7 @@ from torch.utils import _pytree as pytree
 
 import deplodock
 
-REFUSED: dict[str, str] = {
-    "segmentation_confusion_matrix": "bincount",
-}
+REFUSED: dict[str, str] = {}
 """Program -> what the refusal has to name. A program that starts to work has to leave this list."""
 
 EVERY = 8

@@ -47,6 +47,9 @@ def unpool(x: Tensor, at: Tensor) -> Tensor:
 
 POOLED, AT = F.max_pool2d(torch.randn(2, 3, 12, 12), 2, return_indices=True)
 
+BAGS = torch.cat([torch.zeros(2, dtype=torch.int64), torch.randint(0, 210, (38,)).sort()[0]])  # some empty
+LENGTHS = torch.tensor([[3, 0, *[1] * 20, 7, 0], [0, *[2] * 10, *[0] * 9, 4, 6, 0, 0]])
+
 OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "scatter": (lambda x, p, v: x.scatter(0, p, v), (X, P, V)),
     "scatter of a number": (lambda x, p: x.scatter(0, p, 7.0), (X, P)),
@@ -82,6 +85,23 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         for mode in ("sum", "prod", "mean", "amax", "amin")
         for include in (True, False)
     },
+    **{
+        f"embedding_bag {mode}": (
+            lambda w, i, o, mode=mode: F.embedding_bag(i, w, o.clamp(max=200), mode=mode, padding_idx=3),
+            (X, torch.randint(0, ROWS, (200,)), BAGS),
+        )
+        for mode in ("sum", "mean", "max")
+    },
+    **{
+        f"segment_reduce {mode}": (
+            lambda x, n, mode=mode: torch.segment_reduce(x, mode, lengths=n, axis=1),
+            (torch.randn(2, 30, 3), LENGTHS),
+        )
+        for mode in ("sum", "mean", "max", "min", "prod")
+    },
+    "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=150, fill_value=-2), (X,)),
+    "tril_indices": (lambda x: x[0, 0].long() + torch.tril_indices(40, 30, 2), (X,)),
+    "triu_indices": (lambda x: x[0, 0].long() + torch.triu_indices(30, 40, -1), (X,)),
     **{
         f"index_reduce {mode}": (
             lambda x, i, v, mode=mode: x.index_reduce(0, i, v, mode, include_self=False),

@@ -10,14 +10,14 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ...dialects.payload import element_type, shape_of
-from ...dialects.tensor import Kind, identity
+from ...dialects.tensor import Kind
 from ...errors import UnsupportedError
 from .builder import Builder, Number, normal_dim
 from .indexing import gathered
 from .registry import decomposes
 from .reshaping import reshape_to
 from .scans import scan
-from .writes import counted
+from .writes import begun, counted, grouped
 
 
 @decomposes("embedding_renorm")
@@ -67,36 +67,23 @@ def embedding_bag(
         raise UnsupportedError("only the first result is supported")
     (count,), width, bags = shape_of(indices.type), shape_of(weight.type)[1], b.result_shape[0]
     index = b.working(indices)
-    starts = shape_of(offsets.type)[0]
-    begun = b.cmp("le", b.place(b.cast(offsets, i64), [1], [count, starts]), b.iota(0, [count, starts]))
-    number = b.plus(b.reduce("add", b.cast(begun, i64), [1]), -1)
-    hit = b.cmp("eq", b.place(number, [1], [bags, count]), b.iota(0, [bags, count]))
+    number = b.plus(begun(b, offsets, count), -1)
     if padding_idx >= 0:
-        hit = b.both(hit, b.place(b.cmp("ne", index, padding_idx), [1], [bags, count]))
+        number = b.select(b.cmp("ne", index, padding_idx), number, b.like(number, -1))
     row = b.place(b.index(index, shape_of(weight.type)[0]), [0], [count, width])
     rows = b.working(gathered(b, weight, [AffineExpr.symbol(0), AffineExpr.dimension(1)], [count, width], [row]))
     if per_sample_weights is not None:
         rows = b.mul(rows, b.place(b.cast(per_sample_weights, element_type(rows.type)), [0], [count, width]))
-    found = _bags(b, rows, hit, _BAGS[mode])
+    found, number = grouped(b, Kind.MAX if _BAGS[mode] == "max" else Kind.ADD, rows, number, 0, bags)
+    if _BAGS[mode] == "mean":
+        found = b.div(found, b.cast(b.maximum(number, b.like(number, 1)), element_type(rows.type)))
+    elif _BAGS[mode] == "max":
+        found = b.select(b.cmp("eq", number, 0), b.like(found, 0), found)
     return [found, *(b.constant(0, shape_of(t), element_type(t)) for t in b.result_types[1:])]
 
 
 _BAGS = ("sum", "mean", "max")
 """What `mode` numbers."""
-
-
-def _bags(b: Builder, rows: SSAValue, hit: SSAValue, reduction: str) -> SSAValue:
-    """`rows` [position, column] reduced over the positions that `hit` [bag, position] gives each bag."""
-    (bags, count), width = shape_of(hit.type), shape_of(rows.type)[1]
-    space = [bags, width, count]
-    kind = Kind.MAX if reduction == "max" else Kind.ADD
-    values = b.place(rows, [2, 1], space)
-    chosen = b.select(b.place(hit, [0, 2], space), values, b.like(values, identity(kind, element_type(rows.type))))
-    found = b.reduce(kind.value, chosen, [2])
-    number = b.place(b.reduce("add", b.cast(hit, i64), [1]), [0], [bags, width])
-    if reduction == "mean":
-        return b.div(found, b.cast(b.maximum(number, b.like(number, 1)), element_type(rows.type)))
-    return b.select(b.cmp("eq", number, 0), b.like(found, 0), found) if reduction == "max" else found
 
 
 @decomposes("segment_reduce")
@@ -124,18 +111,13 @@ def segment_reduce(
     shape, element = shape_of(x.type), element_type(x.type)
     axis = normal_dim(axis, len(shape))
     number = _segment_numbers(b, bounds, shape[axis], ends=offsets is None)
-    rank, space = len(shape), [*b.result_shape, shape[axis]]
-    numbers = b.place(number, [*range(axis), rank], space)
-    hit = b.cmp("eq", numbers, b.iota(axis, space))
     kind, empty = _SEGMENTS[reduce]
-    values = b.place(x, [*range(axis), rank, *range(axis + 1, rank)], space)
-    found = b.reduce(kind.value, b.select(hit, values, b.like(values, identity(kind, element))), [rank])
+    found, count = grouped(b, kind, x, number, axis, b.result_shape[axis])
     joins = {Kind.ADD: b.add, Kind.MUL: b.mul, Kind.MAX: b.maximum, Kind.MIN: b.minimum}
     start = empty if initial is None else initial
     found = joins[kind](found, b.like(found, start))
     if reduce != "mean":
         return found
-    count = b.reduce("add", b.cast(hit, i64), [rank])
     mean = b.div(found, b.cast(b.maximum(count, b.like(count, 1)), element))
     nothing = b.like(found, float("nan") if initial is None else initial)
     return b.select(b.cmp("eq", count, 0), nothing, mean)
@@ -154,15 +136,9 @@ _SEGMENTS: dict[str, tuple[Kind, float]] = {
 
 def _segment_numbers(b: Builder, bounds: SSAValue, extent: int, *, ends: bool) -> SSAValue:
     """The segment of each position; `bounds` are lengths (`ends`) or first positions, in the last dimension."""
-    lead = list(shape_of(bounds.type)[:-1])
-    last = len(lead)
-    bounds = b.cast(bounds, i64)
     if ends:
-        bounds = scan(b, bounds, last, Kind.ADD)
-    space = [*lead, extent, shape_of(bounds.type)[last]]
-    passed = b.cmp("le", b.place(bounds, [*range(last), last + 1], space), b.iota(last, space))
-    number = b.reduce("add", b.cast(passed, i64), [last + 1])
-    return number if ends else b.plus(number, -1)
+        return begun(b, scan(b, b.cast(bounds, i64), len(shape_of(bounds.type)) - 1, Kind.ADD), extent)
+    return b.plus(begun(b, bounds, extent), -1)
 
 
 @decomposes("tril_indices")
@@ -184,11 +160,11 @@ def _triangle_indices(b: Builder, row: int, col: int, offset: int, *, lower: boo
     count = b.result_shape[1]
     rows = b.iota(0, [row])
     own = bounded(rows, offset + 1) if lower else b.sub(b.like(rows, col), bounded(rows, offset))
-    space = [count, row]
-    passed = b.cmp("le", b.place(scan(b, own, 0, Kind.ADD), [1], space), b.iota(0, space))
-    widths = b.place(own, [1], space)
-    line = b.reduce("add", b.cast(passed, i64), [1])
-    before = b.reduce("add", b.select(passed, widths, b.like(widths, 0)), [1])
+    ends = scan(b, own, 0, Kind.ADD)
+    line = begun(b, ends, count)
+    above = b.maximum(b.plus(line, -1), b.like(line, 0))
+    before = gathered(b, ends, [AffineExpr.symbol(0)], [count], [above])
+    before = b.select(b.cmp("gt", line, 0), before, b.like(before, 0))
     column = b.sub(b.iota(0, [count]), before)
     column = column if lower else b.add(column, bounded(line, offset))
     pair = [2, count]
@@ -202,9 +178,8 @@ def nonzero_static(b: Builder, self: SSAValue, size: int, fill_value: int) -> SS
     if not shape or not size:
         return b.constant(0, b.result_shape, i64)
     flat = reshape_to(b, b.truth(self), [count])
-    counted = scan(b, b.cast(flat, i64), 0, Kind.ADD)
-    before = b.cmp("le", b.place(counted, [1], [size, count]), b.iota(0, [size, count]))
-    found = b.reduce("add", b.cast(before, i64), [1])  # so many stand before it, whether zero or not
+    passed = scan(b, b.cast(flat, i64), 0, Kind.ADD)
+    found = begun(b, passed, size)  # so many stand before it, whether zero or not
     space = [size, len(shape)]
     place = b.place(found, [0], space)
     coordinate: SSAValue = b.constant(0, space, i64)

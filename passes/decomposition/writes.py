@@ -23,6 +23,7 @@ from ...dialects.payload import element_type, is_float
 from ...dialects.tensor import GatherOp, Kind, ScatterOp, identity
 from .builder import Builder, dims, width_of
 from .limits import check_pairs
+from .scans import scan
 
 FEW = 16
 """So many writes that every element may look at, or elements that may look at every write."""
@@ -168,6 +169,41 @@ def _last_write(b: Builder, x: SSAValue, hit: SSAValue, values: SSAValue, over: 
     low = identity(Kind.MAX, element_type(values.type))
     written = b.reduce("max", b.select(chosen, values, b.like(values, low)), over)
     return b.select(b.cmp("ge", last, 0), written, x)
+
+
+def begun(b: Builder, bounds: SSAValue, extent: Extent) -> SSAValue:
+    """How many of the `bounds`, integers in the last dimension, are at most 0, 1, ... and `extent` - 1."""
+    *lead, count = extents_of(bounds.type)
+    last = len(lead)
+    bounds = b.cast(bounds, i64)
+    if are_few([count], [extent]):
+        space = [*lead, extent, count]
+        passed = b.cmp("le", b.place(bounds, [*range(last), last + 1], space), b.iota(last, space))
+        return b.reduce("add", b.cast(passed, i64), [last + 1])
+    at = (*dims(last), AffineExpr.symbol(0))
+    writes = Writes((*lead, count), at, (b.maximum(bounds, b.like(bounds, 0)),), (last,))
+    starts = writes.scatter(b, Kind.ADD, b.constant(0, [*lead, extent], i64), b.like(bounds, 1))
+    return scan(b, starts, last, Kind.ADD)
+
+
+def grouped(
+    b: Builder, kind: Kind, x: SSAValue, number: SSAValue, axis: int, groups: Extent
+) -> tuple[SSAValue, SSAValue]:
+    """`x` reduced along `axis` to so many `groups`, and how many elements each of them has. `number` says to which
+    group an element belongs, for the dimensions up to `axis`; those of no group have -1."""
+    shape, rank, element = extents_of(x.type), len(extents_of(x.type)), element_type(x.type)
+    result = [groups if d == axis else n for d, n in enumerate(shape)]
+    if are_few([shape[axis]], [groups]):
+        space = [*result, shape[axis]]
+        hit = b.cmp("eq", b.place(number, [*range(axis), rank], space), b.iota(axis, space, element_type(number.type)))
+        values = b.place(x, [*range(axis), rank, *range(axis + 1, rank)], space)
+        found = b.reduce(kind.value, b.select(hit, values, b.like(values, identity(kind, element))), [rank])
+        return found, b.reduce("add", b.cast(hit, i64), [rank])
+    at = dims(rank)
+    at[axis] = AffineExpr.symbol(0)
+    writes = Writes(shape, tuple(at), (b.place(number, range(axis + 1), shape),), (axis,))
+    found = writes.scatter(b, kind, b.constant(identity(kind, element), result, element), x)
+    return found, writes.scatter(b, Kind.ADD, b.constant(0, result, i64), b.constant(1, shape, i64))
 
 
 def counted(b: Builder, number: SSAValue, bins: Extent, values: SSAValue) -> SSAValue:
