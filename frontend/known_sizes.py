@@ -121,8 +121,10 @@ def _known(mask: Tensor) -> Tensor | None:
 
 
 def _is_mask(x: Tensor) -> bool:
-    """Whether a tensor of truth values is there while the program is traced."""
-    return x.dtype == torch.bool and type(x) is Tensor
+    """Whether `x` are truth values that are there while the program is traced, not what a tracer or a transform of
+    PyTorch's makes of such."""
+    wrapped = torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore
+    return type(x) is Tensor and x.dtype == torch.bool and not wrapped and not x.is_meta
 
 
 def _places(mask: Tensor, shape: Sequence[int] | None = None) -> list[Tensor]:

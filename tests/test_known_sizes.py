@@ -121,3 +121,15 @@ def test_roll_of_all_elements(shift: int) -> None:
     for n in (2, 5, 33):
         x = torch.randn(n, 20)
         assert torch.equal(program(x), torch.roll(x, shift))
+
+
+def test_a_mask_inside_of_a_transform() -> None:
+    """What vmap makes of a mask is no constant, although it is one outside: refused, as PyTorch refuses it."""
+
+    def selected(x: Tensor) -> Tensor:
+        return torch.func.vmap(lambda row, mask: row[mask].sum())(x, ELEMENTS)
+
+    with pytest.raises(RuntimeError):
+        selected(X)
+    with pytest.raises(CompileError):
+        deplodock.compile(selected, (X,), executor="reference")

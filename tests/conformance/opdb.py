@@ -291,6 +291,10 @@ class Trial:
         results = self.attempt(lambda: [to_torch(r) for r in execute([to_numpy(a) for a in arguments])])
         if not self.open:
             return
+        stopped = [message for index, message in self.traced.checks if not results[index].all()]
+        if stopped:
+            self.outcome = "refused", stopped[0]
+            return
         sources = {"result": results, "argument": arguments}
         found = [value if kind == "constant" else sources[kind][value] for kind, value in self.traced.sources]
         first = len(self.traced.leading)

@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.errors import CaptureError, UnsupportedError
 from deplodock.frontend import capture as capturing
 from deplodock.frontend.importing import GraphImporter
+from deplodock.frontend.known_sizes import known_sizes
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Traced:
 
     A leaf is ("result", i), ("argument", i), or ("constant", value); `leading` and `constants` are further arguments of
     `@main`, in front of the function's and behind, and `updates` pairs (argument, result) of arguments that the program
-    changes in place. A program that `draws` random
-    numbers draws others than PyTorch.
+    changes in place. A program that `draws` random numbers draws others than PyTorch. `checks` are pairs (result,
+    message) of results that have to be true: otherwise the program stops with that message.
     """
 
     module: ModuleOp
@@ -40,6 +41,7 @@ class Traced:
     updates: tuple[tuple[int, int], ...] = ()
     draws: bool = False
     leading: tuple[torch.Tensor, ...] = ()
+    checks: tuple[tuple[int, str], ...] = ()
 
 
 class Tracer:
@@ -55,7 +57,7 @@ class Tracer:
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher():
+            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher(), known_sizes():
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                     *tensors
                 )
@@ -92,7 +94,7 @@ class Exporter:
             for part in (bound[:first], bound[first + len(tensors) :])
         )
         updates = tuple((argument, result) for result, argument in program.updates)
-        return Traced(program.module, sources, constants, updates, program.draws, leading)
+        return Traced(program.module, sources, constants, updates, program.draws, leading, program.checks)
 
 
 Capture = Tracer | Exporter
@@ -156,7 +158,9 @@ def _import(graph: torch.fx.GraphModule) -> Traced:
     changed = tuple((importer.argument_index(a.name) or 0, importer.result_index(v.name)) for a, v in updates)
     drawing = importer.generators
     constants += [_generator(i) for i in range(drawing)]
-    return Traced(importer.finish(), tuple(sources), tuple(constants), changed, drawing > 0)
+    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    module = importer.finish()
+    return Traced(module, tuple(sources), tuple(constants), changed, drawing > 0, checks=checks)
 
 
 def _generator(number: int) -> torch.Tensor:
