@@ -51,7 +51,7 @@ def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) 
     number = input.to(torch.int64)
     inside = (number >= 0) & (number < minlength)
     torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]
-        inside.all(), f"bincount: a number is outside [0, {minlength})"
+        inside.all(), f"bincount: a size that depends on data: a number is outside [0, {minlength})"
     )
     values = torch.ones_like(number) if weights is None else weights
     if values.dtype != torch.float32 and weights is not None:
