@@ -36,7 +36,7 @@ from .host_checks import trace
 from .importing import GraphImporter, overload_name
 from .known_indices import check_known_indices
 from .known_sizes import known_sizes
-from .memory import A_COPY, Lies, Memory, Source, memory_of, place_of
+from .memory import A_COPY, Lies, Memory, Source, memory_of
 from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
 from .pytorch_decompositions import DECOMPOSITIONS
@@ -86,7 +86,7 @@ def capture(
     assert exported.call_spec.out_spec is not None
     changed = _changed(bindings, memory) if in_memory else {}
     specs = in_spec, exported.call_spec.out_spec
-    return _finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
+    return finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,7 +99,7 @@ def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
     return pytree.tree_unflatten(leaves, spec)
 
 
-def _finish(
+def finish(
     importer: GraphImporter,
     bindings: Sequence[Binding],
     outputs: tuple[Output, ...],
@@ -136,45 +136,6 @@ def _finish(
         "tf32" if allows_tf32() else None,
         changed,
     )
-
-
-def capture_graph(graph: torch.fx.GraphModule, fallback: Fallback = None) -> CapturedProgram:
-    """Capture a graph of ATen operators that change nothing in place, as AOTAutograd makes it, with fixed sizes.
-
-    Its arguments are those of the program; results lie in memory as they were traced. Raises UnsupportedError.
-    """
-    nodes = list(graph.graph.nodes)
-    inputs = [n for n in nodes if n.op == "placeholder"]
-    bindings: list[Binding] = []
-    importer = GraphImporter(None, fallback, (), nodes)
-    given: list[torch.fx.Node] = []
-    for node in nodes:
-        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor):
-            bindings.append(Binding(node.name, "input", inputs.index(node)))
-            given.append(node)
-        elif node.op == "get_attr" and isinstance(tensor := getattr(graph, str(node.target), None), torch.Tensor):
-            node.meta.setdefault("val", tensor)
-            bindings.append(Binding(node.name, "constant", tensor=tensor))
-            given.append(node)
-    importer.declare([(b.name, node) for b, node in zip(bindings, given, strict=True)])
-    importer.run(node for node in nodes if node not in given)
-    leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
-    outputs = tuple(_output_of_graph(importer, leaf) for leaf in leaves)
-    examples = [n.meta.get("val") for n in inputs]
-    specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves))[1]
-    return _finish(importer, bindings, outputs, (), examples, specs, {})
-
-
-def _output_of_graph(importer: GraphImporter, leaf: Any) -> Output:
-    if not isinstance(leaf, torch.fx.Node):
-        return Output("constant", value=leaf)
-    if not isinstance(leaf.meta.get("val"), torch.Tensor):
-        raise UnsupportedError("a result that is a number and varies is not supported", argument=leaf.name)
-    argument = importer.argument_index(leaf.name)
-    if argument is not None:
-        return Output("argument", argument)
-    place = place_of(leaf.meta["val"])
-    return Output("result", importer.result_index(leaf.name, place), place=place)
 
 
 def allows_tf32() -> bool:

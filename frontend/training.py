@@ -16,7 +16,8 @@ from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .api import CompiledFunction
-from .capture import capture_graph, is_ours
+from .capture import is_ours
+from .graph_capture import capture_graph
 from .pytorch_decompositions import DECOMPOSITIONS
 
 

@@ -112,11 +112,11 @@ def test_every_refusal_has_a_named_reason(dtype: str) -> None:
 
 _BOTH = ("add", "nn.functional.conv2d", "sort", "scatter_reduce", "cumsum", "nonzero", "quantile", "diff")
 _BOTH += ("nn.functional.interpolate", "linalg.inv", "nn.functional.cross_entropy", "index_put", "rand_like")
+_BOTH += ("fft.rfft", "stft", "view_as_complex", "polar", "chalf", "cfloat", "nn.functional.interpolate")
 
 
 def test_both_captures_agree(traced: Tracer) -> None:
-    """The traced capture and `torch.export` give the same verdict (but for complex numbers, which only `capture` makes
-    pairs of real ones)."""
+    """The traced capture and `torch.export` give the same verdict."""
     different: list[str] = []
     for op in opdb.operators(_BOTH):
         for number, sample in opdb.samples(op, torch.float32, 1):

@@ -15,8 +15,8 @@ def compare(
 ) -> str:
     """What is wrong with the results `found`, "" if nothing.
 
-    Integers and truth values must be equal. A float must be near PyTorch's, or at least as near to the result in
-    float64 as PyTorch's is.
+    Integers and truth values must be equal. A float, and each part of a complex number, must be near PyTorch's, or at
+    least as near to the result in float64 as PyTorch's is.
     """
     if len(found) != len(expected):
         return f"{len(found)} results instead of {len(expected)}"
@@ -29,13 +29,19 @@ def compare(
         y = y.detach()
         if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.shape != y.shape:
             return f"result {i} is {_describe(x)} instead of {_describe(y)}"
+        x, y = _parts(x), _parts(y)
         if undefined or _near(x, y):
             continue
         exact = truth() if exact is None else exact
-        if y.dtype in TOLERANCE and exact is not None and i < len(exact) and _nearer(x, y, exact[i]):
+        if y.dtype in TOLERANCE and exact is not None and i < len(exact) and _nearer(x, y, _parts(exact[i])):
             continue
         return f"result {i}: {_difference(x, y)}"
     return ""
+
+
+def _parts(x: Any) -> Any:
+    """A complex tensor as one of its real and imaginary parts."""
+    return torch.view_as_real(x.resolve_conj()) if isinstance(x, torch.Tensor) and x.is_complex() else x
 
 
 def _near(x: torch.Tensor, y: torch.Tensor) -> bool:

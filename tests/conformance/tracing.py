@@ -1,15 +1,14 @@
 """Fast capture for the conformance run: a function of tensors as a program, without `torch.export`.
 
 `make_fx` over functionalised PyTorch with the same selective table of decompositions takes milliseconds where an
-export takes a fraction of a second. A slice of the samples goes through the real capture as well, and both must give
-the same verdict.
+export takes a fraction of a second; behind it everything is the real capture's. A slice of the samples goes through
+the real capture altogether, and both must give the same verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,31 +16,14 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.export import default_decompositions, exported_program as export_internals
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.errors import CaptureError, UnsupportedError
+from deplodock.errors import CaptureError
 from deplodock.frontend import capture as capturing
-from deplodock.frontend.importing import GraphImporter
-from deplodock.frontend.known_sizes import known_sizes
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A program at the torch level; `sources` says what every leaf of the result is.
-
-    A leaf is ("result", i), ("argument", i), or ("constant", value); `leading` and `constants` are further arguments of
-    `@main`, in front of the function's and behind, and `updates` pairs (argument, result) of arguments that the program
-    changes in place. A program that `draws` random numbers draws others than PyTorch. `checks` are pairs (result,
-    message) of results that have to be true: otherwise the program stops with that message.
-    """
-
-    module: ModuleOp
-    sources: tuple[tuple[str, Any], ...]
-    constants: tuple[torch.Tensor, ...]
-    updates: tuple[tuple[int, int], ...] = ()
-    draws: bool = False
-    leading: tuple[torch.Tensor, ...] = ()
-    checks: tuple[tuple[int, str], ...] = ()
+from deplodock.frontend.captured import CapturedProgram
+from deplodock.frontend.complex_pairs import without_rule
+from deplodock.frontend.computed_places import index_by_tensors
+from deplodock.frontend.graph_capture import capture_graph
+from deplodock.frontend.pytorch_decompositions import DECOMPOSITIONS
 
 
 class Tracer:
@@ -50,14 +32,14 @@ class Tracer:
     def __init__(self, python_table: dict[Any, Any]) -> None:
         self._table = python_table
 
-    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> Traced:
+    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
         """Trace `function(*tensors)`, which returns a flat list.
 
-        Raises CaptureError for whatever PyTorch raises while tracing, and the errors of the importer.
+        Raises CaptureError for whatever PyTorch raises while tracing, and the errors of `capture_graph`.
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher(), known_sizes():
+            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher():
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                     *tensors
                 )
@@ -72,29 +54,20 @@ class Tracer:
                 return Exporter().trace(function, tensors)
             raise CaptureError(capturing._reason(error)) from error
         graph.graph.eliminate_dead_code()
-        if any(_is_mutable(node) or node.target in _STATEFUL for node in graph.graph.nodes):
+        index_by_tensors(graph.graph)
+        updated = _take_updates(graph)
+        unknown = any(_is_mutable(node) or node.target in _STATEFUL for node in graph.graph.nodes)
+        if unknown or without_rule(graph.graph):
             return Exporter().trace(function, tensors)  # which knows how to do without
-        return _import(graph)
+        return capture_graph(graph, updated=updated)
 
 
 class Exporter:
     """The same by the real capture, through `torch.export`."""
 
-    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> Traced:
+    def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
         """As `Tracer.trace`."""
-        program = capturing.capture(lambda *args: tuple(function(*args)), tensors)
-        sources = tuple((o.kind, o.value if o.kind == "constant" else o.index) for o in program.outputs)
-        bound = program.bindings
-        first = next((i for i, b in enumerate(bound) if b.kind == "input"), 0)
-        inputs = bound[first : first + len(tensors)]
-        if [b.leaf for b in inputs] != list(range(len(tensors))):
-            raise CaptureError("the arguments are not the function's, in their order")
-        leading, constants = (
-            tuple(_generator(b.leaf) if b.kind == "generator" else b.tensor for b in part)
-            for part in (bound[:first], bound[first + len(tensors) :])
-        )
-        updates = tuple((argument, result) for result, argument in program.updates)
-        return Traced(program.module, sources, constants, updates, program.draws, leading, program.checks)
+        return capturing.capture(lambda *args: list(function(*args)), tensors)
 
 
 Capture = Tracer | Exporter
@@ -106,6 +79,7 @@ def tracer() -> Iterator[Tracer]:
     table = default_decompositions()
     for target in [t for t in table if capturing.is_ours(t)]:
         del table[target]
+    table.update(DECOMPOSITIONS)
     composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(table)
     with export_internals._override_composite_implicit_decomp(composite):
         yield Tracer(python_table)
@@ -122,46 +96,15 @@ def _is_mutable(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _take_updates(graph: torch.fx.GraphModule) -> list[tuple[Node, Node]]:
-    """Remove the final `copy_` into arguments that functionalisation leaves, as pairs (argument, new value)."""
-    found: list[tuple[Node, Node]] = []
+def _take_updates(graph: torch.fx.GraphModule) -> list[str]:
+    """Make results at the end of what the final `copy_` put into arguments, as functionalisation leaves them; the names
+    of these arguments."""
+    output = graph.graph.output_node()
+    values, names = list[Any](output.args[0]), list[str]()
     for node in list(graph.graph.nodes):
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder" and not node.users:
-            found.append((node.args[0], node.args[1]))
+            names.append(node.args[0].name)
+            values.append(node.args[1])
             graph.graph.erase_node(node)
-    return found
-
-
-def _import(graph: torch.fx.GraphModule) -> Traced:
-    updates = _take_updates(graph)
-    nodes = list(graph.graph.nodes)
-    arguments = [(node.name, node) for node in nodes if node.op == "placeholder"]
-    constants: list[torch.Tensor] = []
-    importer = GraphImporter()
-    for node in [n for n in nodes if n.op == "get_attr"]:
-        value = getattr(graph, str(node.target))
-        node.op, node.meta["val"] = "placeholder", value
-        constants.append(value)
-        arguments.append((node.name, node))
-    importer.declare(arguments)
-    importer.run(nodes)
-    sources: list[tuple[str, Any]] = []
-    for leaf in nodes[-1].args[0]:
-        if not isinstance(leaf, Node):
-            sources.append(("constant", leaf))
-        elif importer.argument_index(leaf.name) is not None:
-            sources.append(("argument", importer.argument_index(leaf.name)))
-        elif isinstance(leaf.meta.get("val"), torch.Tensor):
-            sources.append(("result", importer.result_index(leaf.name)))
-        else:
-            raise UnsupportedError("the result is not a tensor", operator=str(leaf.target))
-    changed = tuple((importer.argument_index(a.name) or 0, importer.result_index(v.name)) for a, v in updates)
-    drawing = importer.generators
-    constants += [_generator(i) for i in range(drawing)]
-    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
-    module = importer.finish()
-    return Traced(module, tuple(sources), tuple(constants), changed, drawing > 0, checks=checks)
-
-
-def _generator(number: int) -> torch.Tensor:
-    return torch.tensor([1234567, number])
+    output.args = (values,)
+    return names
