@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 import warnings
@@ -131,7 +132,7 @@ class Journal:
     def add(self, name: str, verdicts: Sequence[opdb.Verdict]) -> Sequence[opdb.Verdict]:
         """Write down what became of the samples of an operator, and give it back."""
         if self._path is not None:
-            rows = [(v.sample, v.kind, v.reason[:300]) for v in verdicts]
+            rows = [(v.sample, v.kind, v.reason[:300], v.seconds) for v in verdicts]
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([self._run, name, rows]) + "\n")
         return verdicts
@@ -247,6 +248,12 @@ def _errors(found: dict[str, summary.Summary]) -> list[str]:
     return [text + f"{captured} PyTorch itself captures, and refuses only when they run.", ""]
 
 
+def _peak() -> int:
+    """The most memory that this process or one of its own had, in MiB."""
+    users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(user).ru_maxrss for user in users) // 1024
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, help="samples of each operator, taken evenly (default: all)")
@@ -283,6 +290,9 @@ def main() -> int:
         found = summary.summarize(verdicts)
         full = sum(bool(s.right) and not s.refused and not s.failed for s in found.values())
         print(f"{dtype}: {full} of {len(found)} operators fully right", flush=True)
+        longest = max(verdicts, key=lambda v: v.seconds, default=None)
+        if longest is not None:
+            print(f"{dtype}: at most {longest.seconds} s, {longest.operator} sample {longest.sample}; {_peak()} MiB")
         if options.update:
             summary.record({run.column: found}, "all" if options.samples is None else str(options.samples))
     if options.update:

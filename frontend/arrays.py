@@ -32,9 +32,12 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
-    """`array` as a tensor that owns its memory."""
+    """`array` as a tensor that owns its memory, and lies there in order."""
     array = np.array(array, order="C", copy=True)
     for dtype, (carrier, numpy_dtype) in _BY_BITS.items():
         if array.dtype == numpy_dtype:
-            return torch.from_numpy(array.view(np.int16)).view(carrier).view(dtype)
-    return torch.from_numpy(array)
+            tensor = torch.from_numpy(array.view(np.int16)).view(carrier).view(dtype)
+            break
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)  # NumPy's strides are 0 there

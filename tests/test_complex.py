@@ -131,6 +131,15 @@ class Weighted(nn.Module):
         return x @ self.weight + self.count
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_without_elements(dtype: torch.dtype):
+    """As eager PyTorch's they lie in memory in order, which NumPy's do not."""
+    x = torch.zeros(0, 3, dtype=dtype)
+    compiled = deplodock.compile(lambda x: (x + 1, torch.complex(x.float(), x.float())), (x,), executor="reference")
+    for found, wanted in zip(compiled(x), (x + 1, torch.complex(x.float(), x.float())), strict=True):
+        assert (found.dtype, found.shape, found.stride()) == (wanted.dtype, wanted.shape, wanted.stride())
+
+
 def test_complex_state_and_results(tmp_path: Path):
     module, x = Weighted(), number(2, 4)
     compiled = deplodock.compile(module, (x,), executor="reference")

@@ -70,12 +70,14 @@ LARGEST = 1 << 25
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one sample. `reason` is the error for a refusal, the difference or the exception otherwise."""
+    """What became of one sample, and the processor's time that it took. `reason` is the error for a refusal, the
+    difference or the exception otherwise."""
 
     operator: str
     sample: int
     kind: Kind
     reason: str = ""
+    seconds: float = 0.0
 
 
 def operators(names: Sequence[str] = ()) -> list[OpInfo]:
@@ -213,7 +215,9 @@ def judge_all(
         runs = [lambda args, trial=trial: level.build([trial.module])[0](args) for trial in left]
     for trial, run_one in zip(left, runs, strict=True):
         trial.run(run_one)
-    return [Verdict(op.formatted_name, n, *t.verdict) for (n, _), t in zip(given, trials, strict=True)]
+    return [
+        Verdict(op.formatted_name, n, *t.verdict, round(t.seconds, 2)) for (n, _), t in zip(given, trials, strict=True)
+    ]
 
 
 def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial:

@@ -79,8 +79,8 @@ PRINTER_CODE = [
         "loads of the first register",
         "transpose",
         access.print_load,
-        "target = str(place[r].text) if width == 1",
-        "target = str(place[0].text) if width == 1",
+        'writer.line(f"{place[r].text} = {text.text};")',
+        'writer.line(f"{place[0].text} = {text.text};")',
     ),
     in_printer("predicates dropped", "rms_norm", access.print_store, "if op.predicate is not None:", "if False:"),
     in_printer(
@@ -105,7 +105,7 @@ PRINTER_CODE = [
         'f"++{counter}" if step == "1"',
         'f"{counter} += 2" if step == "1"',
     ),
-    in_printer("carried values not started", "column sums", control._carried_place, "= {{}};", ";"),
+    in_printer("carried values not started", "column sums", control._carried_place, ', " = {}")', ")"),
     in_printer("carried values not rotated", "chunked softmax", control._rotate, "inner.copy(value, place)", "pass"),
     in_printer(
         "carried values overwritten early", "chunked softmax", control._prefer, "if last < number or", "if True or"
