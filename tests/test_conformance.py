@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("expecttest")
 
 from conformance import opdb, summary
+from conformance.levels import down_to
 from conformance.tracing import Exporter, Tracer, tracer
 
 from deplodock.passes.decomposition import get_decompositions
@@ -124,3 +125,11 @@ def test_both_captures_agree(traced: Tracer) -> None:
             if verdicts[0].kind != verdicts[1].kind:
                 different.append(str(verdicts))
     assert not different
+
+
+def test_samples_have_constants_of_their_own(traced: Tracer) -> None:
+    """Eager batch normalisation changes its running statistics, which other samples have as well."""
+    op = opdb.operators(["nn.functional.batch_norm"])[0]
+    drawn = list(opdb.samples(op, torch.float32, mode="constants"))[:9]
+    verdicts = opdb.judge_all(traced, op, drawn, down_to("tensor"), "constants")
+    assert {v.kind for v in verdicts} == {"right", "refused"}  # those that change a constant

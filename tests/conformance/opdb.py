@@ -263,7 +263,8 @@ class Trial:
         except Exception as error:  # not a program, as PyTorch sees it
             self.outcome = "skipped", f"eager: {type(error).__name__}"
             return
-        self.attempt(lambda: vars(self).update(traced=tracer.trace(self.call, [t.clone() for t in self.tensors])))
+        again = vars(self.call).get("again", self.call)
+        self.attempt(lambda: vars(self).update(traced=tracer.trace(again, [t.clone() for t in self.tensors])))
 
     def attempt(self, step: Callable[[], Any]) -> Any:
         """Take a step, whose errors decide. All of a trial's steps together have `LIMIT` seconds."""
@@ -378,7 +379,9 @@ def closed(
     op: OpInfo, sample: SampleInput, *, only_first: bool = False
 ) -> tuple[list[torch.Tensor], Callable[..., list[Any]]]:
     """The tensors of a sample (or `only_first` of them), and the call as a function of them that returns a flat list.
-    The other tensors are constants of that function."""
+    The other tensors are constants of that function, which has copies of them: calling it may change them. `again` of
+    the call is the same on other copies, `wide` in float64.
+    """
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)][: 1 if only_first else None]
@@ -393,9 +396,14 @@ def closed(
 
         return call
 
-    call = bound(leaves)
-    vars(call)["wide"] = bound([_in_float64(leaf) for leaf in leaves])
+    call = bound(_copies(leaves))
+    vars(call)["again"] = bound(_copies(leaves))
+    vars(call)["wide"] = bound([_in_float64(leaf) for leaf in _copies(leaves)])
     return [leaves[i] for i in at], call
+
+
+def _copies(leaves: Sequence[Any]) -> list[Any]:
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def _in_float64(leaf: Any) -> Any:
