@@ -108,8 +108,9 @@ def _leaves(sample: SampleInput) -> list[Any]:
 
 
 def _with_fewer_keywords(sample: SampleInput) -> Iterator[SampleInput]:
-    """`sample` without each of its keyword arguments in turn."""
-    for name in sample.kwargs:
+    """`sample` without each of its keyword arguments in turn, but for the order of what is searched: results of a
+    search in numbers without order are not defined."""
+    for name in [name for name in sample.kwargs if name != "sorter"]:
         rest = {k: v for k, v in sample.kwargs.items() if k != name}
         yield SampleInput(sample.input, args=sample.args, kwargs=rest)
 
