@@ -23,6 +23,7 @@ from deplodock.frontend.captured import CapturedProgram
 from deplodock.frontend.complex_pairs import without_rule
 from deplodock.frontend.computed_places import index_by_tensors
 from deplodock.frontend.graph_capture import capture_graph
+from deplodock.frontend.known_sizes import known_sizes
 from deplodock.frontend.pytorch_decompositions import DECOMPOSITIONS
 
 
@@ -39,7 +40,7 @@ class Tracer:
         """
         functional = torch.func.functionalize(function, remove="mutations")
         try:
-            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher():
+            with torch.no_grad(), capturing._quiet(), enable_python_dispatcher(), known_sizes():
                 graph = make_fx(functional, decomposition_table=self._table, tracing_mode="fake", **_TAKES_CONSTANTS)(
                     *tensors
                 )
