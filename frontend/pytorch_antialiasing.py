@@ -26,16 +26,21 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 def _weights(
-    size: int, out: int, align_corners: bool, factor: float | None, kernel: Callable[[Tensor], Tensor]
+    size: int,
+    out: int,
+    align_corners: bool,
+    factor: float | None,
+    kernel: Callable[[Tensor], Tensor],
+    dtype: torch.dtype,
 ) -> Tensor:
-    """What each of `size` elements adds to each of `out`: shape (out, size), f32. The kernel is as wide as an element
-    of the result (PyTorch, ATen/native/cpu/UpSampleKernel.cpp, `compute_indices_min_size_weights_aa`)."""
+    """What each of `size` elements adds to each of `out`: shape (out, size), computed in `dtype`. The kernel is as wide
+    as an element of the result (PyTorch, ATen/native/cpu/UpSampleKernel.cpp, `compute_indices_min_size_weights_aa`)."""
     if align_corners:
         scale = (size - 1) / (out - 1) if out > 1 else 0.0
     else:
         scale = 1 / factor if factor else size / out
-    centre = (torch.arange(out, dtype=torch.float32) + 0.5) * scale
-    place = torch.arange(size, dtype=torch.float32) + 0.5
+    centre = (torch.arange(out, dtype=dtype) + 0.5) * scale
+    place = torch.arange(size, dtype=dtype) + 0.5
     weights = kernel((place - centre[:, None]) * (1 / max(scale, 1.0)))
     return weights / weights.sum(1, keepdim=True)
 
@@ -52,9 +57,10 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
             raise UnsupportedError(f"interpolation of {self.dtype} rounds in its own way", argument="input")
         if not all(isinstance(n, int) for n in (*self.shape[2:], *output_size)):
             raise UnsupportedError("a filter for a size that varies is not supported", argument="output_size")
-        rows = _weights(self.shape[2], output_size[0], align_corners, scales_h, kernel)
-        columns = _weights(self.shape[3], output_size[1], align_corners, scales_w, kernel)
-        return (rows @ (self.to(torch.float32) @ columns.T)).to(self.dtype)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        rows = _weights(self.shape[2], output_size[0], align_corners, scales_h, kernel, wide)
+        columns = _weights(self.shape[3], output_size[1], align_corners, scales_w, kernel, wide)
+        return (rows @ (self.to(wide) @ columns.T)).to(self.dtype)
 
     return made
 

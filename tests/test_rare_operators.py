@@ -232,6 +232,7 @@ def test_images_resized_through_a_filter(mode: str, aligned: bool, out: dict[str
     image = torch.randn(1, 2, 12, 15, generator=torch.Generator().manual_seed(0))
     resize = dict(out, mode=mode, antialias=True, align_corners=aligned)
     check(lambda x: F.interpolate(x, **resize), image, rtol=1e-4, atol=1e-5)
+    check(lambda x: F.interpolate(x, **resize), image.double(), rtol=1e-12, atol=1e-12)
 
 
 def test_images_of_integers_are_not_resized_through_a_filter() -> None:
