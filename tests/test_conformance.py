@@ -131,5 +131,5 @@ def test_samples_have_constants_of_their_own(traced: Tracer) -> None:
     """Eager batch normalisation changes its running statistics, which other samples have as well."""
     op = opdb.operators(["nn.functional.batch_norm"])[0]
     drawn = list(opdb.samples(op, torch.float32, mode="constants"))[:9]
-    verdicts = opdb.judge_all(traced, op, drawn, down_to("tensor"), "constants")
+    verdicts = opdb.judge_all(traced, op, drawn, down_to("kernel"), "constants")
     assert {v.kind for v in verdicts} == {"right", "refused"}  # those that change a constant

@@ -83,6 +83,13 @@ def test_what_depends_on_data_is_refused() -> None:
             deplodock.compile(function, (X,), executor="reference")
 
 
+@pytest.mark.parametrize("mask", [lambda x: (x > 0).roll(1, 0), lambda x: ((x > 0).flip(0) & (x < 1)).repeat(2)])
+def test_masks_of_a_transform(mask: Callable[[Tensor], Tensor]) -> None:
+    """Tensors inside of `vmap` have no type of their own, and are not there while the program is traced."""
+    function = torch.vmap(mask)
+    assert torch.equal(deplodock.compile(function, (X,), executor="reference")(X), function(X))
+
+
 def test_a_mask_that_the_program_changes() -> None:
     """It is no constant, so it is not taken for one."""
     mask = ROWS.clone()
