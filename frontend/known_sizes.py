@@ -61,8 +61,13 @@ def _bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) 
 
 def _cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
-) -> Tensor:
-    """The covariances of rows; PyTorch asks whether the weights sum up to nothing."""
+) -> Tensor | None:
+    """The covariances of rows; PyTorch asks whether the weights sum up to nothing. What it refuses is left to it."""
+    count = input.shape[-1] if input.dim() else 1
+    fits = all(w is None or w.dim() <= 1 and w.numel() == count for w in (fweights, aweights))
+    counts = fweights is None or not (fweights.is_floating_point() or fweights.is_complex())
+    if input.dim() > 2 or not fits or not counts or aweights is not None and not aweights.is_floating_point():
+        return None
     x = input if input.dim() == 2 else input.reshape(1, -1)
     x = x if x.is_floating_point() or x.is_complex() else x.to(torch.get_default_dtype())
     given = [w for w in (fweights, aweights) if w is not None]

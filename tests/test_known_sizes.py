@@ -73,6 +73,13 @@ def test_more_bins_than_were_asked_for(executor: str) -> None:
         program(NUMBERS + 20)
 
 
+def test_covariances_that_pytorch_refuses() -> None:
+    for arguments in ({}, {"fweights": torch.rand(20)}, {"aweights": COUNTS}, {"aweights": torch.rand(7)}):
+        x = X if arguments else X.reshape(1, 5, 20)
+        with pytest.raises(CompileError, match="expected"):
+            deplodock.compile(lambda x, given=arguments: torch.cov(x, **given), (x,), executor="reference")
+
+
 def test_what_depends_on_data_is_refused() -> None:
     for function, operator in (
         (lambda x: torch.bincount(x.long().abs().reshape(-1)), "bincount"),
