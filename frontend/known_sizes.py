@@ -79,9 +79,11 @@ def _cov(
     return ((rest * weights) @ rest.mH / torch.clamp(total - lost, min=0)).squeeze()
 
 
-def _corrcoef(input: Tensor) -> Tensor:
+def _corrcoef(input: Tensor) -> Tensor | None:
     """The correlations of rows."""
     found = _cov(input)
+    if found is None:
+        return None
     if found.dim() == 0:
         return found / found
     size = found.diagonal().sqrt()

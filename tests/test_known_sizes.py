@@ -78,6 +78,8 @@ def test_covariances_that_pytorch_refuses() -> None:
         x = X if arguments else X.reshape(1, 5, 20)
         with pytest.raises(CompileError, match="expected"):
             deplodock.compile(lambda x, given=arguments: torch.cov(x, **given), (x,), executor="reference")
+    with pytest.raises(CompileError, match="expected"):
+        deplodock.compile(torch.corrcoef, (X.reshape(1, 5, 20),), executor="reference")
 
 
 def test_what_depends_on_data_is_refused() -> None:
