@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -80,6 +80,15 @@ def _captured(op: Operation) -> Iterable[SSAValue]:
     for region in op.regions:
         for inner in region.walk():
             yield from inner.operands
+
+
+def first_use(op: Operation, places: Mapping[Operation, int]) -> int:
+    """The place of the first op of the same block that needs a result of `op`, itself or inside; behind all others if
+    there is none. `places` are those of the ops of the block."""
+    block = op.parent
+    assert block is not None
+    users = (block.find_ancestor_op_in_block(use.operation) for result in op.results for use in result.uses)
+    return min((places[user] for user in users if user is not None), default=len(places))
 
 
 def shares_a_load(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:

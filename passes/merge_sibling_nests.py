@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from ..dialects import loop
 from ..dialects.extents import extents_of
 from ..dialects.payload import element_type
+from .grouping import first_use
 from .outlining.structure import structure
 
 MAX_REDUCTIONS = 2
@@ -92,13 +93,9 @@ class _Group:
 
     @classmethod
     def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: _Numbering) -> _Group:
-        block = nest.parent
-        assert block is not None
-        users = (block.find_ancestor_op_in_block(use.operation) for r in nest.res for use in r.uses)
-        used_from = min((places[user] for user in users if user is not None), default=len(places))
         loads = (op for op in nest.body.walk() if isinstance(op, loop.LoadOp))
         reads: set[object] = {(op.source, op.map.data, op.domain) for op in loads}
-        return cls([nest], places[nest], used_from, reads, numbering.reductions(nest))
+        return cls([nest], places[nest], first_use(nest, places), reads, numbering.reductions(nest))
 
     @property
     def kind(self) -> object:

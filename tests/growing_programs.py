@@ -39,7 +39,7 @@ def equal_layers(n: int) -> Program:
 
 @kind
 def unequal_layers(n: int) -> Program:
-    widths = [8 + i for i in range(n + 1)]
+    widths = [8 + 37 * i % 67 for i in range(n + 1)]
     return _module(
         [m for a, b in zip(widths, widths[1:], strict=False) for m in (nn.Linear(a, b), nn.GELU())], _rows(4, 8)
     )

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from ...backend.targets import Target
 from ...dialects.loop import LoadOp, NestOp, ReduceOp
 from ...dialects.schedule import ScheduleAttr
+from ..grouping import first_use
 from .choice import Candidate
 from .model import Prediction
 
 
 def companions(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
     """Pairs of nests that `share-launches` would look at: with sums, reading a common tensor, where the first can wait
-    for the second. A nest is in one pair at most."""
+    for the second. A nest is in one pair at most; `nests` are in program order."""
+    places: dict[Operation, int] = {}
+    for block in dict.fromkeys(nest.parent for nest in nests):
+        assert block is not None
+        places.update((op, len(places)) for op in block.ops)
     left = [nest for nest in nests if any(isinstance(op, ReduceOp) for op in nest.walk())]
-    while left:
-        first = left.pop(0)
-        second = next((n for n in left if _sources(first) & _sources(n) and _can_wait(first, n)), None)
-        if second is not None:
-            left.remove(second)
+    sources = {nest: {op.source for op in nest.walk() if isinstance(op, LoadOp)} for nest in left}
+    readers: dict[SSAValue, deque[NestOp]] = {}
+    for nest in left:
+        for source in sources[nest]:
+            readers.setdefault(source, deque()).append(nest)
+    paired = set[NestOp]()
+    for first in left:
+        following = [n for s in sources[first] if (n := _next(readers[s], places[first], places, paired)) is not None]
+        second = min(following, key=lambda n: places[n], default=None)
+        if first not in paired and second is not None and places[second] < first_use(first, places):
+            paired.add(second)
             yield first, second
 
 
-def _sources(nest: NestOp) -> set[object]:
-    return {op.source for op in nest.walk() if isinstance(op, LoadOp)}
-
-
-def _can_wait(first: NestOp, second: NestOp) -> bool:
-    """Whether neither `second` nor anything in front of it needs `first`."""
-    op: Operation | None = first.next_op
-    results = set(first.res)
-    while op is not None:
-        if any(operand in results for inner in op.walk() for operand in inner.operands):
-            return False
-        if op is second:
-            return True
-        op = op.next_op
-    return False
+def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], paired: set[NestOp]) -> NestOp | None:
+    """The first of `readers` behind `place` that is in no pair; those in front of it are no longer needed."""
+    while readers and (places[readers[0]] <= place or readers[0] in paired):
+        readers.popleft()
+    return readers[0] if readers else None
 
 
 def together(
