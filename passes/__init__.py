@@ -23,6 +23,7 @@ OWN_PASSES = {
     "base-two-exponentials": ".base_two_exponentials:BaseTwoExponentialsPass",
     "chain-products": ".chain_products:ChainProductsPass",
     "check-border": ".check_border:CheckBorderPass",
+    "cse": ".cse:CommonSubexpressionElimination",
     "decompose-torch": ".decompose_torch:DecomposeTorchPass",
     "fill-product-waits": ".fill_product_waits:FillProductWaitsPass",
     "float8-as-bits": ".float8_as_bits:Float8AsBitsPass",
@@ -66,7 +67,6 @@ OWN_PASSES = {
 UPSTREAM_PASSES = {
     "apply-pdl": "xdsl.transforms.apply_pdl:ApplyPDLPass",
     "canonicalize": "xdsl.transforms.canonicalize:CanonicalizePass",
-    "cse": "xdsl.transforms.common_subexpression_elimination:CommonSubexpressionElimination",
     "dce": "xdsl.transforms.dead_code_elimination:DeadCodeElimination",
     "licm": "xdsl.transforms.loop_invariant_code_motion:LoopInvariantCodeMotionPass",
     "reconcile-unrealized-casts": "xdsl.transforms.reconcile_unrealized_casts:ReconcileUnrealizedCastsPass",

@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 from xdsl.dialects import func
 from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
 from ...backend.targets import TARGETS, Target
 from ...dialects import payload, tensor
@@ -33,6 +34,9 @@ MAX_NODES = 500
 MAX_COPIED = 200
 """What is computed in several kernels consists of that many values at most: otherwise what a recurrence hands on, which
 is cheap to compute again, would make each of its steps as long as all steps before."""
+
+MAX_DIVISIONS = 12
+"""Divisions in the maps of views that are read through one another; each may make the index several times as long."""
 
 _NONE = frozenset[int]()
 
@@ -91,17 +95,29 @@ def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
 
 def candidates(function: func.FuncOp) -> list[SSAValue]:
     """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
-    never kept unless returned."""
+    never kept unless returned. Of views one on top of the other, every so many are worth one."""
     returned, inner = set(kept_values(function)), inner_of_made(function)
-    return [
-        result
-        for op in function.body.block.ops
-        for result in op.results
-        if isinstance(result.type, TensorType)
-        and not isinstance(op, Call)
-        and (result in returned or not isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp))
-        and (result in returned or result not in inner)
-    ]
+    divisions: dict[SSAValue, int] = {}
+    found = list[SSAValue]()
+    for op in function.body.block.ops:
+        if isinstance(op, tensor.IndexMapOp):
+            divisions[op.result] = divisions.get(op.source, 0) + _divisions(op)
+            worth = divisions[op.result] > MAX_DIVISIONS
+        else:
+            worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
+        for result in op.results:
+            kept = result in returned and not isinstance(op, Call)
+            if isinstance(result.type, TensorType) and (kept or (worth and result not in inner)):
+                divisions.pop(result, None)
+                found.append(result)
+    return found
+
+
+def _divisions(view: tensor.IndexMapOp) -> int:
+    """How many divisions there are in the map of a view."""
+    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
+    parts = (part for result in view.map.data.results for part in result.dfs())
+    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)
 
 
 @dataclass

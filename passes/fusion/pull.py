@@ -19,7 +19,7 @@ from ...dialects.extents import Extent, SymbolAttr, extents_of
 from ...dialects.locations import location_text
 from ...dialects.payload import element_type
 from ...errors import UnsupportedError
-from ..index_simplify import Form
+from ..index_simplify import Form, complexity
 from .fold import payload_node
 from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar, TooLarge, conjunction
 
@@ -34,6 +34,10 @@ def deep_recursion(depth: int = 20_000) -> Generator[None]:
     finally:
         sys.setrecursionlimit(before)
 
+
+MAX_COMPLEXITY = 100
+"""Of the coordinates of one element, where there is a limit: each reshape that cuts across the one before it makes them
+several times as complex."""
 
 _GIVEN = frozenset[type]({Block, *get_args(Call)})
 """Asked for by the type itself, because it is asked often and xDSL's abstract classes make isinstance slow."""
@@ -123,6 +127,8 @@ class Pull:
     def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
         simplifier = self.graph.simplifier
         coordinates = tuple(simplifier.read(e, at) for e in op.map.data.results)
+        if self.limit is not None and sum(map(complexity, coordinates)) > MAX_COMPLEXITY:
+            raise TooLarge
         if op.domain is None:
             return self.value(op.source, coordinates, guard)
         assert op.fill is not None

@@ -1,0 +1,104 @@
+"""Computing what is computed twice once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.traits import (
+    IsolatedFromAbove,
+    IsTerminator,
+    MemoryEffectKind,
+    get_effects,
+    is_side_effect_free,
+    only_has_effect,
+)
+from xdsl.transforms.dead_code_elimination import is_trivially_dead
+
+from .outlining.structure import structure
+
+
+@dataclass(frozen=True)
+class CommonSubexpressionElimination(ModulePass):
+    """Replace an op by an earlier one that computes the same from the same values; erase ops that nobody needs.
+
+    What: two ops are equal if their names, attributes, operands, result types and regions are. The earlier one has to
+    be in the same block or in one around it. What has side effects stays; what only reads memory is equal to an earlier
+    op of its block, if nothing in between may write.
+    Why not the pass of xDSL, which decides in the same way: it tells ops with regions apart by comparing them with all
+    others that have the same attributes and operands, and nests of loops have neither, so its time grows with the
+    square of their number.
+
+    ```mlir
+    %a = math.exp %x : f32
+    %b = math.exp %x : f32
+    %c = arith.addf %a, %b : f32
+    ```
+    becomes
+    ```mlir
+    %a = math.exp %x : f32
+    %c = arith.addf %a, %a : f32
+    ```
+    """
+
+    name = "cse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for region in op.regions:
+            _Scope().region(region)
+
+
+@dataclass
+class _Scope:
+    """The ops inside an op that is isolated from above; those that are visible at a place, by what they compute."""
+
+    known: dict[object, Operation] = field(default_factory=dict[object, Operation])
+    numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    writes: int = 0
+    """How often memory may have been written so far."""
+
+    def region(self, region: Region) -> None:
+        """Simplify a region of one block, as in MLIR."""
+        if len(region.blocks) != 1:
+            return
+        here: list[object] = []
+        for op in tuple(region.block.ops):
+            for inner in op.regions:
+                scope = _Scope() if op.has_trait(IsolatedFromAbove, value_if_unregistered=True) else self
+                scope.region(inner)
+            self._op(op, region.block, here)
+        for key in here:
+            del self.known[key]
+
+    def _op(self, op: Operation, block: Block, here: list[object]) -> None:
+        if op.has_trait(IsTerminator):
+            return
+        if is_trivially_dead(op):
+            Rewriter.erase_op(op)
+            return
+        free = is_side_effect_free(op)
+        if not free and not only_has_effect(op, MemoryEffectKind.READ):
+            effects = get_effects(op)
+            self.writes += effects is None or any(e.kind == MemoryEffectKind.WRITE for e in effects)
+            return
+        if any(len(region.blocks) > 1 for region in op.regions):
+            return
+        key = self._key(op) if free else (self._key(op), block, self.writes)
+        earlier = self.known.get(key)
+        if earlier is None:
+            self.known[key] = op
+            here.append(key)
+            return
+        for result, instead in zip(op.results, earlier.results, strict=True):
+            result.replace_all_uses_with(instead)
+        Rewriter.erase_op(op)
+
+    def _key(self, op: Operation) -> object:
+        """What `op` computes: values that it uses count by what they are, those that it defines by their order."""
+        used = op.operands if not op.regions else [v for o in op.walk() for v in o.operands]
+        numbers = {v: self.numbers.setdefault(v, -2 - len(self.numbers)) for v in used if not op.is_ancestor(v.owner)}
+        return structure(op, numbers)
