@@ -73,9 +73,9 @@ def stage_rows(kernel: tile.KernelOp) -> None:
     """Load every tile of `kernel` once, as far as its schedule lets it keep them."""
     schedule = kernel.attributes.get("schedule")
     keep = isinstance(schedule, ScheduleAttr) and schedule.row.data == "shared"
-    loads: dict[SSAValue, list[_First]] = {}
+    loads: dict[object, list[_First]] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.LoadOp)]:
-        seen = loads.setdefault(op.source, [])
+        seen = loads.setdefault((op.source, op.result.type, frozenset(op.properties.items())), [])
         for first in seen:
             loops = first.same_tiles(op)
             if loops is None:

@@ -140,7 +140,7 @@ def experts_as_a_loop(n: int) -> Program:
 
 @kind
 def matmuls_of_all_shapes(n: int) -> Program:
-    weights = [_rows(8, 8 + i) for i in range(n)]
+    weights = [_rows(8, 8 + 37 * i % 67) for i in range(n)]
 
     def run(x: Tensor) -> list[Tensor]:
         return [x @ w for w in weights]
@@ -196,7 +196,9 @@ def residual_chain(n: int) -> Program:
 
 @kind
 def unequal_convolutions(n: int) -> Program:
-    layers = [m for i in range(n) for m in (nn.Conv2d(2 + i, 3 + i, 3, padding=1), nn.BatchNorm2d(3 + i), nn.ReLU())]
+    widths = [2 + 37 * i % 67 for i in range(n + 1)]
+    pairs = zip(widths, widths[1:], strict=False)
+    layers = [m for a, b in pairs for m in (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU())]
     return _module(layers, _rows(1, 2, 6, 6))
 
 

@@ -136,13 +136,6 @@ class Algebra:
             result = times(result, self.of(e))
         return result
 
-    def total(self, extents: Iterable[Extent]) -> Polynomial:
-        """The sum of extents."""
-        result = constant(0)
-        for e in extents:
-            result = plus(result, self.of(e))
-        return result
-
     def extent(self, value: Polynomial) -> Extent:
         """The number or symbol that has this value. Raises ExtentError if none has."""
         if value.number is not None:

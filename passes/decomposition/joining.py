@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
@@ -23,7 +24,7 @@ def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
     """Tensors one after the other along `dim`. Each is read only where it lies; nothing is added to zeros."""
     extents = [extents_of(t.type)[dim] for t in tensors]
     shape = list(extents_of(tensors[0].type))
-    ends = [b.algebra.total(extents[: i + 1]) for i in range(len(extents))]
+    ends = [*accumulate(map(b.algebra.of, extents), plus)]
     if len(tensors) == 1:
         return tensors[0]
     shape[dim] = b.algebra.extent(ends[-1])

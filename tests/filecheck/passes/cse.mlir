@@ -1,0 +1,85 @@
+// RUN: dl-opt %s --split-input-file -p cse | filecheck %s
+
+// The later of two equal ops is the earlier one, and what nobody needs goes.
+// CHECK-LABEL: func.func @equal
+// CHECK-NEXT: %a = math.exp %x : f32
+// CHECK-NEXT: %c = arith.addf %a, %a : f32
+// CHECK-NEXT: func.return %c : f32
+func.func @equal(%x: f32) -> f32 {
+  %a = math.exp %x : f32
+  %b = math.exp %x : f32
+  %unused = math.sin %x : f32
+  %c = arith.addf %a, %b : f32
+  func.return %c : f32
+}
+
+// -----
+
+// Nests that compute the same from the same tensor are one; a nest that reads another tensor is another one, although
+// its attributes and operands are equal.
+// CHECK-LABEL: func.func @nests
+// CHECK-COUNT-2: loop.nest
+// CHECK-NOT: loop.nest
+// CHECK: func.return %a, %a, %c
+func.func @nests(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) {
+  %a = loop.nest (%i) in [8] -> tensor<8xf32> {
+    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    loop.yield %0 : f32
+  }
+  %b = loop.nest (%i) in [8] -> tensor<8xf32> {
+    %0 = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    loop.yield %0 : f32
+  }
+  %c = loop.nest (%i) in [8] -> tensor<8xf32> {
+    %0 = loop.load %y[affine_map<(d0) -> (d0)>](%i) : tensor<8xf32>
+    loop.yield %0 : f32
+  }
+  func.return %a, %b, %c : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
+}
+
+// -----
+
+// A region sees what is around it, but not what is in another region.
+// CHECK-LABEL: func.func @regions
+// CHECK: %e = math.exp %s : f32
+// CHECK: loop.nest
+// CHECK-NOT: math.exp
+// CHECK: math.sin
+// CHECK: loop.nest
+// CHECK-NOT: math.exp
+// CHECK: math.sin
+func.func @regions(%x: tensor<8xf32>, %s: f32) -> (f32, tensor<8xf32>, tensor<8x1xf32>) {
+  %e = math.exp %s : f32
+  %a = loop.nest (%i) in [8] -> tensor<8xf32> {
+    %0 = math.exp %s : f32
+    %1 = math.sin %s : f32
+    %2 = arith.addf %0, %1 : f32
+    loop.yield %2 : f32
+  }
+  %b = loop.nest (%i, %j) in [8, 1] -> tensor<8x1xf32> {
+    %0 = math.exp %s : f32
+    %1 = math.sin %s : f32
+    %2 = arith.addf %0, %1 : f32
+    loop.yield %2 : f32
+  }
+  func.return %e, %a, %b : f32, tensor<8xf32>, tensor<8x1xf32>
+}
+
+// -----
+
+// Memory may have changed between two equal reads.
+// CHECK-LABEL: func.func @memory
+// CHECK-NEXT: %a = memref.load
+// CHECK-NEXT: %s = arith.addf %a, %a : f32
+// CHECK-NEXT: memref.store
+// CHECK-NEXT: %c = memref.load
+// CHECK-NEXT: %r = arith.addf %s, %c : f32
+func.func @memory(%m: memref<8xf32>, %i: index) -> f32 {
+  %a = memref.load %m[%i] : memref<8xf32>
+  %b = memref.load %m[%i] : memref<8xf32>
+  %s = arith.addf %a, %b : f32
+  memref.store %s, %m[%i] : memref<8xf32>
+  %c = memref.load %m[%i] : memref<8xf32>
+  %r = arith.addf %s, %c : f32
+  func.return %r : f32
+}

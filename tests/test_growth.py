@@ -1,0 +1,135 @@
+"""Compile time has no cliffs: the work of every pass grows about as fast as the program.
+
+Work is counted in calls of Python and C functions, which a busy machine leaves as they are. Each kind of graph is made
+2, 4 and 8 times as large as its smallest size, which is one where kernels have reached the size that they are bounded
+by: below it the work still grows with the size of the kernels.
+"""
+
+from __future__ import annotations
+
+import cProfile
+from math import log2
+
+import pytest
+import torch
+from growing_programs import KINDS
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from deplodock.frontend.capture import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.passes.running import Observer
+
+EXPONENT = 1.3
+"""Of the work as a power of the size, at the last doubling."""
+
+FEW_CALLS = 20_000
+"""Of a pass that has not enough to do to tell how its work grows."""
+
+DOUBLINGS = 3
+
+SMALLEST = {
+    **dict.fromkeys(KINDS, 8),
+    "chain_of_gathers": 16,
+    "chain_of_row_reductions": 4,
+    "chain_of_softmaxes": 2,
+    "chain_of_sums_over_all": 4,
+    "dropouts": 1,
+    "experts_as_a_loop": 4,
+    "heads_as_a_loop": 4,
+    "integer_powers": 1,
+    "matmuls_of_all_shapes": 4,
+    "one_concatenation_of_many": 16,
+    "pooling_chain": 2,
+    "resampling_chain": 2,
+    "unequal_convolutions": 2,
+    "unequal_layers": 4,
+    "unequal_transformer_blocks": 1,
+    "unrolled_gru_cells": 2,
+    "unrolled_lstm_cells": 2,
+}
+"""The smallest size of each kind."""
+
+LONG = {
+    "chain_of_gathers",
+    "embeddings",
+    "experts_as_a_loop",
+    "growing_concatenations",
+    "heads_as_a_loop",
+    "slice_assignments",
+    "slices_of_one_tensor",
+    "unequal_transformer_blocks",
+    "unrolled_gru_cells",
+    "unrolled_lstm_cells",
+}
+"""Kinds whose kernels reach their bound late, so that measuring takes 10 seconds and more: with `--growth all`."""
+
+
+class CountCalls(Observer):
+    """Counts the calls of functions in every pass."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self._profile = cProfile.Profile()
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._profile = cProfile.Profile()
+        self._profile.enable()
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.start()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.count(module_pass.name)
+
+    def count(self, name: str) -> None:
+        """Add what was called since `start` to what `name` called."""
+        self._profile.disable()
+        calls = sum(entry.callcount for entry in self._profile.getstats())
+        self.calls[name] = self.calls.get(name, 0) + calls
+
+
+def calls(kind: str, size: int) -> dict[str, int]:
+    """The calls in every pass, and in printing, for a program of the kind."""
+    torch.manual_seed(0)
+    function, args = KINDS[kind](size)
+    with torch.no_grad():
+        module = capture(function, args).module
+    counter = CountCalls()
+    compilation = Compilation(module, observers=[counter])
+    compilation.at("kernel")
+    counter.start()
+    _ = compilation.cuda
+    counter.count("print-cuda")
+    return counter.calls
+
+
+def exponents(small: dict[str, int], large: dict[str, int]) -> dict[str, float]:
+    """How the work of each pass, and all of it, grows when the size doubles."""
+    grown = {name: log2(n / small[name]) for name, n in large.items() if small[name] >= FEW_CALLS}
+    return {**grown, "all": log2(sum(large.values()) / sum(small.values()))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_grows_with_the_program(kind: str, request: pytest.FixtureRequest) -> None:
+    """From the second largest size to the largest."""
+    if kind in LONG and request.config.getoption("--growth") != "all":
+        pytest.skip("only with --growth all")
+    small, large = (calls(kind, SMALLEST[kind] << doublings) for doublings in (DOUBLINGS - 1, DOUBLINGS))
+    steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
+    assert not steep
+
+
+def test_quadratic_work_is_seen() -> None:
+    """A pass that looks at all pairs of operations is one that the bound refuses."""
+
+    def pairs(size: int) -> dict[str, int]:
+        counter, module = CountCalls(), capture(*KINDS["many_results"](size)).module
+        counter.start()
+        ops = [*module.walk()]
+        assert sum(isinstance(a, type(b)) for a in ops for b in ops)
+        counter.count("pairs")
+        return counter.calls
+
+    assert exponents(pairs(64), pairs(128))["pairs"] > 1.7
