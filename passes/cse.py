@@ -49,7 +49,12 @@ class CommonSubexpressionElimination(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for region in op.regions:
-            _Scope().region(region)
+            eliminate_common_subexpressions(region)
+
+
+def eliminate_common_subexpressions(region: Region) -> None:
+    """Do that in `region`, as if nothing were around it."""
+    _Scope().region(region)
 
 
 @dataclass

@@ -9,9 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
 
-from ..dialects import loop
+from ..dialects import loop, payload
 from ..dialects.payload import is_float
 from ..dialects.tensor import Kind
+from .cse import eliminate_common_subexpressions
 from .grouping import BlockOrder, shares_a_load
 from .remarks import emit_remark
 from .running_means import count_running, divides, fold_counts, only_as_mean
@@ -69,11 +70,34 @@ def merge_reductions(region: Region, permit_narrowing: bool = False, count_from:
         for op in tuple(block.ops):
             for inner in op.regions:
                 merge_reductions(inner, permit_narrowing, count_from)
+        if _may_be_equal(block):
+            _unify(block)
         if sum(isinstance(op, loop.ReduceOp) for op in block.ops) > 1:
             count_running(block, count_from)
             while _merge_one(block, permit_narrowing):
                 pass
             fold_counts(block)
+
+
+def _may_be_equal(block: Block) -> bool:
+    """Whether there are two alike among the reductions in `block` that hold merged ones."""
+    reductions = [op for op in block.ops if isinstance(op, loop.ReduceOp)]
+    holders = [op for op in reductions if any(isinstance(inner, loop.StagedReduceOp) for inner in op.walk())]
+    return len({(op.kind, op.sizes) for op in holders}) < len(holders)
+
+
+def _unify(block: Block) -> None:
+    """Let reductions that are equal, but for where their constants stand, become one: as two stages of one reduction
+    they could not. What was merged inside of them may have made them equal as well."""
+    first = block.first_op
+    assert first is not None
+    for constant in [op for outer in block.ops for op in outer.walk() if isinstance(op, payload.ConstantOp)]:
+        if constant is not first:
+            constant.detach()
+            block.insert_op_before(constant, first)
+    region = block.parent
+    assert region is not None
+    eliminate_common_subexpressions(region)
 
 
 def _merge_one(block: Block, permit_narrowing: bool) -> bool:

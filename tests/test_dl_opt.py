@@ -212,7 +212,7 @@ def test_every_pass_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None
     for name, factory in get_all_passes().items():
         assert len(description(factory()).split()) >= 3, name
     out = run("--list-passes")[1]
-    assert re.search(r"^cse +Computes what is computed twice", out, re.M)
+    assert re.search(r"^cse +Replace an op by an earlier one", out, re.M)
     assert re.search(r"^check-border .* Options: level\.$", out, re.M)
     assert re.search(r"^cleanup +=", out, re.M)
 

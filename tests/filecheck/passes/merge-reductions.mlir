@@ -192,3 +192,49 @@ func.func @main(%x: tensor<4x64xf32>) -> tensor<4xf32> {
   }
   func.return %y : tensor<4xf32>
 }
+
+// -----
+
+// Two reductions that differ only in where a constant stands are one, not two stages that would become one later.
+// CHECK-LABEL: func.func @equal_but_for_a_constant
+// CHECK: loop.nest
+// CHECK: %[[outer:.*]] = loop.reduce max (%k) in [8] -> f32 {
+// CHECK: loop.staged_reduce
+// CHECK-NOT: loop.staged_reduce
+// CHECK: loop.yield %[[outer]], %[[outer]] : f32, f32
+func.func @equal_but_for_a_constant(%x: tensor<4x8x16xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %a, %b = loop.nest (%i) in [4] -> tensor<4xf32>, tensor<4xf32> {
+    %0 = loop.reduce max (%k) in [8] -> f32 {
+      %c = payload.constant 2.000000e+00 : f32
+      %m = loop.reduce max (%l) in [16] -> f32 {
+        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        loop.yield %1 : f32
+      }
+      %s = loop.reduce add (%l) in [16] -> f32 {
+        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %2 = arith.subf %1, %m : f32
+        %3 = math.exp %2 : f32
+        loop.yield %3 : f32
+      }
+      %4 = arith.mulf %s, %c : f32
+      loop.yield %4 : f32
+    }
+    %d = payload.constant 2.000000e+00 : f32
+    %5 = loop.reduce max (%k) in [8] -> f32 {
+      %m = loop.reduce max (%l) in [16] -> f32 {
+        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        loop.yield %1 : f32
+      }
+      %s = loop.reduce add (%l) in [16] -> f32 {
+        %1 = loop.load %x[affine_map<(d0, d1, d2) -> (d0, d1, d2)>](%i, %k, %l) : tensor<4x8x16xf32>
+        %2 = arith.subf %1, %m : f32
+        %3 = math.exp %2 : f32
+        loop.yield %3 : f32
+      }
+      %4 = arith.mulf %s, %d : f32
+      loop.yield %4 : f32
+    }
+    loop.yield %0, %5 : f32, f32
+  }
+  func.return %a, %b : tensor<4xf32>, tensor<4xf32>
+}
