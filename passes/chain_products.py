@@ -22,7 +22,9 @@ class ChainProductsPass(ModulePass):
     with one wait behind it. Slots that are given back between the two are given back behind that wait. Where anything
     else happens between them that might count on the wait, they stay apart.
     Why: tensor cores add up products of the same accumulators in their order by themselves, and a wait between two of
-    them leaves them idle for a while. Factors in parts are six such products.
+    them leaves them idle for a while. Factors in parts are six such products. The fence of a product that waits for
+    its operands stays: a loop that polls a barrier between two of them is a divergent path, in which ptxas would put a
+    fence of its own and no longer overlap anything (its message C7519).
     Why here: waits have only just appeared; `overlap-products`, which is next, carries one group into the
     next iteration.
 
@@ -64,6 +66,8 @@ class _Link:
     resume: kernel.WgmmaResumeOp
     last: kernel.WgmmaWaitOp
     releases: list[Operation]
+    after_data: bool
+    """Whether the next one waits for its operands."""
 
 
 def _link(wait: kernel.WgmmaWaitOp) -> _Link | None:
@@ -74,7 +78,7 @@ def _link(wait: kernel.WgmmaWaitOp) -> _Link | None:
     block, committed = wait.parent, wait.prev_op
     if block is None or resume.parent is not block or not isinstance(committed, kernel.WgmmaCommitOp):
         return None
-    last, releases = _wait_for(resume), list[Operation]()
+    last, releases, after_data = _wait_for(resume), list[Operation](), False
     if last is None or last.parent is not block:
         return None
     op = wait.next_op
@@ -85,8 +89,9 @@ def _link(wait: kernel.WgmmaWaitOp) -> _Link | None:
             releases.append(op)
         elif not isinstance(op, HARMLESS) and not payload.is_payload(op):
             return None
+        after_data |= isinstance(op, kernel.MbarWaitOp)
         op = op.next_op
-    return _Link(resume, last, releases) if op is resume else None
+    return _Link(resume, last, releases, after_data) if op is resume else None
 
 
 def _gives_back(op: scf.IfOp | kernel.MbarArriveOp) -> bool:
@@ -124,5 +129,5 @@ def _join(wait: kernel.WgmmaWaitOp, link: _Link) -> None:
     block.erase_op(link.resume)
     block.erase_op(wait)
     block.erase_op(committed)
-    if isinstance(fence, kernel.WgmmaFenceOp):
+    if isinstance(fence, kernel.WgmmaFenceOp) and not link.after_data:
         block.erase_op(fence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -135,3 +137,13 @@ def test_a_sum_of_three_is_not_in_parts() -> None:
     x, w = matrices("ordinary")
     narrow = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert errors(simulate(module, [x, w]).outputs[0], 3 * narrow, w).max() < 1e-6
+
+
+def test_products_that_wait_for_their_operands_overlap() -> None:
+    """Six products into the same sums, two of them behind a wait for boxes: ptxas has nothing to say of them."""
+    text = re.sub(r"(?<!\d)(40|24|328)(?!\d)", "1024", PROGRAM.replace("ATTRIBUTES", ""))
+    module = parse_module(make_context(), text, "parts.mlir")
+    run_passes(make_context(), module, parse_passes("plan-schedules{narrow=parts},split-wide-factors,plan-schedules"))
+    run_passes(make_context(), module, parse_passes("loop-to-tile,tile-to-kernel"))
+    assert sum(isinstance(op, kernel.WgmmaOp) for op in module.walk()) >= 6
+    assert not compile_cubin(print_cuda(module), "sm_90a").warnings

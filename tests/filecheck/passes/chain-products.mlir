@@ -63,3 +63,35 @@ kernel.func @apart(%z: memref<64x64xf32>) grid 1 warps 4 {
   %u = kernel.wgmma_wait 0, %t : !kernel.pending<vector<32xf32>> -> vector<32xf32>
   kernel.store %u, %z[%thread, %c0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] : memref<64x64xf32> (index, index), vector<32xf32>
 }
+
+// -----
+
+// The second waits for its operands: its fence stays.
+// CHECK-LABEL: kernel.func @after_data
+// CHECK:         kernel.wgmma_fence
+// CHECK-NEXT:    %q = kernel.wgmma %x[%c0], %y[%c0] into %p
+// CHECK-NEXT:    kernel.mbar_wait %full[%c0]
+// CHECK-NEXT:    kernel.wgmma_fence
+// CHECK-NEXT:    %t = kernel.wgmma %y[%c0], %x[%c0] into %q
+// CHECK-NEXT:    kernel.wgmma_commit
+// CHECK-NEXT:    %u = kernel.wgmma_wait 0, %t
+kernel.func @after_data(%z: memref<64x64xf32>) grid 1 warps 4 {
+  %c0 = arith.constant 0 : index
+  %full = kernel.shared : memref<2x!kernel.mbarrier, "shared">
+  %x = kernel.shared : memref<4096xbf16, "shared">
+  %y = kernel.shared : memref<4096xbf16, "shared">
+  %thread = kernel.id thread
+  %acc = payload.constant 0.0 : vector<32xf32>
+  %p = kernel.wgmma_resume %acc : vector<32xf32>
+  kernel.wgmma_fence
+  %q = kernel.wgmma %x[%c0], %y[%c0] into %p slices 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
+  kernel.wgmma_commit
+  %r = kernel.wgmma_wait 0, %q : !kernel.pending<vector<32xf32>> -> vector<32xf32>
+  kernel.mbar_wait %full[%c0] parity %c0 : memref<2x!kernel.mbarrier, "shared">
+  %s = kernel.wgmma_resume %r : vector<32xf32>
+  kernel.wgmma_fence
+  %t = kernel.wgmma %y[%c0], %x[%c0] into %s slices 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.pending<vector<32xf32>>
+  kernel.wgmma_commit
+  %u = kernel.wgmma_wait 0, %t : !kernel.pending<vector<32xf32>> -> vector<32xf32>
+  kernel.store %u, %z[%thread, %c0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] : memref<64x64xf32> (index, index), vector<32xf32>
+}
