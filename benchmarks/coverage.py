@@ -191,8 +191,17 @@ And where PyTorch is not taken as the judge:
   PyTorch converts NaN.
 - An index outside of its dimension reads zero and writes nothing, where PyTorch raises (on CUDA it stops the device). A
   program compiled with `checked` stops as well; an index that is a constant is refused in every program.
-- `var`, `layer_norm` and their like of rows whose *sum* is beyond f32's range give infinity or NaN. PyTorch's running
-  mean stays finite, and gives 0 for the variance of equal elements.
+- Variances of huge values: the mean is a sum divided by n, and what is squared is measured from it. PyTorch's kernels
+  move a running mean from element to element. For n elements c near the end of the range of f32 (bf16) or f64 they
+  differ (`tests/test_huge_values.py`):
+  - All equal, n * c beyond the range: the mean is infinite, `var` and `std` infinite or, in long rows, NaN;
+    `layer_norm`, `group_norm` and `batch_norm` NaN. PyTorch gives the mean c and the variance 0; `layer_norm` is 0 on
+    CUDA and NaN on the CPU, `group_norm` NaN on the CPU, and on CUDA 0 without weight and bias (with them NaN, where c
+    divided by the root of `eps` is beyond the range). `batch_norm` is NaN on both: means are multiplied by counts.
+  - All equal, from about 1e25 (f64: 1e168) on, n * c in range: `var` and `std` are 0 or not finite, for the mean is
+    rounded; PyTorch's are 0. The normalised values are 0 everywhere, of long rows with us 0 or NaN.
+  - Far apart, as c and -c: `var` and `std` are infinite as on CUDA, and the normalised values 0, or NaN where a part of
+    the sum is beyond the range. The CPU squares in f64, so its `std` and `batch_norm` of f32 are finite and not 0.
 """
 """Differences between PyTorch's own kernels, and from them; kept by hand."""
 
