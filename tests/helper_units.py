@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from deplodock.backend.cuda.atomic_helpers import atomic_helpers
 from deplodock.backend.cuda.helpers import helper_section
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 
@@ -100,6 +101,7 @@ def _scalars() -> list[HelperUnit]:
         _each("exp2_approx", "f32", "exp2_approx(a[i])", "f32", exact=False),
         _each("floor_div", "i64", "floor_div(a[i], b[i])", "i64", "i64"),
         _each("ceil_div", "i64", "ceil_div(a[i], b[i])", "i64", "i64"),
+        _each("asserted", "i64", 'asserted(a[i], a[i] == a[i], "holds")', "i64"),
         _each("int_pow", "i64", "int_pow(a[i], b[i])", "i64", "i64", raises=True),
         _each("bits_to_float", "f32", "bits_to_float(a[i])", "i32"),
         _each("bits_to_int", "i32", "bits_to_int(a[i])", "f32"),
@@ -248,4 +250,25 @@ def _signal() -> HelperUnit:
     return HelperUnit(("mbar_signal_at",), body, (("f32", _numbers("f32", 32)),), "f32", 64, 32, 2, more)
 
 
-HELPER_UNITS = {unit.keys[0]: unit for unit in (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal())}
+def _atomics() -> list[HelperUnit]:
+    """128 threads combine into eight places; of what they give, the order makes no difference."""
+    units: list[HelperUnit] = []
+    for key in atomic_helpers():
+        name, c = key.split(".")
+        dtype, rng = IR[c], np.random.default_rng(len(key))
+        if name == "atomic_mul":
+            values = rng.choice([-2, -1, 1, 2, 3] if dtype[0] == "i" else [-2.0, -1.0, 0.5, 1.0, 4.0], 136)
+        elif name in ("atomic_and", "atomic_or"):
+            values = (1 << rng.integers(0, 31, 136)) ^ (-1 if name == "atomic_and" else 0)
+        else:
+            values = rng.integers(-(2**20), 2**20, 136)
+        numbers = values.astype(NUMPY[dtype])
+        body = f"""  if (t < 8) y[t] = b[t];
+  __syncthreads();
+  {name}(&y[t % 8], a[t]);"""
+        units.append(HelperUnit((key,), body, ((dtype, numbers[8:]), (dtype, numbers[:8])), dtype, 8))
+    return units
+
+
+_UNITS = (*_scalars(), *_matrices(), *_copies(), *_pairs(), *_boxes(), _signal(), *_atomics())
+HELPER_UNITS = {unit.keys[0]: unit for unit in _UNITS}

@@ -88,7 +88,7 @@ def visible(text: str) -> list[str]:
 
 
 FITTING: dict[str, tuple[Command, list[str], int, str]] = {
-    "the passes": (dl_opt.main, ["--list-passes"], 0, "Computes what is computed twice"),
+    "the passes": (dl_opt.main, ["--list-passes"], 0, "Replace an op by an earlier one"),
     "help of a pass": (dl_opt.main, ["--help-pass", "plan-fusion"], 0, "strategy  one of best, none, all, keep"),
     "help of dl-opt": (dl_opt.main, ["--help"], 0, "--run-reproducer"),
     "help of dl-gui": (dl_gui.main, ["--help"], 0, "It is xDSL's own"),
