@@ -19,6 +19,7 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
@@ -41,6 +42,7 @@ from .pairs import is_complex
 from .places import innermost_of_error, users_frames_in_stack_traces
 from .pytorch_decompositions import DECOMPOSITIONS
 from .sizes import NamedDim, every_size, named_dims
+from .transforms import BothBranches, below_transforms
 
 
 def capture(
@@ -185,18 +187,30 @@ def _export(
 ) -> tuple[ExportedProgram, Memory]:
     """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
     assertions do. Raises CaptureError."""
+    differentiating = torch.is_grad_enabled()
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
-        with torch.no_grad(), users_frames_in_stack_traces(), _quiet(), every_size(shapes is not None), known_sizes():
-            exported = trace(
-                lambda: torch.export.export(
-                    module,
-                    args,
-                    kwargs,
-                    strict=False,
-                    dynamic_shapes=shapes,
-                    prefer_deferred_runtime_asserts_over_guards=shapes is not None,
-                )
+        with (
+            torch.no_grad(),
+            users_frames_in_stack_traces(),
+            _quiet(),
+            every_size(shapes is not None),
+            BothBranches(),
+            known_sizes(),
+        ):
+            exported = below_transforms(
+                module,
+                differentiating,
+                lambda traced, above: trace(
+                    lambda: (torch.export.export if above else _trace._export)(
+                        traced,
+                        args,
+                        kwargs,
+                        dynamic_shapes=shapes,
+                        strict=False,
+                        prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+                    )
+                ),
             )
             memory = memory_of(exported)
             unruled = without_rule(exported.graph)
@@ -267,9 +281,12 @@ def _print_nothing(*values: object, **options: object) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error, without the graph that PyTorch prints after it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    """The first line of an error, or of what Dynamo made it of, without the graph that PyTorch prints after it."""
+    first = error
+    while isinstance(first, TorchDynamoException) and (made_of := first.__cause__ or first.__context__) is not None:
+        first = made_of
+    lines = [line.strip() for line in str(first).splitlines() if line.strip()]
+    text = f"{type(first).__name__}: {lines[0][:300]}" if lines else type(first).__name__
     violated = [line.removeprefix("- ") for line in lines if line.startswith("- Not all values")]
     if violated:  # a program that holds for some of the sizes only: which ones is what matters
         text = violated[0][:300]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -163,7 +163,13 @@ def memory_of(program: ExportedProgram) -> Memory:
     output = next(n for n in program.graph.nodes if n.op == "output")
     needs = _needs(program, inputs)
     found: list[Lies | None] = []
-    for node in output.args[0]:
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    results = [n for n, kind in zip(output.args[0], kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+    changed_to = [_tensor(n) for n, kind in zip(output.args[0], kinds, strict=True) if kind != OutputKind.USER_OUTPUT]
+    if any(share(_tensor(n), value) for n in results for value in changed_to):
+        reason = "a result that is what an argument was changed to, in a program with a transform, is not supported"
+        raise UnsupportedError(reason)
+    for node in results:
         value = _tensor(node)
         if value is None:
             found.append(None)
@@ -171,7 +177,7 @@ def memory_of(program: ExportedProgram) -> Memory:
         lies = _view_of_input(node, inputs) or Lies("own", shares=len(found), place=place_of(value))
         found.append(replace(lies, needs=needs.get(node.name, frozenset())))
     changed = {source: needs[name] - {source} for name, source in inputs.items()}
-    return Memory(tuple(_sharing(found, list(output.args[0]))), {s: n for s, n in changed.items() if n})
+    return Memory(tuple(_sharing(found, results)), {s: n for s, n in changed.items() if n})
 
 
 def _tensor(node: Any) -> torch.Tensor | None:
