@@ -103,7 +103,8 @@ class BothBranches(TorchFunctionMode):
     """`torch.cond(predicate, f, g, operands)` as `f` and `g`, which are both computed, and a choice for each result.
 
     So what a branch asserts has to hold whichever is chosen, and what it draws is drawn. Raises UnsupportedError for
-    branches that change their operands, or whose results differ in structure, shape or type.
+    branches that change their operands, whose results differ in structure, shape or type, or that are differentiated
+    backwards: what is infinite in the branch that is not chosen would make the gradient NaN.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -133,6 +134,8 @@ def _chosen(predicate: torch.Tensor, x: Any, y: Any) -> Any:
         if type(x) is type(y) and x == y:
             return x
         raise UnsupportedError(f"branches that give {x} and {y} are not supported", operator="torch.cond")
+    if x.requires_grad or y.requires_grad:
+        raise UnsupportedError("branches are not differentiated backwards", operator="torch.cond")
     if x.shape != y.shape or x.dtype != y.dtype:
         given = " and ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (x, y))
         raise UnsupportedError(f"branches that give {given} are not supported", operator="torch.cond")

@@ -225,3 +225,16 @@ def test_branches_are_refused(name: str) -> None:
     one, message = REFUSED[name]
     with pytest.raises(CompileError, match=message):
         deplodock.compile(lambda x: torch.cond(x.sum() > 0, one, lambda x: x + 2, (x,)), (X,))
+
+
+def test_branches_are_not_differentiated() -> None:
+    def root(x: Tensor) -> Tensor:
+        return torch.cond((x >= 0).all(), torch.sqrt, torch.sin, (x,)).sum()
+
+    def inside(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            return torch.autograd.grad(root(at), at)[0]
+
+    with pytest.raises(CompileError, match=r"torch\.cond: branches are not differentiated"):
+        deplodock.compile(inside, (X,))
