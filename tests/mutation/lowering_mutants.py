@@ -25,9 +25,9 @@ Coordinates, Dim = Code("passes.tiling.tiles").Coordinates, Code("passes.tiling.
 
 TO_TILES = [
     in_pass("reductions without masks", "layer_norm", Reducer._masked, "if not missing:", "if True:"),
-    in_pass("mask le", "layer_norm", Reducer._select, '"lt"', '"le"'),
-    in_pass("mask at the tile's extent", "layer_norm", Reducer._select, "dim.extent", "dim.tile"),
-    in_pass("mask reversed", "layer_norm", Reducer._select, '"lt"', '"ge"'),
+    in_pass("mask le", "layer_norm", Tiling.within, '"lt"', '"le"'),
+    in_pass("mask at the tile's extent", "layer_norm", Tiling.within, "dim.extent", "dim.tile"),
+    in_pass("mask reversed", "layer_norm", Tiling.within, '"lt"', '"ge"'),
     in_pass(
         "mask without its index's offset",
         "chunked softmax",
@@ -35,7 +35,7 @@ TO_TILES = [
         "at.map((expr,))",
         "at.map((at.index(dim) * 2,))",
     ),
-    in_pass("masked with 1", "layer_norm", Reducer._select, "e.constant(neutral,", "e.constant(1,"),
+    in_pass("masked with 1", "layer_norm", Tiling.within, "self.constant(beyond,", "self.constant(1,"),
     in_pass(
         "chunks without a tail",
         "chunked softmax",
@@ -343,7 +343,7 @@ TO_THREADS = [
     in_pass(
         "results of launches swapped",
         "two kernels",
-        host._launch,
+        host._add_launch,
         "[*(buffers[i] for i in op.inputs), *results]",
         "[*results, *(buffers[i] for i in op.inputs)]",
     ),
