@@ -309,36 +309,23 @@ class StoreOp(MemoryAccess):
 
     @classmethod
     def parse(cls, parser: Parser) -> StoreOp:
-        value = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        p = AccessText(parser)
-        predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
-        memory, coordinates, checks = p.types(parser)
-        parser.parse_punctuation(",")
+        w = WriteText(parser)
         return cls(
-            parser.resolve_operand(value, parser.parse_type()),
-            memory,
-            coordinates,
-            p.regs,
-            vec=p.vec,
-            checks=checks,
-            steps=p.steps,
-            bounds=p.bounds,
-            predicate=None if predicate is None else parser.resolve_operand(predicate, i1),
-            xor=p.xor,
+            w.value,
+            w.memory,
+            w.coordinates,
+            w.access.regs,
+            vec=w.access.vec,
+            checks=w.checks,
+            steps=w.access.steps,
+            bounds=w.access.bounds,
+            predicate=w.predicate,
+            xor=w.access.xor,
         )
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_ssa_value(self.value)
-        printer.print_string(", ")
-        print_access(self, printer)
-        if self.predicate is not None:
-            printer.print_string(" if ")
-            printer.print_ssa_value(self.predicate)
-        print_access_types(self, printer)
-        printer.print_string(", ")
-        printer.print_attribute(self.value.type)
+        print_write(self, self.value, self.predicate, printer)
 
 
 class AccessText:
@@ -370,6 +357,20 @@ class AccessText:
             parser.raise_error(f"{len(names)} coordinates and checks but {len(types)} types")
         values = [parser.resolve_operand(n, t) for n, t in zip(names, types, strict=True)]
         return memory, values[: len(self.coordinates)], values[len(self.coordinates) :]
+
+
+class WriteText:
+    """The text of what writes registers to memory, perhaps under a predicate."""
+
+    def __init__(self, parser: Parser):
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        self.access = AccessText(parser)
+        predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
+        self.memory, self.coordinates, self.checks = self.access.types(parser)
+        parser.parse_punctuation(",")
+        self.value = parser.resolve_operand(value, parser.parse_type())
+        self.predicate = None if predicate is None else parser.resolve_operand(predicate, i1)
 
 
 def read_bases(parser: Parser, keyword: str) -> BasesAttr:
@@ -419,6 +420,19 @@ def print_access_types(op: MemoryAccess, printer: Printer) -> None:
     printer.print_string(" ")
     with printer.in_parens():
         printer.print_list([v.type for v in op.operand_indices], printer.print_attribute)
+
+
+def print_write(op: MemoryAccess, value: SSAValue, predicate: SSAValue | None, printer: Printer) -> None:
+    """Print what `WriteText` reads."""
+    printer.print_ssa_value(value)
+    printer.print_string(", ")
+    print_access(op, printer)
+    if predicate is not None:
+        printer.print_string(" if ")
+        printer.print_ssa_value(predicate)
+    print_access_types(op, printer)
+    printer.print_string(", ")
+    printer.print_attribute(value.type)
 
 
 def memory_bytes(t: Attribute) -> int:

@@ -13,7 +13,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from .extents import Extent
-from .kernel_access import AccessText, MemoryAccess, access_properties, print_access, print_access_types
+from .kernel_access import MemoryAccess, WriteText, access_properties, print_write
 from .payload import element_type, shape_of
 from .tensor import Kind, KindAttr, verify_atomic
 
@@ -72,35 +72,21 @@ class AtomicRmwOp(MemoryAccess):
     @classmethod
     def parse(cls, parser: Parser) -> AtomicRmwOp:
         kind = parser.parse_str_enum(Kind)
-        value = parser.parse_unresolved_operand()
-        parser.parse_punctuation(",")
-        p = AccessText(parser)
-        predicate = parser.parse_unresolved_operand() if parser.parse_optional_keyword("if") else None
-        memory, coordinates, checks = p.types(parser)
-        parser.parse_punctuation(",")
-        op = cls(
-            kind,
-            parser.resolve_operand(value, parser.parse_type()),
-            memory,
-            coordinates,
-            p.regs,
-            checks=checks,
-            steps=p.steps,
-            bounds=p.bounds,
-            predicate=None if predicate is None else parser.resolve_operand(predicate, i1),
-        )
-        if p.vec != 1 or p.xor:
+        w = WriteText(parser)
+        if w.access.vec != 1 or w.access.xor:
             parser.raise_error("an atomic operation is on one element of global memory")
-        return op
+        return cls(
+            kind,
+            w.value,
+            w.memory,
+            w.coordinates,
+            w.access.regs,
+            checks=w.checks,
+            steps=w.access.steps,
+            bounds=w.access.bounds,
+            predicate=w.predicate,
+        )
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f" {self.kind.data.value} ")
-        printer.print_ssa_value(self.value)
-        printer.print_string(", ")
-        print_access(self, printer)
-        if self.predicate is not None:
-            printer.print_string(" if ")
-            printer.print_ssa_value(self.predicate)
-        print_access_types(self, printer)
-        printer.print_string(", ")
-        printer.print_attribute(self.value.type)
+        print_write(self, self.value, self.predicate, printer)

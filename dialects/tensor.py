@@ -186,9 +186,7 @@ class GatherOp(IRDLOperation):
         verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a source")
         if not self.indices:
             raise VerifyException("a gather without index tensors is an index_map")
-        for i in self.indices:
-            if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
-                raise VerifyException(f"an index tensor is an integer tensor of the result's shape, not {i.type}")
+        _verify_indices(self.indices, shape, "result's")
         if element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException("source and result have one element type")
 
@@ -235,12 +233,16 @@ class ScatterOp(IRDLOperation):
         verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a result")
         if not self.indices:
             raise VerifyException("a scatter has index tensors")
-        for i in self.indices:
-            if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
-                raise VerifyException(f"an index tensor is an integer tensor of the values' shape, not {i.type}")
+        _verify_indices(self.indices, shape, "values'")
         if element_type(self.values.type) != element:
             raise VerifyException("init and values have one element type")
         verify_atomic(self.kind.data, element)
+
+
+def _verify_indices(indices: Sequence[SSAValue], shape: Sequence[Extent], whose: str) -> None:
+    for i in indices:
+        if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
+            raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")
 
 
 def verify_atomic(kind: Kind, element: Attribute) -> None:

@@ -131,6 +131,13 @@ def _verify_symbols(symbols: Sequence[SSAValue], tile: Attribute) -> None:
             raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
 
 
+_WRITE = (
+    "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
+    " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+)
+"""The text of what writes a tile at places of a buffer."""
+
+
 @irdl_op_definition
 class StoreOp(IRDLOperation):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
@@ -147,10 +154,7 @@ class StoreOp(IRDLOperation):
     symbols = var_operand_def()
     domain = opt_prop_def(DomainAttr)
     traits = traits_def(MemoryWriteEffect())
-    assembly_format = (
-        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
-        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
-    )
+    assembly_format = _WRITE
 
     def __init__(
         self,
@@ -190,10 +194,7 @@ class AtomicRmwOp(IRDLOperation):
     symbols = var_operand_def()
     domain = opt_prop_def(DomainAttr)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = (
-        "$kind $value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
-        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
-    )
+    assembly_format = "$kind " + _WRITE
 
     def __init__(
         self,

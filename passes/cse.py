@@ -19,7 +19,7 @@ from xdsl.traits import (
 )
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
-from .outlining.structure import structure
+from .outlining.structure import structure_in_place
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class _Scope:
             return
         if any(len(region.blocks) > 1 for region in op.regions):
             return
-        key = self._key(op) if free else (self._key(op), block, self.writes)
+        computed = structure_in_place(op, self._number)
+        key = computed if free else (computed, block, self.writes)
         earlier = self.known.get(key)
         if earlier is None:
             self.known[key] = op
@@ -102,8 +103,5 @@ class _Scope:
             result.replace_all_uses_with(instead)
         Rewriter.erase_op(op)
 
-    def _key(self, op: Operation) -> object:
-        """What `op` computes: values that it uses count by what they are, those that it defines by their order."""
-        used = op.operands if not op.regions else [v for o in op.walk() for v in o.operands]
-        numbers = {v: self.numbers.setdefault(v, -2 - len(self.numbers)) for v in used if not op.is_ancestor(v.owner)}
-        return structure(op, numbers)
+    def _number(self, value: SSAValue) -> int:
+        return self.numbers.setdefault(value, -2 - len(self.numbers))

@@ -15,7 +15,7 @@ from ..dialects import loop
 from ..dialects.extents import extents_of
 from ..dialects.payload import element_type
 from .grouping import first_use
-from .outlining.structure import structure
+from .outlining.structure import structure_in_place
 
 MAX_REDUCTIONS = 2
 """Reductions in one nest side by side: each has its own accumulators, and registers are few."""
@@ -134,8 +134,7 @@ class _Numbering:
             return found
         values: dict[SSAValue, int] = {arg: self._number(i) for i, arg in enumerate(block.args)}
         for op in block.ops:
-            known = {v: values.get(v) or self._number(v) for o in op.walk() for v in o.operands if _outside(v, op)}
-            number = self._number(structure(op, known))
+            number = self._number(structure_in_place(op, lambda v: values.get(v) or self._number(v)))
             values.update((r, self._number((number, i))) for i, r in enumerate(op.results))
             if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
                 found[number] = held
@@ -144,11 +143,6 @@ class _Numbering:
     def _number(self, key: object) -> int:
         """Below all numbers that `structure` gives away itself."""
         return self.numbers.setdefault(key, -2 - len(self.numbers))
-
-
-def _outside(value: SSAValue, op: Operation) -> bool:
-    owner = value.owner
-    return not op.is_ancestor(owner)
 
 
 def merge(nests: Sequence[loop.NestOp]) -> loop.NestOp:

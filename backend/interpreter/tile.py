@@ -262,11 +262,9 @@ class TileFunctions(InterpreterFunctions):
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        shape = (len(self.active), *shape_of(op.value.type))
-        mask = np.broadcast_to(inside(self.sizes.domain(op.domain), dims, symbols) & active, shape)
+        mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
         at = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
-        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
-        where = tuple(np.broadcast_to(p, shape)[mask] for p in at)
+        value, where = self._elements(op, value, mask, at)
         places = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
         scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
         return ()
@@ -283,17 +281,23 @@ class TileFunctions(InterpreterFunctions):
         self._write(op, args[0], buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
         return ()
 
+    def _elements(
+        self, op: tile.StoreOp | tile.AtomicRmwOp | StoreBoxOp, value: Array, mask: Array, places: Sequence[Array]
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """The elements of a tile where `mask` holds, one after the other, and the coordinates of each."""
+        shape = (len(self.active), *shape_of(op.value.type))
+        mask = np.broadcast_to(mask, shape)
+        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
+        return value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
+
     def _write(
         self, op: tile.StoreOp | StoreBoxOp, value: Array, buffer: Buffer, mask: Array, places: Sequence[Array]
     ) -> None:
         """Write the elements of a tile where `mask` holds; none twice."""
-        shape = (len(self.active), *shape_of(op.value.type))
-        mask = np.broadcast_to(mask, shape)
-        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
         data, written = buffer.data, buffer.written
         if not places:  # a buffer of rank 0 takes no list of coordinates
             data, written, places = data.reshape(1), written.reshape(1), (np.zeros(1, np.int64),)
-        where = tuple(np.broadcast_to(p, shape)[mask] for p in places)
+        value, where = self._elements(op, value, mask, places)
         old = written[where] & ~self.domain.same(data[where], value)
         data[where] = value
         written[where] = True

@@ -29,8 +29,7 @@ def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
     made: dict[SSAValue, int] = {a: 0 for a in function.body.block.args if _few(a)}
     inner = set[SSAValue]()
     for op in function.body.block.ops:
-        plain = is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
-        if not plain or not all(v in made for v in op.operands):
+        if not _is_elementwise(op) or not all(v in made for v in op.operands):
             continue
         operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
         for result in op.results:
@@ -52,11 +51,16 @@ def elementwise_sources(value: SSAValue) -> list[SSAValue]:
         if len(seen) == CHEAP:
             return [value]
         seen.add(one)
-        if is_payload(one.owner) or isinstance(one.owner, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp):
+        if _is_elementwise(one.owner):
             left += one.owner.operands
         elif not isinstance(one.owner, Call):
             found.setdefault(one)
     return list(found)
+
+
+def _is_elementwise(op: Operation) -> bool:
+    """Whether each element of the result takes an operation at most, or only a place to read at."""
+    return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
 
 
 def _few(value: SSAValue) -> bool:

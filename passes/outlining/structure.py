@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -21,6 +21,13 @@ def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[s
     )
     types = tuple(r.type for r in op.results)
     return op.name, _sorted(op.properties, without), _sorted(op.attributes, without), operands, types, regions
+
+
+def structure_in_place(op: Operation, number: Callable[[SSAValue], int]) -> object:
+    """What `op` computes where it stands: as `structure`, but values from outside of it count by their `number`, which
+    has to be below -1."""
+    used = op.operands if not op.regions else [v for inner in op.walk() for v in inner.operands]
+    return structure(op, {v: number(v) for v in used if not op.is_ancestor(v.owner)})
 
 
 def _block(
