@@ -32,6 +32,7 @@ types: ## the type checker
 
 docs: ## the pages that are made from what the passes do
 	$(BIN)python -m deplodock.tools.walkthrough docs/schedules.md
+	$(BIN)python -m deplodock.tools.pass_diagram docs/architecture.md
 
 bench: ## how long compiling takes, and where
 	for script in benchmarks/*.py; do $(BIN)python $$script || exit 1; done

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     __version__: str
     from .errors import CompileError, DeplodockError
     from .frontend.api import CompiledFunction, compile
-    from .frontend.saved import Artefact, load
+    from .frontend.artifact import Artifact, load
 
-__all__ = ["Artefact", "CompileError", "CompiledFunction", "DeplodockError", "compile", "load"]
+__all__ = ["Artifact", "CompileError", "CompiledFunction", "DeplodockError", "compile", "load"]
 
 # Nothing is imported up front: neither torch, nor, where a test runner takes this file for a package of its own in a
 # checkout of any name, a sibling.
 _HOMES = {
-    "Artefact": ".frontend.saved",
+    "Artifact": ".frontend.artifact",
     "CompileError": ".errors",
     "CompiledFunction": ".frontend.api",
     "DeplodockError": ".errors",
     "compile": ".frontend.api",
-    "load": ".frontend.saved",
+    "load": ".frontend.artifact",
 }
 
 

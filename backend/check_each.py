@@ -19,14 +19,14 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import SymbolTable
 
 from ..dialects import kernel, loop, tensor
-from ..dialects.kernel_tma import is_written
-from ..dialects.sizes import Sizes, sample_sizes
+from ..dialects.kernel.tma import is_written
+from ..dialects.shapes.binding import Sizes, sample_sizes
 from ..errors import ExecutionError
-from .counting import count
-from .factor_rounding import factor_roundoff
+from .counting import count_flops
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
 from .interpreter.running import main_function, storage
+from .operand_precision import factor_roundoff
 from .reference import DomainName, run
 
 MAX_FLOPS = 4_000_000_000
@@ -39,7 +39,7 @@ wrong gives the same answer, until it does."""
 _CHUNK = 3
 """Iterations a chunk when staged reductions are checked in pieces; no power of two, so that there is a tail."""
 
-_SYNCHRONISES = "place-barriers"
+_SYNCHRONISES = "kernel-insert-barriers"
 """The pass after which a kernel may no longer have races; before it, barriers and fences are not there yet."""
 
 _UNSYNCHRONISED = ("race", "fence")
@@ -158,7 +158,7 @@ class Checker:
         self.text = str(module)
         if not is_executable(module):
             return
-        flops = count(module, self.sizes).flops
+        flops = count_flops(module, self.sizes)
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
         exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))

@@ -21,16 +21,16 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ..dialects import kernel
-from ..dialects.calls import eager_results, is_eager
-from ..dialects.counts import Count, most_tiles
-from ..dialects.extents import Extent, ExtentError, SymbolAttr, extents_of, static
 from ..dialects.kernel import symbols_in
-from ..dialects.kernel_ranges import constant_index
-from ..dialects.kernel_tma import is_written
-from ..dialects.locations import location_text
+from ..dialects.kernel.tma import is_written
 from ..dialects.payload import ConstantOp
-from ..dialects.sizes import Sizes, bind_sizes
-from ..dialects.updates import IN_PLACE, Pairs, pairs_of
+from ..dialects.shapes.binding import Sizes, bind_sizes
+from ..dialects.shapes.extents import Extent, ExtentError, SymbolAttr, extents_of, static
+from ..dialects.shapes.ranges import constant_index
+from ..dialects.shapes.tile_counts import Count, most_tiles
+from ..dialects.support.aliasing import IN_PLACE, Pairs, pairs_of
+from ..dialects.support.calls import eager_results, is_eager
+from ..dialects.support.locations import location_text
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
 from .cuda.writer import index_type

@@ -11,7 +11,7 @@ from xdsl.interpreter import Interpreter
 from xdsl.interpreters.func import FuncFunctions
 
 from ..dialects.payload import element_type
-from ..dialects.sizes import Sizes, bind_sizes
+from ..dialects.shapes.binding import Sizes, bind_sizes
 from ..plugins import plugins
 from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
@@ -43,7 +43,7 @@ def run(
     symbols in those types, or ShapeError names the one that does not fit. The results
     come in the representation of the scalar `domain`: the element type itself (`typed`), float64 for every float
     (`real`), or uint64 that may only be compared for equality (`exact`). `chunk` computes staged reductions in chunks
-    of that many iterations, merged by their transport. `eager` computes the functions that are left to PyTorch. Raises
+    of that many iterations, merged by their rescaling. `eager` computes the functions that are left to PyTorch. Raises
     ExecutionError naming the op and its place.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 class Case:
     """One program: a function of tensors in the order of `shapes`, and the operations that it cannot do without.
 
-    Of `indices`, shape by name, are integers below a bound. `narrow` is a permission for the planner.
+    Of `indices`, shape by name, are integers below a bound. `f32_matmul_precision` is an option for the planner.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Case:
     dtype: torch.dtype = BF16
     flops: float = 0.0
     indices: dict[str, int] = field(default_factory=dict[str, int])
-    narrow: str | None = None
+    f32_matmul_precision: str | None = None
 
     def inputs(self, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
         """Random normal inputs, the same for the same seed and device."""
@@ -181,7 +181,7 @@ CLASSES = (
         1.8,
         2.2,
         2.7,
-        tuple(_product(n, n, n, F32, narrow="parts") for n in (1024, 2048, 4096)),
+        tuple(_product(n, n, n, F32, f32_matmul_precision="bf16x3") for n in (1024, 2048, 4096)),
         rate=131e12,
     ),
     Class(

@@ -264,9 +264,9 @@ def measure(name: str) -> dict[str, Any]:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
-    from deplodock.frontend.capture import capture
+    from deplodock.frontend.capture.export import capture
     from deplodock.frontend.compilation import Compilation
-    from deplodock.passes.running import Observer
+    from deplodock.passes.pass_manager import Observer
 
     class Processor(Observer):
         """Processor seconds of each pass."""
@@ -293,7 +293,7 @@ def measure(name: str) -> dict[str, Any]:
     return {
         "capture": round(seen - start, 2),
         "own": round(end - seen, 2),
-        "plan-fusion": round(processor.seconds["plan-fusion"], 2),
+        "tensor-plan-fusion": round(processor.seconds["tensor-plan-fusion"], 2),
         "passes": slow,
         "kernels": text.count("__global__"),
         "cuda": hashlib.sha256(text.encode()).hexdigest()[:16],
@@ -318,8 +318,8 @@ def line(name: str, found: dict[str, Any]) -> str:
         return f"{name:32} {'over ' + format(found['over'], '.0f') + ' s' if 'over' in found else found['error']}"
     rest = ", ".join(f"{n} {s:.1f}" for n, s in list(found["passes"].items())[:4])
     return (
-        f"{name:32} {found['capture']:8.2f} {found['own']:9.2f} {found['plan-fusion']:12.2f} {found['kernels']:8d}"
-        f"  {found['cuda']}  {rest}"
+        f"{name:32} {found['capture']:8.2f} {found['own']:9.2f} {found['tensor-plan-fusion']:12.2f}"
+        f" {found['kernels']:8d}  {found['cuda']}  {rest}"
     )
 
 
@@ -340,7 +340,7 @@ def main() -> int:
         return 0
     if unknown := [n for n in options.names if n not in PROGRAMS]:
         parser.error(f"no program {unknown[0]!r}; see --list")
-    print(f"{'program':32} {'capture':>8} {'own':>9} {'plan-fusion':>12} {'kernels':>8}  {'cuda':16}  slowest passes")
+    print(f"{'program':32} {'capture':>8} {'own':>9} {'fusion':>12} {'kernels':>8}  {'cuda':16}  slowest passes")
     results: dict[str, Any] = {}
     for name in options.names or PROGRAMS:
         results[name] = in_process(name, options.limit)

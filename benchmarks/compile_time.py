@@ -54,9 +54,9 @@ def stages(code: str) -> dict[str, Seconds]:
     step("import torch", lambda: __import__("torch"))
     step("import torch.export", lambda: __import__("torch.export._trace"))
     step("import deplodock", import_ours)
-    from deplodock.frontend.capture import capture
+    from deplodock.frontend.capture.export import capture
     from deplodock.frontend.compilation import Compilation
-    from deplodock.frontend.evaluate import evaluate
+    from deplodock.tools.evaluate import evaluate
 
     p = step("evaluate", lambda: evaluate(code))
     captured = step("export", lambda: capture(p.function, p.args, p.kwargs, names=p.names, place=p.place))

@@ -1,4 +1,4 @@
-"""Programs of the benchmarks, compiled ahead by many processes and kept as artefacts; and compiled now if they are not.
+"""Programs of the benchmarks, compiled ahead by many processes and kept as artifacts; and compiled now if they are not.
 
     python benchmarks/prepared.py FOLDER [--target sm_90a] [--jobs N] [--only SUBSTRING] [--small]
 
@@ -27,8 +27,8 @@ from classes import CLASSES, Case
 from seed84 import NAMES, make_case
 
 from deplodock.frontend.api import CompiledFunction
-from deplodock.frontend.capture import capture
-from deplodock.frontend.saved import load
+from deplodock.frontend.artifact import load
+from deplodock.frontend.capture.export import capture
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -39,7 +39,7 @@ def chosen(only: str) -> list[str]:
 
 
 def program(name: str, case: Any, target: str, folder: Path | None, executor: str = "cuda", **options: Any) -> Any:
-    """The program of a case: the artefact `name` of `folder` if it is there, or compiled now."""
+    """The program of a case: the artifact `name` of `folder` if it is there, or compiled now."""
     place = _place(name, target, folder)
     if place is not None and place.exists():
         return load(place, target=target, executor=executor).programs["main"]
@@ -90,7 +90,7 @@ def _prepare(job: tuple[str, str, str], target: str, folder: Path, small: bool) 
             key, case = seed_key(name, more, small), make_case(name, DTYPES[more], small=small)
         else:
             key, case = f"{more}: {name}", class_case(more, name)
-            options = {"narrow": case.narrow}
+            options = {"f32_matmul_precision": case.f32_matmul_precision}
         place = _place(key, target, folder)
         assert place is not None
         if not place.exists():

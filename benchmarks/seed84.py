@@ -26,8 +26,8 @@ from prepared import DTYPES, chosen, program, seed_key
 from seed84 import make_case
 from timing import environment
 
-from deplodock.backend.runtime import arch_of
-from deplodock.backend.timing import on_device
+from deplodock.backend.cuda.runtime import arch_of
+from deplodock.backend.cuda.runtime.timing import on_device
 from deplodock.frontend.comparison import compare, tolerances
 from deplodock.frontend.executors import cuda_missing
 

@@ -28,18 +28,18 @@ from rich.console import Console
 from rich.table import Table
 from timing import environment, whole_calls
 
-from deplodock.backend.nvrtc import compile_cubin
-from deplodock.backend.runtime import arch_of
-from deplodock.backend.targets import get_target
-from deplodock.backend.timing import on_device
+from deplodock.backend.cuda.runtime import arch_of
+from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
+from deplodock.backend.cuda.runtime.timing import on_device
 from deplodock.dialects.loop import NestOp
+from deplodock.dialects.target import get_target
 from deplodock.errors import CompileError
 from deplodock.frontend.api import CompiledFunction
-from deplodock.frontend.capture import capture
+from deplodock.frontend.capture.export import capture
 from deplodock.frontend.executors import cuda_missing
-from deplodock.passes.planning.facts import Facts
-from deplodock.passes.planning.model import Model
-from deplodock.passes.tiling.kernels import schedule_of
+from deplodock.passes.analysis.nest_schedule import schedule_of
+from deplodock.passes.planning.cost_model import Model
+from deplodock.passes.planning.nest_info import NestInfo
 
 COPY = 4.3e12
 """Bytes a second of a copy on an H200, read and written."""
@@ -55,7 +55,7 @@ def compiled(case: Case, target: str, executor: str) -> CompiledFunction:
     """The case as a program of ours."""
     examples = case.inputs()
     captured = capture(case.function, examples, names=list(case.shapes))
-    return CompiledFunction(captured, target, executor, narrow=case.narrow)
+    return CompiledFunction(captured, target, executor, f32_matmul_precision=case.f32_matmul_precision)
 
 
 def floor(case: Case, kind: Class) -> float:
@@ -75,7 +75,7 @@ def predict(case: Case, kind: Class, target: str) -> dict[str, Any]:
     kernels: list[dict[str, Any]] = []
     for nest in nests:
         schedule = schedule_of(nest)
-        prediction = Model(Facts(nest), get_target(target)).predict(schedule)
+        prediction = Model(NestInfo(nest), get_target(target)).predict(schedule)
         text = str(schedule).removeprefix("#tile.schedule")
         kernels.append({"seconds": prediction.seconds, "limit": prediction.limit, "schedule": text})
     cubin = compile_cubin(compilation.cuda, target)
@@ -100,7 +100,7 @@ def error(result: torch.Tensor, wanted: torch.Tensor) -> float:
 def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path | None) -> dict[str, Any]:
     """One case: errors against float64, device times with a cold cache, and times of whole calls, arm by arm."""
     inputs = case.inputs("cuda", seed=1)
-    ours = program(f"{kind.name}: {case.name}", case, target, prepared, narrow=case.narrow)
+    ours = program(f"{kind.name}: {case.name}", case, target, prepared, f32_matmul_precision=case.f32_matmul_precision)
     arms: dict[str, Callable[[], torch.Tensor]] = {
         "eager": lambda: case.function(*inputs),
         "deplodock": lambda: ours(*inputs),

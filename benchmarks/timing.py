@@ -1,6 +1,6 @@
 """What a whole call takes on a GPU by the host's clock, side by side, and what numbers depend on.
 
-Device time is measured by `deplodock.backend.timing`.
+Device time is measured by `deplodock.backend.cuda.runtime.timing`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import torch
 
-from deplodock.backend.timing import Arms, Timing
+from deplodock.backend.cuda.runtime.timing import Arms, Timing
 
 
 def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:

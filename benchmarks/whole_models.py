@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.launch_plan import make_plan
-from deplodock.backend.nvrtc import compile_cubin, nvrtc_version
 from deplodock.frontend.compilation import Compilation
-from deplodock.frontend.compile_model import launches_of_layers
-from deplodock.frontend.models import build_model, cache_shape, capture_step, config_dtype, load_config
+from deplodock.frontend.llm import build_model, cache_shape, capture_step, config_dtype, load_config
+from deplodock.frontend.llm.compile import launches_of_layers
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-7b")]

@@ -13,14 +13,14 @@ import torch
 from xdsl.ir import Attribute
 
 from ..backend.interpreter.running import main_function
-from ..dialects.extents import extents_of
 from ..dialects.payload import element_type
+from ..dialects.shapes.extents import extents_of
 from ..errors import CaptureError
-from .captured import CapturedProgram
+from .capture.captured_program import CapturedProgram
+from .capture.dtypes import dtype_of
+from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, one_at_a_time
-from .dtypes import dtype_of
 from .executors import Executor, make_executor
-from .fallback import EagerCall, Fallback
 
 
 class CompiledFunction:
@@ -33,20 +33,20 @@ class CompiledFunction:
         target: str = "sm_90a",
         executor: str = "auto",
         record: str | PathLike[str] | None = None,
-        narrow: str | None = None,
+        f32_matmul_precision: str | None = None,
         schedule: str | None = None,
         pipeline: str | None = None,
         checked: bool = False,
     ) -> None:
         self.captured = captured
         plans = None if record is None else str(Path(record))
-        narrow = narrow or captured.narrow
+        f32_matmul_precision = f32_matmul_precision or captured.f32_matmul_precision
         self.compilation = Compilation(
             captured.module,
             target,
             eager=captured.eager,
             record=plans,
-            narrow=narrow,
+            f32_matmul_precision=f32_matmul_precision,
             schedule=schedule,
             pipeline_given=pipeline,
             checked=checked,
@@ -105,8 +105,8 @@ class CompiledFunction:
             return self.compilation.text(level)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the program with its parameters to the folder `path`, for `deplodock.load`. Raises ArtefactError."""
-        from .saved import ToSave, save
+        """Write the program with its parameters to the folder `path`, for `deplodock.load`. Raises ArtifactError."""
+        from .artifact import ToSave, save
 
         save(Path(path), {"main": ToSave(self.captured, self.compilation, {})})
 
@@ -132,7 +132,7 @@ def compile(
     fallback: Fallback = None,
     dynamic_shapes: Any = None,
     record: str | PathLike[str] | None = None,
-    narrow: str | None = None,
+    f32_matmul_precision: str | None = None,
     schedule: str | None = None,
     pipeline: str | None = None,
     checked: bool = False,
@@ -144,22 +144,22 @@ def compile(
     `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
     `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
     kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock
-    compile --write-record` writes it: what it has an entry for is fused and scheduled so. `narrow` permits products of
-    f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32, `tf32` with 10 bits of their fraction
-    (see `#tile.schedule`); left out, it is what PyTorch itself is permitted (`never`, unless
+    compile --write-record` writes it: what it has an entry for is fused and scheduled so. `f32_matmul_precision`
+    permits products of f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32, `tf32` with 10 bits
+    of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted (`never`, unless
     `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for every kernel
     that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to run in place
     of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch level and has a
-    `check-border{level=...}` where it reaches each level (`frontend/steps.py`). A `checked` program stops at an index
+    `verify-level{level=...}` where it reaches each level (`frontend/steps.py`). A `checked` program stops at an index
     that PyTorch would not take, with an ExecutionError that names operator, place, legal range and index; without it,
-    such an index reads zero and writes nothing. The result takes and gives torch
-    tensors. Raises CompileError, or a subclass of it, for whatever is not understood.
+    such an index reads zero and writes nothing. The result takes and gives torch tensors. Raises CompileError, or a
+    subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__
         raise CaptureError(f"a tuple of arguments is needed, not {kind}", argument="example_args")
     with one_at_a_time():
-        from .capture import capture  # with PyTorch's exporter, as slow to import as all the rest
+        from .capture.export import capture  # with PyTorch's exporter, as slow to import as all the rest
 
         captured = capture(
             module_or_function,
@@ -169,12 +169,14 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             in_memory=True,
         )
-        compiled = CompiledFunction(captured, target, executor, record, narrow, schedule, pipeline, checked)
+        compiled = CompiledFunction(
+            captured, target, executor, record, f32_matmul_precision, schedule, pipeline, checked
+        )
         compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 
 
-OPTIONS = ("target", "executor", "fallback", "record", "narrow", "schedule", "pipeline", "checked")
+OPTIONS = ("target", "executor", "fallback", "record", "f32_matmul_precision", "schedule", "pipeline", "checked")
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 

@@ -19,9 +19,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects import tensor as tensor_dialect
-from ..dialects.calls import without_calls
 from ..dialects.payload import CastOp, element_type
-from ..dialects.sizes import Sizes
+from ..dialects.shapes.binding import Sizes
+from ..dialects.support.calls import without_calls
 
 _HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
@@ -32,7 +32,7 @@ _ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
 def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
     """The relative tolerance of every result of `@main`, from the module at the tensor level, where symbols have
     the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
-    permitted: `backend.factor_rounding`).
+    permitted: `backend.operand_precision`).
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
     its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.
@@ -52,7 +52,7 @@ def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, fac
         if isinstance(op, ReturnOp):
             return [errors.get(v, 0.0) for v in op.operands]
         worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
-        if isinstance(op, tensor_dialect.FoldOp):
+        if isinstance(op, tensor_dialect.ScanOp):
             step = _errors(functions[op.step.string_value()], functions, sizes, factors)
             own = [math.sqrt(op.steps) * e for e in step]
         else:

@@ -17,14 +17,14 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from ..dialects.parsing import make_context
-from ..dialects.printing import print_module
-from ..dialects.stamp import stamp_comment
+from ..dialects.support.parsing import make_context
+from ..dialects.support.printing import print_module
+from ..dialects.support.stamp import stamp_comment
 from ..errors import CompileError, TargetError, raised_at
+from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import pipeline_text
 from ..passes.remarks import Remark, collect_remarks
-from ..passes.running import Observer, run_passes
-from .fallback import EagerCall
+from .capture.eager_fallback import EagerCall
 from .steps import make_steps
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
@@ -49,11 +49,11 @@ class Compilation:
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
-    that are left to PyTorch. `record` is a file of plans, `narrow` a permission, as for `plan-schedules`; `schedule`
-    and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the card which
-    the target stands for; left out, it is that of the device, if there is one and the target is what runs on it.
-    A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every pass took, in the
-    order they ran.
+    that are left to PyTorch. `record` is a file of plans, `f32_matmul_precision` a permission, as for `plan-schedules`;
+    `schedule` and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the
+    card which the target stands for; left out, it is that of the device, if there is one and the target is what runs on
+    it. A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every pass took, in
+    the order they ran.
     """
 
     module: ModuleOp
@@ -63,7 +63,7 @@ class Compilation:
     cubin: bytes | None = None
     eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
     record: str | None = None
-    narrow: str | None = None
+    f32_matmul_precision: str | None = None
     schedule: str | None = None
     pipeline_given: str | None = None
     multiprocessors: int | None = None
@@ -74,12 +74,12 @@ class Compilation:
     _cuda: str | None = None
 
     def __post_init__(self) -> None:
-        from ..backend.targets import get_target
+        from ..dialects.target import get_target
 
         get_target(self.target)  # refuse an unknown one before any work
         if self.multiprocessors is None:
             self.multiprocessors = device_multiprocessors(self.target)
-        names = ("target", "multiprocessors", "record", "narrow")
+        names = ("target", "multiprocessors", "record", "f32_matmul_precision")
         options = {**{name: getattr(self, name) for name in names}, "checked": self.checked or None}
         self._steps = make_steps(options, self.schedule, self.pipeline_given)
         self.ctx = make_context()
@@ -113,7 +113,7 @@ class Compilation:
     def scheduled(self) -> ModuleOp:
         """The loop level with a schedule on every nest, as it is right before each nest becomes a kernel."""
         module = self.at("loop").clone()
-        passes = [*takewhile(lambda p: p.name != "lower-loop-to-tile", self._step("tile"))]
+        passes = [*takewhile(lambda p: p.name != "convert-loop-to-tile", self._step("tile"))]
         with collect_remarks():  # which were collected before
             run_passes(self.ctx, module, passes)
         return module
@@ -156,8 +156,8 @@ class Compilation:
 def device_multiprocessors(target: str) -> int | None:
     """How many multiprocessors the current CUDA device has, if it runs programs for `target` and if they are not as
     many as the card has that the target stands for."""
-    from ..backend.runtime import arch_of
-    from ..backend.targets import TARGETS
+    from ..backend.cuda.runtime import arch_of
+    from ..dialects.target import TARGETS
 
     if not torch.cuda.is_available():
         return None

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..backend.nvrtc import nvrtc_version
+from ..backend.cuda.runtime.nvrtc import nvrtc_version
 from ..errors import CompileError, ExecutionError
-from .arrays import to_numpy, to_torch
+from .capture.arrays import to_numpy, to_torch
+from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
-from .fallback import EagerCall
 
 EXECUTORS = ("auto", "cuda", "emulator", "simulator", "reference")
 
@@ -110,7 +110,7 @@ def _emulator(compilation: Compilation) -> Run:
 
 
 def _cuda(compilation: Compilation) -> Run:
-    from ..backend.runtime import CudaProgram
+    from ..backend.cuda.runtime import CudaProgram
 
     saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
     return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager).run

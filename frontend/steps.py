@@ -8,8 +8,8 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ..errors import CompileError
-from ..passes.check_border import CheckBorderPass
 from ..passes.pipelines import parse_passes, pipeline_text
+from ..passes.verify_level import VerifyLevelPass
 
 PIPELINE_TO = {
     "tensor": "torch-to-tensor",
@@ -31,11 +31,11 @@ def make_steps(
 
     `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`). `pipeline` is text as for `dl-opt -p`,
     from the torch level down, in place of the named pipelines; it reaches a level where it has
-    `check-border{level=...}` for the last time, and what comes behind the last one belongs to that level. Raises
+    `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. Raises
     PipelineError, and CompileError for both at once or for levels in another order.
     """
     if schedule is not None and pipeline is not None:
-        raise CompileError("belongs into the pipeline: tile-plan{...}", argument="schedule")
+        raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
     given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
     if schedule is not None:
         given = {**given, **_schedule_options(schedule)}
@@ -55,12 +55,12 @@ def _schedule_options(schedule: str) -> Mapping[str, ParameterListType]:
 
 def _divided(passes: Sequence[ModulePass]) -> Steps:
     """The passes of a pipeline, cut where it reaches the levels."""
-    ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, CheckBorderPass) and p.level in PIPELINE_TO}
+    ends = {p.level: i + 1 for i, p in enumerate(passes) if isinstance(p, VerifyLevelPass) and p.level in PIPELINE_TO}
     wanted = list(PIPELINE_TO)[: len(ends)]
     if not ends or list(ends) != wanted or list(ends.values()) != sorted(ends.values()):
-        text = pipeline_text([p for p in passes if isinstance(p, CheckBorderPass)]) or "nothing"
+        text = pipeline_text([p for p in passes if isinstance(p, VerifyLevelPass)]) or "nothing"
         raise CompileError(
-            f"has to pass check-border{{level=...}} at {', '.join(wanted) or 'tensor'} in this order; it passes {text}",
+            f"has to pass verify-level{{level=...}} at {', '.join(wanted) or 'tensor'} in this order; it passes {text}",
             argument="pipeline",
         )
     ends[wanted[-1]] = len(passes)

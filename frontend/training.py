@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
-from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -16,9 +14,8 @@ from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .api import CompiledFunction
-from .capture import is_ours
-from .graph_capture import capture_graph
-from .pytorch_decompositions import DECOMPOSITIONS
+from .capture.decompositions.table import decomposition_table
+from .capture.graph_capture import capture_graph
 
 
 def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -44,13 +41,7 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         fw_compiler=compiler,
         bw_compiler=compiler,
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=_decompositions(),
+        decompositions=dict(decomposition_table()),
     )
     with sdpa_kernel(SDPBackend.MATH):
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
-
-
-@cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """How operators that are not ours are made of others."""
-    return {op: f for op, f in {**core_aten_decompositions(), **DECOMPOSITIONS}.items() if not is_ours(op)}

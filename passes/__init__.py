@@ -1,7 +1,12 @@
 """The passes, and the registry that finds them by name without importing them.
 
-A pass called `fuse-nests` lives in `passes/fuse_nests.py` and its FileCheck test in
-`tests/filecheck/passes/fuse-nests.mlir`; adding one means adding its line to `OWN_PASSES`.
+A folder is a level, or (`convert/`) what leads from one level to the next. The pass `tile-select-mma` lives in
+`tile/select_mma.py`, `convert-tensor-to-loop` in `convert/tensor_to_loop.py`, and its FileCheck test in
+`tests/filecheck/passes/<folder>/<name>.mlir`; adding one means adding its line to `OWN_PASSES`. What several passes ask
+of the IR is in `analysis/`; which schedule a nest gets is decided in `planning/`.
+
+No pass imports another pass: a folder imports itself, `analysis/` and the files beside the folders; a conversion also
+helpers of the level that it starts from, and fusion the cost model of `planning/`.
 """
 
 from __future__ import annotations
@@ -17,50 +22,49 @@ from ..plugins import plugins
 ENTRY_POINT_GROUP = "deplodock.passes"
 """Entry points of this group, each naming a `ModulePass` class, are third-party passes."""
 
-# One line a pass, sorted by name.
+# One line a pass, by level.
 OWN_PASSES = {
-    "allocate-shared": ".allocate_shared:AllocateSharedPass",
-    "base-two-exponentials": ".base_two_exponentials:BaseTwoExponentialsPass",
-    "chain-products": ".chain_products:ChainProductsPass",
-    "check-border": ".check_border:CheckBorderPass",
     "cse": ".cse:CommonSubexpressionElimination",
-    "decompose-torch": ".decompose_torch:DecomposeTorchPass",
-    "fill-product-waits": ".fill_product_waits:FillProductWaitsPass",
-    "float8-as-bits": ".float8_as_bits:Float8AsBitsPass",
-    "fold-index-arithmetic": ".fold_index_arithmetic:FoldIndexArithmeticPass",
-    "hoist-invariant-factors": ".hoist_invariant_factors:HoistInvariantFactorsPass",
-    "inline-calls": ".inline_calls:InlineCallsPass",
-    "invert-sums-once": ".invert_sums_once:InvertSumsOncePass",
-    "lower-loop-to-tile": ".lower_loop_to_tile:LowerLoopToTilePass",
-    "lower-tensor-to-loop": ".lower_tensor_to_loop:LowerTensorToLoopPass",
-    "lower-tile-to-kernel": ".lower_tile_to_kernel:LowerTileToKernelPass",
-    "merge-equal-kernels": ".merge_equal_kernels:MergeEqualKernelsPass",
-    "merge-reductions": ".merge_reductions:MergeReductionsPass",
-    "merge-sibling-nests": ".merge_sibling_nests:MergeSiblingNestsPass",
-    "outline-layers": ".outline_layers:OutlineLayersPass",
-    "overlap-products": ".overlap_products:OverlapProductsPass",
-    "overwrite-zero-sums": ".overwrite_zero_sums:OverwriteZeroSumsPass",
-    "place-barriers": ".place_barriers:PlaceBarriersPass",
-    "plan-fusion": ".plan_fusion:PlanFusionPass",
-    "plan-schedules": ".plan_schedules:PlanSchedulesPass",
-    "share-launches": ".share_launches:ShareLaunchesPass",
-    "simplify-index-maps": ".simplify_index_maps:SimplifyIndexMapsPass",
-    "split-dimensions": ".split_dimensions:SplitDimensionsPass",
-    "split-reductions": ".split_reductions:SplitReductionsPass",
-    "split-wide-factors": ".split_wide_factors:SplitWideFactorsPass",
-    "tile-assign-layouts": ".tile_assign_layouts:TileAssignLayoutsPass",
-    "tile-choose-atoms": ".tile_choose_atoms:TileChooseAtomsPass",
-    "tile-order-blocks": ".tile_order_blocks:TileOrderBlocksPass",
-    "tile-persist-blocks": ".tile_persist_blocks:TilePersistBlocksPass",
-    "tile-pipeline-loads": ".tile_pipeline_loads:TilePipelineLoadsPass",
-    "tile-recognize-contractions": ".tile_recognize_contractions:TileRecognizeContractionsPass",
-    "tile-specialize-warps": ".tile_specialize_warps:TileSpecializeWarpsPass",
-    "tile-split-masked-loops": ".tile_split_masked_loops:TileSplitMaskedLoopsPass",
-    "tile-split-stores": ".tile_split_stores:TileSplitStoresPass",
-    "tile-stage-operands": ".tile_stage_operands:TileStageOperandsPass",
-    "tile-stage-outputs": ".tile_stage_outputs:TileStageOutputsPass",
-    "tile-stage-rows": ".tile_stage_rows:TileStageRowsPass",
-    "update-in-place": ".update_in_place:UpdateInPlacePass",
+    "verify-level": ".verify_level:VerifyLevelPass",
+    "torch-outline-layers": ".torch.outline_layers:OutlineLayersPass",
+    "tensor-emulate-float8": ".tensor.emulate_float8:EmulateFloat8Pass",
+    "tensor-plan-fusion": ".tensor.plan_fusion:PlanFusionPass",
+    "loop-fuse-reductions": ".loop.fuse_reductions:FuseReductionsPass",
+    "loop-fuse-siblings": ".loop.fuse_siblings:FuseSiblingsPass",
+    "loop-hoist-reduction-factors": ".loop.hoist_reduction_factors:HoistReductionFactorsPass",
+    "loop-split-dimensions": ".loop.split_dimensions:SplitDimensionsPass",
+    "loop-split-f32-operands": ".loop.split_f32_operands:SplitF32OperandsPass",
+    "loop-split-k": ".loop.split_k:SplitKPass",
+    "loop-use-exp2": ".loop.use_exp2:UseExp2Pass",
+    "loop-use-reciprocals": ".loop.use_reciprocals:UseReciprocalsPass",
+    "plan-schedules": ".planning.plan_schedules:PlanSchedulesPass",
+    "tile-assign-layouts": ".tile.assign_layouts:AssignLayoutsPass",
+    "tile-cache-rows": ".tile.cache_rows:CacheRowsPass",
+    "tile-deduplicate-kernels": ".tile.deduplicate_kernels:DeduplicateKernelsPass",
+    "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",
+    "tile-pipeline-loads": ".tile.pipeline_loads:PipelineLoadsPass",
+    "tile-recognize-contractions": ".tile.recognize_contractions:RecognizeContractionsPass",
+    "tile-select-mma": ".tile.select_mma:SelectMmaPass",
+    "tile-split-epilogue": ".tile.split_epilogue:SplitEpiloguePass",
+    "tile-split-masked-loops": ".tile.split_masked_loops:SplitMaskedLoopsPass",
+    "tile-stage-dot-operands": ".tile.stage_dot_operands:StageDotOperandsPass",
+    "tile-swizzle-grid": ".tile.swizzle_grid:SwizzleGridPass",
+    "tile-tma-epilogue": ".tile.tma_epilogue:TmaEpiloguePass",
+    "tile-warp-specialize": ".tile.warp_specialize:WarpSpecializePass",
+    "kernel-allocate-shared": ".kernel.allocate_shared:AllocateSharedPass",
+    "kernel-chain-wgmma": ".kernel.chain_wgmma:ChainWgmmaPass",
+    "kernel-fill-wgmma-waits": ".kernel.fill_wgmma_waits:FillWgmmaWaitsPass",
+    "kernel-insert-barriers": ".kernel.insert_barriers:InsertBarriersPass",
+    "kernel-overlap-wgmma": ".kernel.overlap_wgmma:OverlapWgmmaPass",
+    "kernel-overwrite-accumulators": ".kernel.overwrite_accumulators:OverwriteAccumulatorsPass",
+    "kernel-simplify-indices": ".kernel.simplify_indices:SimplifyIndicesPass",
+    "host-horizontal-fusion": ".host.horizontal_fusion:HorizontalFusionPass",
+    "host-inline-calls": ".host.inline_calls:InlineCallsPass",
+    "host-update-in-place": ".host.update_in_place:UpdateInPlacePass",
+    "convert-loop-to-tile": ".convert.loop_to_tile.conversion:ConvertLoopToTilePass",
+    "convert-tensor-to-loop": ".convert.tensor_to_loop:ConvertTensorToLoopPass",
+    "convert-tile-to-kernel": ".convert.tile_to_kernel.conversion:ConvertTileToKernelPass",
+    "convert-torch-to-tensor": ".convert.torch_to_tensor.conversion:ConvertTorchToTensorPass",
 }
 """Our passes: name -> module and class."""
 
@@ -72,6 +76,20 @@ UPSTREAM_PASSES = {
     "reconcile-unrealized-casts": "xdsl.transforms.reconcile_unrealized_casts:ReconcileUnrealizedCastsPass",
 }
 """The passes of xDSL that are right on our dialects as they are."""
+
+
+GROUPS = ("general", "torch", "tensor", "loop", "planning", "tile", "kernel", "host", "convert", "xDSL", "plugins")
+"""The groups of passes, in the order in which they are listed: levels and what lies between them."""
+
+
+def group_of(name: str) -> str:
+    """The one of `GROUPS` that the pass `name` belongs to: the folder of its module, or where else it comes from."""
+    if name in UPSTREAM_PASSES:
+        return "xDSL"
+    if name not in OWN_PASSES:
+        return "plugins"
+    folder = OWN_PASSES[name].removeprefix(".").partition(":")[0].partition(".")[0]
+    return folder if folder in GROUPS else "general"
 
 
 def _load_pass(reference: str) -> type[ModulePass]:

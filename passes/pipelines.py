@@ -24,19 +24,18 @@ from .pass_options import checked_options
 
 PIPELINES = {
     "cleanup": "canonicalize,cse,dce",
-    "torch-to-tensor": "check-border{level=torch},outline-layers,decompose-torch,float8-as-bits,cse,dce,"
-    "check-border{level=tensor}",
-    "tensor-to-loop": "plan-fusion,lower-tensor-to-loop,split-dimensions,merge-sibling-nests,hoist-invariant-factors,"
-    "cse,invert-sums-once,base-two-exponentials,cse,merge-reductions,cse,dce,check-border{level=loop}",
-    "loop-to-tile": "plan-schedules,split-wide-factors,split-reductions,plan-schedules{again},lower-loop-to-tile,"
-    "tile-order-blocks,tile-persist-blocks,merge-equal-kernels,tile-stage-rows,cse,"
-    "tile-recognize-contractions,dce,tile-choose-atoms,tile-assign-layouts,tile-stage-operands,tile-split-stores,"
-    "tile-stage-outputs,cse,tile-pipeline-loads,tile-specialize-warps,tile-split-masked-loops,"
-    "check-border{level=tile}",
-    "tile-plan": "plan-schedules",
-    "tile-to-kernel": "lower-tile-to-kernel,chain-products,overlap-products,overwrite-zero-sums,fill-product-waits,"
-    "fold-index-arithmetic,cse,dce,allocate-shared,place-barriers,share-launches,dce,inline-calls,update-in-place,dce,"
-    "check-border{level=kernel}",
+    "torch-to-tensor": "verify-level{level=torch},torch-outline-layers,convert-torch-to-tensor,tensor-emulate-float8,"
+    "cse,dce,verify-level{level=tensor}",
+    "tensor-to-loop": "tensor-plan-fusion,convert-tensor-to-loop,loop-split-dimensions,loop-fuse-siblings,"
+    "loop-hoist-reduction-factors,cse,loop-use-reciprocals,loop-use-exp2,cse,loop-fuse-reductions,cse,dce,"
+    "verify-level{level=loop}",
+    "loop-to-tile": "plan-schedules,loop-split-f32-operands,loop-split-k,plan-schedules{again},convert-loop-to-tile,"
+    "tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,tile-cache-rows,cse,"
+    "tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,tile-stage-dot-operands,tile-split-epilogue,"
+    "tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,tile-split-masked-loops,verify-level{level=tile}",
+    "tile-to-kernel": "convert-tile-to-kernel,kernel-chain-wgmma,kernel-overlap-wgmma,kernel-overwrite-accumulators,"
+    "kernel-fill-wgmma-waits,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers,"
+    "host-horizontal-fusion,dce,host-inline-calls,host-update-in-place,dce,verify-level{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

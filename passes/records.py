@@ -21,15 +21,15 @@ from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from ..backend.targets import Target, get_target
-from ..dialects.extents import extents_text
 from ..dialects.loop import NestOp
-from ..dialects.schedule import ScheduleAttr
+from ..dialects.shapes.extents import extents_text
+from ..dialects.target import Target, get_target
+from ..dialects.tensor import ROOT
+from ..dialects.tile.schedule import ScheduleAttr
 from ..errors import ScheduleError
-from .fusion.plan import ROOT
-from .outlining.structure import structure
-from .planning.facts import Facts
-from .running import Observer
+from .analysis.equivalence import structure
+from .analysis.nest_schedule import reduction_groups
+from .pass_manager import Observer
 
 FORMAT = "deplodock plans"
 VERSION = 1
@@ -94,7 +94,7 @@ class Record:
 
     def add_nest(self, nest: NestOp, target: str) -> None:
         """Note the schedule of `nest`."""
-        sums = ", ".join(extents_text(group[0].sizes) for group in Facts(nest).groups)
+        sums = ", ".join(extents_text(group[0].sizes) for group in reduction_groups(nest))
         what = f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
         self.schedules.setdefault(target, {})[nest_key(nest)] = (str(nest.attributes["schedule"]), what)
 
@@ -202,7 +202,7 @@ class RecordPlans(Observer):
 
     def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
         """Note the plans that are in `module` after a pass that makes them."""
-        if module_pass.name == "plan-fusion":
+        if module_pass.name == "tensor-plan-fusion":
             for op in module.body.block.ops:
                 if isinstance(op, FuncOp) and not op.is_declaration:
                     self.record.add_function(op)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from ..dialects.locations import location_text
+from ..dialects.support.locations import location_text
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""Applying patterns: the one way in which passes rewrite a module.
+"""Rewriting a module: patterns, and the few edits of which every other rewrite is made.
 
-A thin layer over xDSL's walker that does three things the walker does not: ops inserted by a pattern inherit the
-location of the op that was matched, an error raised by a pattern arrives as itself (with the place filled in) rather
-than wrapped in a printout of the whole module, and dead ops are left alone unless asked for.
+Edits (`insert_before`, `insert_after`, `replace`, `erase`, `retype`) give new ops the location of the op that they are
+made for, and new results the name of what they replace.
+
+Patterns are applied by a thin layer over xDSL's walker that does three things the walker does not: ops inserted by a
+pattern inherit the location of the op that was matched, an error raised by a pattern arrives as itself (with the place
+filled in) rather than wrapped in a printout of the whole module, and dead ops are left alone unless asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, Region
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
     PatternRewriter,
@@ -22,8 +25,66 @@ from xdsl.pattern_rewriter import (
     RewritePattern,
 )
 
-from ..dialects.locations import copy_location, location_text
+from ..dialects.support.locations import copy_location, location_text
 from ..errors import CompileError
+
+
+def block_of(op: Operation) -> Block:
+    """The block that `op` is in."""
+    assert op.parent is not None, op
+    return op.parent
+
+
+def insert_before(anchor: Operation, *ops: Operation, source: Operation | None = None) -> None:
+    """Put `ops` in front of `anchor`, with the location of `source`, or of `anchor`."""
+    copy_location(source or anchor, ops)
+    block_of(anchor).insert_ops_before(ops, anchor)
+
+
+def insert_after(anchor: Operation, *ops: Operation, source: Operation | None = None) -> None:
+    """Put `ops` behind `anchor`, with the location of `source`, or of `anchor`."""
+    copy_location(source or anchor, ops)
+    block_of(anchor).insert_ops_after(ops, anchor)
+
+
+def insert_at_start(block: Block, *ops: Operation, source: Operation | None = None) -> None:
+    """Put `ops` in front of all others of `block`, which is not empty."""
+    assert block.first_op is not None
+    insert_before(block.first_op, *ops, source=source)
+
+
+def replace(op: Operation, *ops: Operation, results: Sequence[SSAValue] | None = None) -> None:
+    """Put `ops` in the place of `op`; its uses are those of `results`, or of the results of the last of `ops`."""
+    insert_before(op, *ops)
+    for old, new in zip(op.results, ops[-1].results if results is None else results, strict=True):
+        new.name_hint = new.name_hint or old.name_hint
+        old.replace_all_uses_with(new)
+    erase(op)
+
+
+def move_before(anchor: Operation, op: Operation) -> None:
+    """Let `op` stand in front of `anchor`."""
+    op.detach()
+    block_of(anchor).insert_op_before(op, anchor)
+
+
+def erase(*ops: Operation) -> None:
+    """Erase `ops`, whose results nobody uses."""
+    for op in ops:
+        op.detach()
+        op.erase()
+
+
+def erase_unused(block: Block) -> None:
+    """Erase the ops of `block` whose results nobody uses, but those that have none."""
+    for op in reversed(tuple(block.ops)):
+        if op.results and not any(result.uses for result in op.results):
+            erase(op)
+
+
+def retype(value: SSAValue, type: Attribute) -> None:
+    """Give `value` another type in place."""
+    value._type = type  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
 class _Escape(BaseException):

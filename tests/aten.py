@@ -1,4 +1,6 @@
-"""Running one ATen overload through the torch dialect, its decomposition and the tensor-level interpreter."""
+"""Running one ATen overload through the torch dialect, its decomposition and the tensor-level interpreter.
+
+One that the dialect does not have is what capture makes of it by PyTorch's decomposition."""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from conformance.tracing import tracer
+from torch.utils import _pytree as pytree
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -13,10 +17,10 @@ from xdsl.ir import Block, Region
 
 from deplodock.backend.reference import run
 from deplodock.dialects.torch import OPS
-from deplodock.frontend.arrays import to_numpy, to_torch
-from deplodock.frontend.dtypes import element_of, tensor_type
-from deplodock.passes.decompose_torch import DecomposeTorchPass
-from deplodock.passes.running import verify_module
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
+from deplodock.frontend.capture.dtypes import element_of, tensor_type
+from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
+from deplodock.passes.pass_manager import verify_module
 
 
 def overload(name: str) -> Any:
@@ -46,6 +50,24 @@ def build(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> 
     return ModuleOp([FuncOp("main", types, Region(block))]), tensors
 
 
+def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -> tuple[ModuleOp, list[torch.Tensor]]:
+    """The same of an operator that is decomposed at capture."""
+    leaves, spec = pytree.tree_flatten(arguments)
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+
+    def call(*given: torch.Tensor) -> list[torch.Tensor]:
+        rest = iter(given)
+        values = [next(rest) if isinstance(v, torch.Tensor) else v for v in leaves]
+        keywords = pytree.tree_unflatten(values, spec)
+        schema = overload(name)._schema.arguments
+        positional = [keywords.pop(a.name) for a in schema if not a.kwarg_only and a.name in keywords]
+        found = overload(name)(*positional, **keywords)
+        return list(found) if isinstance(found, tuple | list) else [found]
+
+    with tracer() as trace:
+        return trace.trace(call, tensors).module, tensors
+
+
 def named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Positional and keyword arguments under their names in the schema."""
     return {**dict(zip((a.name for a in overload(name)._schema.arguments), args, strict=False)), **kwargs}
@@ -55,9 +77,9 @@ def evaluate(name: str, *args: Any, **kwargs: Any) -> tuple[list[torch.Tensor], 
     """(ours, PyTorch's) results of one call."""
     expected = overload(name)(*args, **kwargs)
     expected = list(expected) if isinstance(expected, tuple | list) else [expected]
-    module, tensors = build(name, named(name, args, kwargs), expected)
+    module, tensors = (build if name in OPS else capture)(name, named(name, args, kwargs), expected)
     verify_module(module)
-    DecomposeTorchPass().apply(Context(), module)
+    ConvertTorchToTensorPass().apply(Context(), module)
     verify_module(module)
     results = run(module, [to_numpy(t) for t in tensors])
     return [to_torch(np.asarray(r)) for r in results], expected

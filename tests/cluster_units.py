@@ -14,7 +14,7 @@ func.func @main(%x: {x}, %o: {o}) {{
   kernel.launch @unit(%x, %o) : {x}, {o}
   func.return
 }}
-kernel.func @unit(%x: {x}, %o: {o}) grid {2 * cluster} warps 2 cluster {cluster} {{
+kernel.func @unit(%x: {x}, %o: {o}) grid [{2 * cluster}] warps 2 cluster {cluster} {{
   %block = kernel.id block
   %rank = kernel.id rank
   %t = kernel.id thread
@@ -54,7 +54,7 @@ class Neighbour:
         return f"""{_main(f"memref<{n}x64xf32>", f"memref<{n}x64xf32>", self.cluster)}
   %s = kernel.shared : memref<64xf32, "shared">{set_up if self.signalled else ""}
 {self._filled(n)}{meet if self.signalled else chr(10) + "  kernel.cluster_barrier"}
-  %p = kernel.peer %s of %next : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
+  %p = kernel.mapa %s of %next : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
   %w = kernel.load %p[%t] : memref<64xf32, "cluster"> (index) -> vector<1xf32>
   kernel.store %w, %o[%block, %t] : memref<{n}x64xf32> (index, index), vector<1xf32>
   kernel.cluster_barrier

@@ -34,7 +34,7 @@ def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""
     import stub_cuda
 
-    from deplodock.backend import driver, tensor_maps
+    from deplodock.backend.cuda.runtime import driver, tensor_maps
 
     for name in ("cupy", "cupy.cuda", "cupy.cuda.function"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -64,13 +64,13 @@ func.func @main(%a: {a}, %b: {b}, %c: {c}) {{
   kernel.launch @gemm(%a, %b, %c) : {a}, {b}, {c}
   func.return
 }}
-kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.groups} {{
+kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid [{grid}] warps {4 + 4 * self.groups} {{
 {self._setup(a, b, c)}
-  kernel.roles {{
-    role "producer"(%warp) warps 4 registers 40 {{
+  kernel.warp_specialize {{
+    partition "producer"(%warp) warps 4 registers 40 {{
 {self._producer()}
     }}
-    role "consumer"(%warp) warps {4 * self.groups} registers {232 if self.groups == 2 else 240} {{
+    partition "consumer"(%warp) warps {4 * self.groups} registers {232 if self.groups == 2 else 240} {{
 {self._consumer(c)}
     }}
   }}
@@ -171,9 +171,9 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
         return f"vector<{self.columns // 2}x{element}>"
 
     def _loop(self, bars: str, a_ring: str, b_ring: str) -> str:
-        pending = f"!kernel.pending<{self._vector('f32')}>"
+        pending = f"!kernel.async_accumulators<{self._vector('f32')}>"
         head = f"""
-        %start = kernel.wgmma_start : {pending}
+        %start = kernel.undef_accumulators : {pending}
         %left:{4 if self.lag else 3} = scf.for %k = %c0 to %c{self.k} step %c64
             iter_args(%slot = %s0, %phase = %p0, %into = %start{", %before = %s0" if self.lag else ""})
             -> (index, index, {pending}{", index" if self.lag else ""}) {{
@@ -183,7 +183,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
           %ob = arith.muli %slot, %c{self.columns * 64} : index
           %more = payload.cmp ne %k, %c0 : index
           kernel.wgmma_fence
-          %product = kernel.wgmma %as[%oa], %bs[%ob] into %into slices 4 swizzle 128 if %more
+          %product = kernel.wgmma %as[%oa], %bs[%ob] into %into k_steps 4 swizzle 128 use_acc %more
               : {a_ring}, {b_ring}, {pending}
           kernel.wgmma_commit
           %next, %flipped = kernel.advance %slot, %phase of {self.stages}"""
@@ -191,7 +191,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
             return (
                 head
                 + f"""
-          %waited = kernel.wgmma_wait 1, %product : {pending}
+          %waited = kernel.wgmma_wait 1, %product : {pending} -> {pending}
           %release = arith.andi %elected, %more : i1
           scf.if %release {{
             kernel.mbar_arrive %empty[%before] : {bars}
@@ -206,7 +206,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
         return (
             head
             + f"""
-          %waited = kernel.wgmma_wait 0, %product : {pending}
+          %waited = kernel.wgmma_wait 0, %product : {pending} -> {pending}
           scf.if %elected {{
             kernel.mbar_arrive %empty[%slot] : {bars}
           }}
@@ -242,7 +242,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid {grid} warps {4 + 4 * self.gro
         %piece = arith.xori %m1, %r : index
         %across0 = arith.muli %piece, %c8 : index
         %place = arith.addi %begin, %across0 : index
-        kernel.stmatrix x4 %narrow, %cs[%place] xor steps {[n for (n,) in steps[3:]]} : {vector}, {shared}"""
+        kernel.stmatrix count 4 %narrow, %cs[%place] xor steps {[n for (n,) in steps[3:]]} : {vector}, {shared}"""
 
     def _staged_store(self) -> str:
         shared = f'memref<{self.rows * self.columns}xbf16, "shared">'

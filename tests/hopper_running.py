@@ -13,9 +13,9 @@ from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedProgram, Report
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import Report as SimReport, simulate
-from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.passes.pass_manager import run_passes, verify_module
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.running import run_passes, verify_module
 
 SEEDS = (0, 1, 7)
 """Everything asynchronous as late as it can, at once, at random."""
@@ -25,7 +25,7 @@ def allocated(text: str) -> ModuleOp:
     """The module of a text, with its shared buffers in their places."""
     module = parse_module(make_context(), text, "test.mlir")
     verify_module(module)
-    run_passes(make_context(), module, parse_passes("allocate-shared"))
+    run_passes(make_context(), module, parse_passes("kernel-allocate-shared"))
     return module
 
 

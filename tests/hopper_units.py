@@ -52,7 +52,7 @@ func.func @main(%x: {x}, %o: {o}) {{
   kernel.launch @unit(%x, %o) : {x}, {o}
   func.return
 }}
-kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 4 {{
+kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
 {_constants(self.size)}
 {starts}
   %boxes = kernel.tensor_map %x : {x} -> {t}
@@ -113,7 +113,7 @@ func.func @main(%x: {x}, %o: {o}) {{
   kernel.launch @unit(%x, %o) : {x}, {o}
   func.return
 }}
-kernel.func @clear(%o: {o}) grid {-(-total // 128)} warps 4 {{
+kernel.func @clear(%o: {o}) grid [{-(-total // 128)}] warps 4 {{
 {_constants(self.shape[1])}
   %z = payload.constant 0.0 : vector<1x{self.type}>
   %block = kernel.id block
@@ -124,7 +124,7 @@ kernel.func @clear(%o: {o}) grid {-(-total // 128)} warps 4 {{
   %j = arith.remui %n, %c{self.shape[1]} : index
   kernel.store %z, %o[%i, %j] : {o} (index, index), vector<1x{self.type}>
 }}
-kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 4 {{
+kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 4 {{
 {_constants(size)}
   %at0 = arith.constant {self.at[0]} : index
   %at1 = arith.constant {self.at[1]} : index
@@ -177,7 +177,7 @@ class WarpgroupProduct:
     left: str = "k"
     right: str = "k"
     swizzle: int = 128
-    slices: int = 1
+    k_steps: int = 1
     type: str = "bf16"
 
     @property
@@ -186,7 +186,7 @@ class WarpgroupProduct:
 
     @property
     def depth(self) -> int:
-        return 32 // self.item * self.slices
+        return 32 // self.item * self.k_steps
 
     @property
     def row(self) -> int:
@@ -212,13 +212,15 @@ class WarpgroupProduct:
         b_size = -(-self.size(self.columns, self.right) // 128) * 128
         x, y = f"memref<{a_size}x{self.type}>", f"memref<{b_size}x{self.type}>"
         sx, sy = f'memref<{a_size}x{self.type}, "shared">', f'memref<{b_size}x{self.type}, "shared">'
-        o, p = f"memref<128x{registers}xf32>", f"!kernel.pending<vector<{registers}xf32>>"
+        o, p = f"memref<128x{registers}xf32>", f"!kernel.async_accumulators<vector<{registers}xf32>>"
         bits = [[1 << b] for b in range(count.bit_length() - 1)]
         left = "%held" if self.left == "r" else f"%a[%c0]{' transposed' if self.left == 't' else ''}"
         lt = f"vector<{count}x{self.type}>" if self.left == "r" else sx
         panels = self.right == "t" and self.columns > self.row or self.left == "t" and self.row < 64
-        right = f"%b[%c0]{' transposed' if self.right == 't' else ''}{f' panel {self.panel}' if panels else ''}"
-        ways = f"slices {self.slices} swizzle {self.swizzle}"
+        right = (
+            f"%b[%c0]{' transposed' if self.right == 't' else ''}{f' leading_offset {self.panel}' if panels else ''}"
+        )
+        ways = f"k_steps {self.k_steps} swizzle {self.swizzle}"
         copy_a = "" if self.left == "r" else self._copy("x", "a", x, sx, a_size)
         held = f"""
   %base = arith.muli %t, %c{count} : index
@@ -228,7 +230,7 @@ func.func @main(%x: {x}, %y: {y}, %o: {o}) {{
   kernel.launch @unit(%x, %y, %o) : {x}, {y}, {o}
   func.return
 }}
-kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
+kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
 {_constants(a_size, b_size, count)}
   %t = kernel.id thread
   %a = kernel.shared : {sx}
@@ -238,9 +240,9 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
 {held if self.left == "r" else ""}
   kernel.fence_async
   kernel.barrier
-  %p = kernel.wgmma_start : {p}
+  %p = kernel.undef_accumulators : {p}
   kernel.wgmma_fence
-  %q = kernel.wgmma {left}, {right} into %p {ways} fresh : {lt}, {sy}, {p}
+  %q = kernel.wgmma {left}, {right} into %p {ways} scale_d_zero : {lt}, {sy}, {p}
   %r = kernel.wgmma {left}, {right} into %q {ways} : {lt}, {sy}, {p}
   kernel.wgmma_commit
   %acc = kernel.wgmma_wait 0, %r : {p} -> vector<{registers}xf32>
@@ -258,7 +260,7 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid 1 warps 4 {{
   }}"""
 
     def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(self.columns + self.slices)
+        rng = np.random.default_rng(self.columns + self.k_steps)
         a, b = (rng.integers(-4, 5, (n, self.depth)).astype(np.float32) for n in (64, self.columns))
         return a, b
 
@@ -308,7 +310,7 @@ func.func @main(%x: {x}, %o: {o}) {{
   kernel.launch @unit(%x, %o) : {x}, {o}
   func.return
 }}
-kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 1 {{
+kernel.func @unit(%x: {x}, %o: {o}) grid [1] warps 1 {{
 {_constants(8, 32, held, size, 8 * self.count)}
   %s = kernel.shared : {s}
   %t = kernel.id thread
@@ -316,7 +318,7 @@ kernel.func @unit(%x: {x}, %o: {o}) grid 1 warps 1 {{
   %v = kernel.load %x[%at] regs {bits} : {x} (index) -> {v}
   %lane = arith.remui %t, %c{8 * self.count} : index
   %row = arith.muli %lane, %c8 : index
-  kernel.stmatrix x{self.count} {trans}%v, %s[%row]{f" steps {steps}" if steps else ""} : {v}, {s}
+  kernel.stmatrix count {self.count} {trans}%v, %s[%row]{f" steps {steps}" if steps else ""} : {v}, {s}
   kernel.barrier
   scf.for %i = %c0 to %c{size} step %c32 {{
     %j = arith.addi %i, %t : index
@@ -359,20 +361,20 @@ UNITS = {
     "two matrices, transposed": MatrixStore(2, True),
     "one matrix": MatrixStore(1, type="f16"),
     "one matrix, transposed": MatrixStore(1, True, steps=2),
-    "64 columns": WarpgroupProduct(64, slices=4),
+    "64 columns": WarpgroupProduct(64, k_steps=4),
     "8 columns": WarpgroupProduct(8, type="f16"),
-    "256 columns": WarpgroupProduct(256, slices=2),
-    "rows of 64 bytes": WarpgroupProduct(128, swizzle=64, slices=2, type="f16"),
+    "256 columns": WarpgroupProduct(256, k_steps=2),
+    "rows of 64 bytes": WarpgroupProduct(128, swizzle=64, k_steps=2, type="f16"),
     "rows of 32 bytes": WarpgroupProduct(32, swizzle=32),
-    "left across": WarpgroupProduct(64, "t", slices=4),
-    "left across in two panels": WarpgroupProduct(32, "t", swizzle=64, slices=2),
-    "right across": WarpgroupProduct(64, right="t", slices=4, type="f16"),
-    "right across in panels": WarpgroupProduct(128, right="t", slices=2),
-    "both across": WarpgroupProduct(64, "t", "t", slices=2),
-    "tf32": WarpgroupProduct(64, slices=4, type="f32"),
-    "tf32, rows of 64 bytes": WarpgroupProduct(256, swizzle=64, slices=2, type="f32"),
+    "left across": WarpgroupProduct(64, "t", k_steps=4),
+    "left across in two panels": WarpgroupProduct(32, "t", swizzle=64, k_steps=2),
+    "right across": WarpgroupProduct(64, right="t", k_steps=4, type="f16"),
+    "right across in panels": WarpgroupProduct(128, right="t", k_steps=2),
+    "both across": WarpgroupProduct(64, "t", "t", k_steps=2),
+    "tf32": WarpgroupProduct(64, k_steps=4, type="f32"),
+    "tf32, rows of 64 bytes": WarpgroupProduct(256, swizzle=64, k_steps=2, type="f32"),
     "tf32, rows of 32 bytes": WarpgroupProduct(8, swizzle=32, type="f32"),
-    "tf32, left in registers": WarpgroupProduct(32, "r", slices=4, type="f32"),
-    "left in registers": WarpgroupProduct(64, "r", slices=4),
-    "left in registers, right across": WarpgroupProduct(128, "r", "t", slices=2, type="f16"),
+    "tf32, left in registers": WarpgroupProduct(32, "r", k_steps=4, type="f32"),
+    "left in registers": WarpgroupProduct(64, "r", k_steps=4),
+    "left in registers, right across": WarpgroupProduct(128, "r", "t", k_steps=2, type="f16"),
 }

@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional as F
 from xdsl.dialects.builtin import ModuleOp
 
-from deplodock.backend.targets import get_target
 from deplodock.dialects import loop
-from deplodock.dialects.parsing import make_context
-from deplodock.frontend.capture import capture
+from deplodock.dialects.support.parsing import make_context
+from deplodock.dialects.target import get_target
+from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
+from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.plan_schedules import plan
-from deplodock.passes.running import run_passes
+from deplodock.passes.planning.plan_schedules import plan
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -59,7 +59,7 @@ def lowered(name: str, x: torch.Tensor, length: int, target: str = "sm_90a", **d
             "chunk": [length] * len(chosen.chunk),
             "serial": [] if free == 1 or whole else [1],
             "cluster": 1,
-            "row": "registers",
+            "cache_rows": "registers",
             "warps": 2,
         }
         nest.attributes["schedule"] = chosen.changed(**{**shape, **decisions})

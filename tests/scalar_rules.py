@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from aten import TOLERANCE, build, named, overload
+from aten import TOLERANCE, build, capture, named, overload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from xdsl.context import Context
 
 from deplodock.backend.reference import run
+from deplodock.dialects.torch import OPS
 from deplodock.errors import CompileError
-from deplodock.frontend.arrays import to_numpy, to_torch
-from deplodock.passes.decompose_torch import DecomposeTorchPass
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
+from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -184,10 +185,10 @@ def captured(case: Case) -> torch.Tensor | None:
 
 def ours(case: Case, result: Any) -> torch.Tensor:
     """Our answer, of the type of `result`. Raises CompileError."""
-    module, tensors = build(
+    module, tensors = (build if case.name in OPS else capture)(
         case.name, named(case.name, case.args, case.kwargs), [torch.empty(result.shape, dtype=result.dtype)]
     )
-    DecomposeTorchPass().apply(Context(), module)
+    ConvertTorchToTensorPass().apply(Context(), module)
     (found,) = run(module, [to_numpy(t) for t in tensors])
     return to_torch(found)
 

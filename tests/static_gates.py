@@ -14,21 +14,22 @@ from printed_text import unaligned_arrays
 from seed84 import make_case
 
 from deplodock.backend.cuda.printer import kernel_names
-from deplodock.backend.disassembly import KernelCode, disassemble
-from deplodock.backend.nvrtc import KernelUse, compile_cubin
+from deplodock.backend.cuda.runtime.disassembly import KernelCode, disassemble
+from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.simulator import KernelCounts, simulate
-from deplodock.backend.targets import TARGETS, Target, occupancy
 from deplodock.dialects import kernel, loop
 from deplodock.dialects.payload import element_bytes
-from deplodock.dialects.schedule import ScheduleAttr
+from deplodock.dialects.target import TARGETS, Target, occupancy
+from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.frontend.api import CompiledFunction
-from deplodock.frontend.arrays import to_numpy
-from deplodock.frontend.capture import CapturedProgram, capture
-from deplodock.passes.planning.facts import Facts
-from deplodock.passes.planning.model import Model, Prediction
+from deplodock.frontend.capture.arrays import to_numpy
+from deplodock.frontend.capture.captured_program import CapturedProgram
+from deplodock.frontend.capture.export import capture
+from deplodock.passes.analysis.nest_schedule import schedule_of
+from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.tiles import Tiles
 from deplodock.passes.planning.work import Work, nest_work
-from deplodock.passes.tiling.kernels import schedule_of
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -73,8 +74,8 @@ class Kernel:
     @property
     def narrowest(self) -> tuple[int, int, int]:
         """Bytes of the narrowest elements read, of the narrowest written, and of the widest of all."""
-        read = [element_bytes(op.source.type) for op in self.model.facts.loads] or [1]
-        written = [element_bytes(v.type) for v in self.model.facts.nest.res]
+        read = [element_bytes(op.source.type) for op in self.model.info.loads] or [1]
+        written = [element_bytes(v.type) for v in self.model.info.nest.res]
         return min(read), min(written), max(*read, *written)
 
     @property
@@ -107,7 +108,7 @@ def conflicts(k: Kernel) -> float:
     """How many times more wavefronts than the fewest a kernel may take: more than once where weights of attention go
     from sums of tensor cores to factors of CUDA cores, which have no layout in common."""
     mixed = k.atom == "mma" and k.products > 1
-    return 1.1 if mixed and k.schedule.narrow.data == "never" else 1.0
+    return 1.1 if mixed and k.schedule.f32_matmul_precision.data == "ieee" else 1.0
 
 
 @lru_cache(maxsize=1)
@@ -133,7 +134,7 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
         function = functions.get(name := f"k{i}")
         if function is None:  # equal to another one, or launched together with it
             continue
-        schedule, model = schedule_of(nest), Model(Facts(nest), TARGETS[target])
+        schedule, model = schedule_of(nest), Model(NestInfo(nest), TARGETS[target])
         yield Kernel(
             name,
             TARGETS[target],
@@ -162,7 +163,7 @@ def check(k: Kernel) -> Iterator[str]:
         yield f"{k.use.spills} bytes spilled, {k.use.stack} on the stack, {k.code.local_accesses} local accesses"
     yield from k.warnings
     if missing := missing_registers(k.function, k.use):
-        yield f"the roles want {missing} registers more than the block has at its launch, and wait for ever"
+        yield f"the partitions want {missing} registers more than the block has at its launch, and wait for ever"
     yield from unaligned_arrays(k.cuda)
     yield from _opcodes(k)
     yield from _widths(k)
@@ -171,10 +172,10 @@ def check(k: Kernel) -> Iterator[str]:
 
 
 def missing_registers(function: kernel.FuncOp, use: KernelUse) -> int:
-    """Registers that the roles of a compiled kernel want and its block does not have at its launch."""
-    if function.roles is None:
+    """Registers that the partitions of a compiled kernel want and its block does not have at its launch."""
+    if function.partitions is None:
         return 0
-    budgets = zip(function.roles.role_warps, function.roles.role_registers, strict=False)
+    budgets = zip(function.partitions.partition_warps, function.partitions.partition_registers, strict=False)
     return max(0, sum(32 * w * r for w, r in budgets) - function.threads * use.registers)
 
 
@@ -182,7 +183,7 @@ def _opcodes(k: Kernel) -> Iterator[str]:
     """Tensor cores and boxes where planned, each as often as the kernel has it at least: loops may be unrolled."""
     ops = [*k.function.walk()]
     boxes = sum(isinstance(op, kernel.TmaLoadOp) for op in ops)
-    parts = sum(op.slices.data for op in ops if isinstance(op, kernel.WgmmaOp))
+    parts = sum(op.k_steps.data for op in ops if isinstance(op, kernel.WgmmaOp))
     products = sum(isinstance(op, kernel.MmaOp) for op in ops)
     chosen = {k.atom, k.schedule.copy.data}
     for choice, opcode, least in (("mma", "HMMA", products), ("wgmma", "HGMMA", parts), ("tma", "UTMALDG", boxes)):
@@ -223,10 +224,10 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.wavefronts} wavefronts of shared memory instead of {c.ideal_wavefronts}"
     if c.sectors != c.ideal_sectors:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
-    tiles, shared = Tiles(k.model.facts, k.schedule), k.schedule.persistent.data
+    tiles, shared = Tiles(k.model.info, k.schedule), k.schedule.num_ctas.data
     rounds = -(-tiles.blocks // shared) if shared else 1  # tiles of one block, one after the other
     planned = k.model.loads.traffic(tiles, k.target, 1).block * rounds * k.function.cluster_size
-    fewest = 0 if k.products and len(k.model.facts.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty
+    fewest = 0 if k.products and len(k.model.info.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"
     moved = k.planned.read + k.planned.written

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from deplodock.frontend.models import random_model
+from deplodock.frontend.llm import random_model
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 32,

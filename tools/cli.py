@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import __version__
-from ..dialects.stamp import stamp
+from ..dialects.support.stamp import stamp
 from ..errors import DeplodockError
 from ..progress import steps
 from . import model_commands, terminal
 from .modes import Given, given_options, mode_of_file, refuse_ignored
 
 if TYPE_CHECKING:
-    from ..frontend.capture import CapturedProgram
+    from ..frontend.capture.captured_program import CapturedProgram
+    from ..passes.pass_manager import Observer
     from ..passes.records import RecordPlans
-    from ..passes.running import Observer
     from .reports import Loaded
 
 LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
@@ -55,10 +55,9 @@ def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
                 "--pipeline",
                 metavar="PASSES",
                 help="The passes to run in place of the default ones, plugins among them, with"
-                " check-border{level=...} where a level is reached.",
+                " verify-level{level=...} where a level is reached.",
             ),
-            click.option("--narrow", metavar="HOW", help="How tensor cores may compute products of f32: parts, tf32."),
-            click.option("--tf32", is_flag=True, help="The same as --narrow tf32."),
+            click.option("--f32-matmul-precision", metavar="HOW", help="Of f32 on tensor cores: ieee, tf32 or bf16x3."),
             click.option("--checked", is_flag=True, help="Stop at an index that PyTorch would not take."),
             click.option("--seed", default=0, show_default=True, help="Seed of random inputs and parameters."),
             click.option(
@@ -97,7 +96,7 @@ def cli() -> None:
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
 @click.option("--write-record", metavar="FILE", help="Note there how the program was fused and scheduled.")
 @click.option("--print-pipeline", is_flag=True, help="Print the passes to the level, as an argument for `dl-opt -p`.")
-@click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artefact.")
+@click.option("-o", "--output", type=click.Path(), help="Write there instead of to stdout; of a MODEL, the artifact.")
 @click.option("--phase", type=click.Choice(["prefill", "decode", "both"]), default="both", help="MODEL: which steps.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="MODEL: tokens of a prefill.")
 @click.option("--context", type=click.IntRange(min=1), help="MODEL: tokens that the cache holds.")
@@ -154,22 +153,22 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
 
 
 @cli.command()
-@_program_options("FILE.py|ARTEFACT")
+@_program_options("FILE.py|ARTIFACT")
 @click.option("--executor", default="auto", show_default=True, help="auto, cuda, emulator, simulator or reference.")
-@click.option("--weights", help="ARTEFACT: a checkpoint, where it was saved without weights.")
+@click.option("--weights", help="ARTIFACT: a checkpoint, where it was saved without weights.")
 @click.option("--bench", is_flag=True, help="Also time it against PyTorch (a prediction where there is no GPU).")
 def run(**options: Any) -> None:
     """Run a program and compare it with PyTorch; the exit code is 1 where they differ.
 
-    An ARTEFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
+    An ARTIFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
     the GPU or else in the emulator.
     """
     context, given = click.get_current_context(), Given(**options)
     mode = mode_of_file("run", given.file)
     refuse_ignored(context, mode)
     _check(given)
-    if mode == "an ARTEFACT":
-        return model_commands.run_artefact(given)
+    if mode == "an ARTIFACT":
+        return model_commands.run_artifact(given)
     with terminal.progress(quiet=given.verbose > 1):
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
@@ -209,7 +208,6 @@ def _check(given: Given) -> None:
     """Refuse options that speak of the same."""
     for first, second, both in (
         ("-c", "FILE", given.code is not None and given.file is not None),
-        ("--narrow", "--tf32", given.narrow is not None and given.tf32),
         ("--schedule", "--pipeline", given.schedule is not None and given.pipeline is not None),
         ("-vv", "--json", given.verbose > 1 and given.as_json),
     ):
@@ -223,7 +221,7 @@ def _facts(context: click.Context, given: Given) -> dict[str, str]:
     """What is noted in what is printed: whose text it is."""
     file = given.file or ""
     source = given.code or (Path(file).name if Path(file).exists() else file)
-    wanted = "dynamic fallback narrow tf32 checked record schedule pipeline phase length context"
+    wanted = "dynamic fallback f32_matmul_precision checked record schedule pipeline phase length context"
     return {
         "version": __version__,
         "target": given.target,
@@ -247,7 +245,7 @@ def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loa
         diffs_to,
         given.dynamic,
         given.record,
-        given.permission,
+        given.f32_matmul_precision,
         observers,
         given.schedule,
         given.pipeline,

@@ -23,13 +23,13 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from .. import __version__
 from ..dialects import get_all_dialects
-from ..dialects.parsing import parse_module
-from ..dialects.printing import print_module
+from ..dialects.support.parsing import parse_module
+from ..dialects.support.printing import print_module
 from ..errors import CompileError, raised_at
 from ..passes import get_all_passes
+from ..passes.pass_manager import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from ..passes.pipelines import parse_passes, pipeline_text
 from ..passes.remarks import Remark, collect_remarks
-from ..passes.running import InvalidIRError, Observer, PrintChanges, run_passes, verify_module
 from . import terminal
 from .diagnostics import render_error
 from .pass_help import help_pass, list_passes
@@ -84,7 +84,7 @@ def _mlir_target() -> type[Target]:
 
 def _cuda_target() -> type[Target]:
     try:
-        from ..backend.cuda_target import CudaTarget
+        from ..backend.cuda.target import CudaTarget
     except ModuleNotFoundError as error:
         raise UsageError(f"the target 'cuda' is not available: {error}") from None
     return CudaTarget

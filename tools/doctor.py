@@ -55,7 +55,7 @@ def _cupy() -> str:
 
 
 def _nvrtc() -> str:
-    from ..backend.nvrtc import nvrtc_version
+    from ..backend.cuda.runtime.nvrtc import nvrtc_version
 
     return nvrtc_version()
 
@@ -70,7 +70,7 @@ def _tool(name: str, argument: str) -> str:
 
 
 def _cache() -> str:
-    from ..backend.cache import cache_folder
+    from ..backend.build_cache import cache_folder
 
     folder = cache_folder("cubin").parent
     files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []

@@ -1,4 +1,4 @@
-"""Commands about whole models and artefacts: `compile MODEL`, `run ARTEFACT`, `generate`."""
+"""Commands about whole models and artifacts: `compile MODEL`, `run ARTIFACT`, `generate`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def is_artefact(path: str | None) -> bool:
-    """Whether `path` is a folder that says it is an artefact."""
+def is_artifact(path: str | None) -> bool:
+    """Whether `path` is a folder that says it is an artifact."""
     return path is not None and (Path(path) / "manifest.json").is_file()
 
 
@@ -40,14 +40,14 @@ def is_model(name: str | None) -> bool:
 
 
 def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, str]) -> None:
-    """Compile a model without its weights; write an artefact to `output`, or print a level of its steps."""
+    """Compile a model without its weights; write an artifact to `output`, or print a level of its steps."""
     start = time.perf_counter()
     name = str(given.file)
     with terminal.progress():
         with steps("loading PyTorch and transformers"):
-            from ..backend.nvrtc import nvrtc_version
-            from ..frontend.compile_model import PHASES, compile_model, describe
-            from ..frontend.models import build_model, load_config
+            from ..backend.cuda.runtime.nvrtc import nvrtc_version
+            from ..frontend.llm import build_model, load_config
+            from ..frontend.llm.compile import PHASES, compile_model, describe
         if given.output is not None:
             nvrtc_version()  # without which there will be no machine code to write
         with steps("building the model"):
@@ -60,7 +60,7 @@ def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, 
             target=given.target,
             observers=[] if writer is None else [writer],
             record=given.record,
-            narrow=given.permission,
+            f32_matmul_precision=given.f32_matmul_precision,
             schedule=given.schedule,
             pipeline=given.pipeline,
             checked=given.checked,
@@ -92,18 +92,18 @@ def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -
     terminal.tell(text)
 
 
-def run_artefact(given: Given) -> None:
-    """Run every program of an artefact on random inputs and compare it with the reference."""
+def run_artifact(given: Given) -> None:
+    """Run every program of an artifact on random inputs and compare it with the reference."""
     with terminal.progress():
         with steps("loading PyTorch"):
+            from ..frontend.artifact import load
             from ..frontend.executors import check_executor
-            from ..frontend.saved import load
             from . import reports
         executor = given.executor
         if check_executor(executor, compiled=True) is not None:
             executor = "emulator"  # not the reference, which would be compared with itself
-        artefact = load(str(given.file), weights=given.weights, executor=executor)
-        outcomes = {name: reports.run_saved(p, given.seed) for name, p in artefact.programs.items()}
+        artifact = load(str(given.file), weights=given.weights, executor=executor)
+        outcomes = {name: reports.run_saved(p, given.seed) for name, p in artifact.programs.items()}
     if given.as_json:
         click.echo(json.dumps(outcomes, indent=1, allow_nan=False))
     else:
@@ -115,7 +115,7 @@ def run_artefact(given: Given) -> None:
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|ARTEFACT")
+@click.argument("model", metavar="MODEL|ARTIFACT")
 @click.option("--prompt", help="Text to continue; the model's tokenizer reads it.")
 @click.option("--prompt-ids", help="Numbers of tokens to continue, with commas.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True)
@@ -126,7 +126,7 @@ def run_artefact(given: Given) -> None:
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and continuation that fit.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens read in one step.")
 @click.option("--random-weights", is_flag=True, help="Don't load weights: make some up.")
-@click.option("--weights", help="Checkpoint for an artefact that was saved without weights.")
+@click.option("--weights", help="Checkpoint for an artifact that was saved without weights.")
 @click.option("--target", default="sm_90a", show_default=True)
 @click.option("--executor", default="auto", show_default=True)
 @click.option("--debug", is_flag=True, help="Print a traceback for an error.")
@@ -135,7 +135,7 @@ def generate(model: str, **options: Any) -> None:
     from .modes import refuse_ignored
 
     context = click.get_current_context()
-    refuse_ignored(context, "an ARTEFACT" if is_artefact(model) else "a MODEL")
+    refuse_ignored(context, "an ARTIFACT" if is_artifact(model) else "a MODEL")
     if (options["prompt"] is None) == (options["prompt_ids"] is None):
         raise click.UsageError("give either --prompt or --prompt-ids")
     if options["greedy"] and options["temperature"]:
@@ -145,8 +145,8 @@ def generate(model: str, **options: Any) -> None:
     with terminal.progress():
         with steps("loading PyTorch and transformers"):
             from ..frontend.executors import check_executor
-            from ..frontend.generate import Sampling
-        check_executor(options["executor"], is_artefact(model))
+            from ..frontend.llm.generate import Sampling
+        check_executor(options["executor"], is_artifact(model))
         tokenizer = _tokenizer(model) if options["prompt"] is not None else None
         prompt = _prompt(tokenizer, options)
         generator = _generator(model, options)
@@ -162,12 +162,12 @@ def generate(model: str, **options: Any) -> None:
 
 
 def _generator(name: str, options: dict[str, Any]) -> Any:
-    from ..frontend.generate import Generator
-    from ..frontend.models import load_config, random_model
-    from ..frontend.saved import load
+    from ..frontend.artifact import load
+    from ..frontend.llm import load_config, random_model
+    from ..frontend.llm.generate import Generator
 
-    if is_artefact(name):
-        return Generator.from_artefact(load(name, weights=options["weights"], executor=options["executor"]))
+    if is_artifact(name):
+        return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))
     common = {"context": options["context"], "prefill": options["length"], "target": options["target"]}
     if options["random_weights"]:
         model = random_model(load_config(name), seed=options["seed"])
@@ -178,7 +178,7 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
 def _tokenizer(name: str) -> Any:
     import transformers
 
-    from ..frontend.hub import found_at
+    from ..frontend.llm.hub import found_at
 
     try:
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **found_at(name))

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from . import model_commands
 
 if TYPE_CHECKING:
-    from ..frontend.fallback import Fallback
+    from ..frontend.capture.eager_fallback import Fallback
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class Given:
     record: str | None
     schedule: str | None
     pipeline: str | None
-    narrow: str | None
-    tf32: bool
+    f32_matmul_precision: str | None
     checked: bool
     seed: int
     verbose: int
@@ -47,14 +46,9 @@ class Given:
     weights: str | None = None
     bench: bool = False
 
-    @property
-    def permission(self) -> str | None:
-        """How tensor cores may compute products of f32."""
-        return "tf32" if self.tf32 else self.narrow
-
 
 _SOURCE = {"file", "as_json", "debug"}
-_COMPILER = {"target", "record", "narrow", "tf32", "checked", "schedule", "pipeline"}
+_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = {
     "model",
@@ -79,11 +73,11 @@ MODES = {
         "a program": _PROGRAM | _WRITING | {"ir", "emit", "explain", "print_pipeline"},
     },
     "run": {
-        "an ARTEFACT": _SOURCE | {"seed", "executor", "weights"},
+        "an ARTIFACT": _SOURCE | {"seed", "executor", "weights"},
         "a program": _PROGRAM | {"executor", "bench"},
     },
     "generate": {
-        "an ARTEFACT": _GENERATION | {"weights"},
+        "an ARTIFACT": _GENERATION | {"weights"},
         "a MODEL": _GENERATION | {"context", "length", "random_weights", "target"},
     },
 }  # fmt: skip
@@ -121,21 +115,21 @@ def _shown(parameter: click.Parameter) -> str:
 
 
 def mode_of_file(command: str, file: str | None) -> str:
-    """What FILE is to a command: a MODEL, an ARTEFACT or a program. Raises UsageError for what the command cannot use,
+    """What FILE is to a command: a MODEL, an ARTIFACT or a program. Raises UsageError for what the command cannot use,
     saying what can."""
-    if model_commands.is_artefact(file):
+    if model_commands.is_artifact(file):
         if command == "compile":
             raise click.UsageError(f"{file} is compiled already; `deplodock run {file}` runs it")
-        return "an ARTEFACT"
+        return "an ARTIFACT"
     if model_commands.is_model(file):
         if command == "run":
             raise click.UsageError(
                 f"{file} is a model: `deplodock generate {file}` continues a prompt;"
-                f" `deplodock compile {file} -o FOLDER` writes an artefact, which `deplodock run FOLDER` runs"
+                f" `deplodock compile {file} -o FOLDER` writes an artifact, which `deplodock run FOLDER` runs"
             )
         return "a MODEL"
     if file is not None and Path(file).is_dir():
         raise click.UsageError(
-            f"{file} is a folder with neither a manifest.json (an artefact) nor a config.json (a model)"
+            f"{file} is a folder with neither a manifest.json (an artifact) nor a config.json (a model)"
         )
     return "a program"

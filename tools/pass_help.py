@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from xdsl.passes import ModulePass
 
 from ..errors import CompileError
+from ..passes import GROUPS, group_of
 from ..passes.pass_options import pass_options
 from ..passes.pipelines import get_all_pipelines
 from .terminal import fitted, table
@@ -31,14 +32,14 @@ def description(cls: type[ModulePass]) -> str:
 
 
 def list_passes(passes: Passes, width: int | None) -> str:
-    """Every pass with the first sentence of its description, then the pipelines with their text."""
-    rows: list[tuple[str, str]] = []
+    """Every pass with the first sentence of its description, by level; then the pipelines with their text."""
+    groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
     for name, factory in passes.items():
         cls = factory()
         options = ", ".join(o.name for o in pass_options(cls))
-        rows.append((name, _summary(description(cls)) + (f" Options: {options}." if options else "")))
-    rows += [(name, f"= {text.replace(',', ', ')}") for name, text in get_all_pipelines().items()]
-    return table(rows, width)
+        groups[group_of(name)].append((name, _summary(description(cls)) + (f" Options: {options}." if options else "")))
+    groups["pipelines"] = [(name, text.replace(",", ", ")) for name, text in get_all_pipelines().items()]
+    return "\n".join(f"{group}:\n{table(rows, width)}" for group, rows in groups.items() if rows)
 
 
 def help_pass(name: str, passes: Passes, width: int | None) -> str:

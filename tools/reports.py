@@ -13,28 +13,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backend.factor_rounding import factor_roundoff
 from ..backend.interpreter.running import main_function
-from ..backend.targets import Target, get_target
-from ..dialects.locations import location_text
+from ..backend.operand_precision import factor_roundoff
 from ..dialects.loop import NestOp
-from ..dialects.sizes import bind_sizes
-from ..dialects.stamp import stamp_comment
+from ..dialects.shapes.binding import bind_sizes
+from ..dialects.support.locations import location_text
+from ..dialects.support.stamp import stamp_comment
+from ..dialects.target import Target, get_target
 from ..errors import CompileError, ExecutionError
-from ..frontend.capture import CapturedProgram, capture
+from ..frontend.artifact import SavedProgram
+from ..frontend.capture.captured_program import CapturedProgram
+from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
+from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation
-from ..frontend.dynamic_option import read_dynamic
-from ..frontend.evaluate import Program, evaluate, load_file
 from ..frontend.executors import make_executor
-from ..frontend.fallback import Fallback, FallbackWarning
-from ..frontend.saved import SavedProgram
-from ..passes.planning.choice import Candidate, explain_nest, rank
-from ..passes.planning.facts import Facts
+from ..passes.host.horizontal_fusion import parts_of
+from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
+from ..passes.planning.choose import Candidate, explain_nest, rank
+from ..passes.planning.nest_info import NestInfo
 from ..passes.planning.work import Work, nest_work
-from ..passes.running import Observer, PrintChanges, SupportsWrite
-from ..passes.share_launches import parts_of
 from ..progress import steps
+from .dynamic_option import read_dynamic
+from .evaluate import Program, evaluate, load_file
 
 if TYPE_CHECKING:
     from ..dialects.kernel import FuncOp
@@ -58,7 +59,7 @@ def load(
     diffs_to: SupportsWrite | None = None,
     dynamic: Sequence[str] = (),
     record: str | None = None,
-    narrow: str | None = None,
+    f32_matmul_precision: str | None = None,
     observers: Sequence[Observer] = (),
     schedule: str | None = None,
     pipeline: str | None = None,
@@ -67,9 +68,9 @@ def load(
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
     `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
-    (`frontend/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`), `narrow` the
-    permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and `pipeline` as for `make_steps`,
-    `checked` as for `compile`.
+    (`tools/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`),
+    `f32_matmul_precision` the permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and
+    `pipeline` as for `make_steps`, `checked` as for `compile`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -90,14 +91,14 @@ def load(
         where = None if program.place is None else f"{program.place[0]}:{program.place[1]}"
         raise CompileError("nothing is computed: the program gives no tensor", location=where)
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
-    narrow = narrow or captured.narrow
+    f32_matmul_precision = f32_matmul_precision or captured.f32_matmul_precision
     compilation = Compilation(
         captured.module,
         target,
         looking,
         eager=captured.eager,
         record=record,
-        narrow=narrow,
+        f32_matmul_precision=f32_matmul_precision,
         schedule=schedule,
         pipeline_given=pipeline,
         checked=checked,
@@ -114,7 +115,7 @@ class _Diffs(PrintChanges):
 
 def standalone(loaded: Loaded) -> str:
     """One .cu that fills its inputs, runs and checks itself."""
-    from ..backend.standalone import emit_standalone
+    from ..backend.cuda.standalone import emit_standalone
 
     compilation = loaded.compilation
     module = compilation.at("kernel")
@@ -123,11 +124,11 @@ def standalone(loaded: Loaded) -> str:
 
 def _predicted(nests: list[NestOp], name: str) -> float:
     """Seconds that nests take in one launch, each under its schedule, by the planning model."""
-    from ..passes.planning.model import Model
-    from ..passes.tiling.kernels import schedule_of
+    from ..passes.analysis.nest_schedule import schedule_of
+    from ..passes.planning.cost_model import Model
 
     target = get_target(name)
-    times = [Model(Facts(nest), target).predict(schedule_of(nest)) for nest in nests]
+    times = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
     return sum(t.seconds for t in times) - (len(times) - 1) * (target.rates.launch + target.rates.ramp)
 
 
@@ -163,19 +164,19 @@ def kernels(loaded: Loaded) -> list[dict[str, Any]]:
 
 def explain(loaded: Loaded) -> str:
     """The schedules that the planner considered for every nest, the fastest first, with what limits each."""
-    target, narrow = _planned_for(loaded)
-    return "\n".join(explain_nest(name, nest, target, narrow=narrow) for name, nest in _nests(loaded))
+    target, precision = _planned_for(loaded)
+    return "\n".join(explain_nest(name, nest, target, precision=precision) for name, nest in _nests(loaded))
 
 
 def explained(loaded: Loaded) -> dict[str, Any]:
     """The same for programs to read."""
-    target, narrow = _planned_for(loaded)
+    target, precision = _planned_for(loaded)
     kernels = [
         {
             "name": name,
             "location": location_text(nest),
             "sizes": [str(n) for n in nest.sizes],
-            "candidates": [_candidate(c) for c in rank(Facts(nest), target, narrow)],
+            "candidates": [_candidate(c) for c in rank(NestInfo(nest), target, precision)],
         }
         for name, nest in _nests(loaded)
     ]
@@ -183,7 +184,7 @@ def explained(loaded: Loaded) -> dict[str, Any]:
 
 
 def _planned_for(loaded: Loaded) -> tuple[Target, str]:
-    return get_target(loaded.compilation.target), loaded.compilation.narrow or "never"
+    return get_target(loaded.compilation.target), loaded.compilation.f32_matmul_precision or "ieee"
 
 
 def _nests(loaded: Loaded) -> Iterator[tuple[str, NestOp]]:
@@ -233,9 +234,9 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
 
 def _assumed(loaded: Loaded) -> str:
     """The values that estimates take for sizes known only at run time: `batch = 512`."""
-    from ..dialects.extents import typical
     from ..dialects.kernel import FuncOp
-    from ..dialects.sizes import symbols_of
+    from ..dialects.shapes.binding import symbols_of
+    from ..dialects.shapes.extents import typical
 
     functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
     symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
@@ -305,7 +306,7 @@ def _uncompared(found: Sequence[torch.Tensor], why: str) -> dict[str, Any]:
 
 
 def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
-    """Run a program of an artefact on random inputs, and compare it with the reference."""
+    """Run a program of an artifact on random inputs, and compare it with the reference."""
     torch.manual_seed(seed)
     captured, compilation = program.captured, program.compilation
     leaves = [_random(e) if isinstance(e, torch.Tensor) else e for e in captured.examples]
@@ -318,7 +319,7 @@ def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
         "kernels": sum(op.name == "kernel.func" for op in compilation.at("kernel").ops),
     }
     if program.executor.name == "reference":
-        return {**facts, **_uncompared(actual, "an artefact holds nothing of PyTorch")}
+        return {**facts, **_uncompared(actual, "an artifact holds nothing of PyTorch")}
     expected = make_executor("reference", compilation).run(arguments)
     return {**facts, **_compared(compare(actual, expected, _tolerances(compilation, arguments)), "the reference")}
 
@@ -369,7 +370,7 @@ def bench(loaded: Loaded) -> dict[str, Any]:
         moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
         note = f"nothing was timed: {missing}. Predicted for {loaded.compilation.target}: {_si(moved)}B moved"
         return {"seconds": {"predicted": predicted}, "bytes": moved, "note": note}
-    from ..backend.timing import on_device
+    from ..backend.cuda.runtime.timing import on_device
 
     program = loaded.program
     args, kwargs = _to_device(program.args), _to_device(program.kwargs)

@@ -13,8 +13,8 @@ from xdsl.passes import ModulePass
 from xdsl.printer import Printer
 
 from ..errors import CompileError
+from ..passes.pass_manager import Observer
 from ..passes.pipelines import pipeline_text
-from ..passes.running import Observer
 
 _HEAD = "// dl-opt --run-reproducer, passes: "
 """How the first line begins; no `RUN:` line, which a test runner would collect."""

@@ -10,11 +10,11 @@ import re
 import sys
 from pathlib import Path
 
-from ..backend.targets import get_target
 from ..dialects.loop import NestOp
-from ..dialects.printing import print_module
+from ..dialects.support.printing import print_module
+from ..dialects.target import get_target
 from ..passes import get_all_passes
-from ..passes.planning.choice import explain_nest
+from ..passes.planning.choose import explain_nest
 from .reports import Loaded, load
 
 PROGRAM = "F.relu(nn.Linear(1024, 2048, dtype=torch.bfloat16)(torch.randn(2048, 1024, dtype=torch.bfloat16)))"

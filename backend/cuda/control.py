@@ -11,10 +11,19 @@ from collections.abc import Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import BarrierOp, FoldOp, LdMatrixOp, MbarWaitOp, MmaOp, OuterFmaOp, WgmmaOp, is_shared
-from ...dialects.kernel_access import LoadOp
-from ...dialects.kernel_ranges import constant_index
+from ...dialects.kernel import (
+    BarrierOp,
+    LdMatrixOp,
+    MbarWaitOp,
+    MmaOp,
+    OuterFmaOp,
+    ReduceRegistersOp,
+    WgmmaOp,
+    is_shared,
+)
+from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import ConstantOp, element_bytes, is_payload
+from ...dialects.shapes.ranges import constant_index
 from .hints import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
@@ -90,7 +99,7 @@ def _is_short(op: scf.ForOp, *, crowded: bool = False) -> bool:
             loaded += registers(inner.result) * element_bytes(inner.result.type) // 4
         if isinstance(inner, scf.ForOp | MbarWaitOp | WgmmaOp):
             return False
-        if isinstance(inner, FoldOp):
+        if isinstance(inner, ReduceRegistersOp):
             work += registers(inner.source)
         elif isinstance(inner, OuterFmaOp | MmaOp | LdMatrixOp | LoadOp) or is_payload(inner):
             work += registers(inner.results[0])

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import IndexType, IntegerType, i1
 from xdsl.dialects.math import Exp2Op
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation
 
-from ...dialects.kernel_ranges import Ranges
-from ...dialects.locations import location_text
 from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
+from ...dialects.shapes.ranges import Ranges
+from ...dialects.support.locations import location_text
 from ...errors import CompileError
 from .types import (
     ADD,
@@ -35,42 +37,46 @@ from .types import (
     c_type,
 )
 
-Use = Callable[[str], None]
-"""Called with the key of every helper that an expression calls."""
 
-FLOAT_OPERATORS = {
-    "arith.addf": ("+", ADD),
-    "arith.subf": ("-", ADD),
-    "arith.mulf": ("*", MUL),
-    "arith.divf": ("/", MUL),
-}
+class Operator(NamedTuple):
+    """An infix operator of C++: its precedence level, the helper that computes it where C++ leaves the result undefined
+    (overflow, a divisor of 0, too large a number of bits), and the operator with the same meaning on `i1`, where
+    arithmetic is modulo 2 and false < true."""
 
-INTEGER_OPERATORS = {
-    "arith.addi": ("+", ADD),
-    "arith.subi": ("-", ADD),
-    "arith.muli": ("*", MUL),
-    "arith.divsi": ("/", MUL),
-    "arith.remsi": ("%", MUL),
-    "arith.shli": ("<<", SHIFT),
-    "arith.shrsi": (">>", SHIFT),
-    "arith.andi": ("&", BIT_AND),
-    "arith.ori": ("|", BIT_OR),
-    "arith.xori": ("^", BIT_XOR),
+    symbol: str
+    level: int
+    helper: str = ""
+    on_bool: tuple[str, int] | None = None
+
+
+_AND, _OR, _XOR = ("&&", AND), ("||", OR), ("!=", EQUALITY)
+
+OPERATORS = {
+    "arith.addf": Operator("+", ADD),
+    "arith.subf": Operator("-", ADD),
+    "arith.mulf": Operator("*", MUL),
+    "arith.divf": Operator("/", MUL),
+    "arith.addi": Operator("+", ADD, "wrap_add", _XOR),
+    "arith.subi": Operator("-", ADD, "wrap_sub", _XOR),
+    "arith.muli": Operator("*", MUL, "wrap_mul", _AND),
+    "arith.divsi": Operator("/", MUL, "int_div"),
+    "arith.divui": Operator("/", MUL, "int_div"),
+    "arith.remsi": Operator("%", MUL, "int_rem"),
+    "arith.remui": Operator("%", MUL, "int_rem"),
+    "arith.shli": Operator("<<", SHIFT, "shift_left"),
+    "arith.shrsi": Operator(">>", SHIFT, "shift_right"),
+    "arith.shrui": Operator(">>", SHIFT, "shift_right"),
+    "arith.andi": Operator("&", BIT_AND, on_bool=_AND),
+    "arith.ori": Operator("|", BIT_OR, on_bool=_OR),
+    "arith.xori": Operator("^", BIT_XOR, on_bool=_XOR),
+    **dict.fromkeys(("arith.minsi", "arith.minui"), Operator("min", ATOM, on_bool=_AND)),
+    **dict.fromkeys(("arith.maxsi", "arith.maxui"), Operator("max", ATOM, on_bool=_OR)),
+    "arith.maximumf": Operator("max_nan", ATOM),
+    "arith.minimumf": Operator("min_nan", ATOM),
 }
-UNSIGNED_OPERATORS = {"arith.divui": ("/", MUL), "arith.remui": ("%", MUL), "arith.shrui": (">>", SHIFT)}
-PARTIAL = {"/": "int_div", "%": "int_rem", "<<": "shift_left", ">>": "shift_right"}
-"""Helpers for what C++ leaves undefined for some divisors and numbers of bits."""
-BOOL_OPERATORS = {
-    **dict.fromkeys(("arith.andi", "arith.muli", "arith.minsi", "arith.minui"), ("&&", AND)),
-    **dict.fromkeys(("arith.ori", "arith.maxsi", "arith.maxui"), ("||", OR)),
-    **dict.fromkeys(("arith.xori", "arith.addi", "arith.subi"), ("!=", EQUALITY)),
-}
-"""On i1: arithmetic modulo 2, and false < true as in `payload.cmp`."""
-WRAPPING = {
-    "arith.addi": "wrap_add",
-    "arith.subi": "wrap_sub",
-    "arith.muli": "wrap_mul",
-}
+"""Operations of two operands; those of the level ATOM are functions."""
+WRAPPING = ("arith.addi", "arith.subi", "arith.muli")
+UNSIGNED = ("arith.divui", "arith.remui", "arith.shrui", "arith.minui", "arith.maxui")
 COMPARISONS = {
     Predicate.EQ: ("==", EQUALITY),
     Predicate.NE: ("!=", EQUALITY),
@@ -82,6 +88,15 @@ COMPARISONS = {
 
 NARROW = ("signed char", "short", "unsigned char", "unsigned short")
 """Integers that C++ computes on as `int`."""
+
+INTEGER_FUNCTIONS = {"arith.floordivsi": "floor_div", "arith.ceildivsi": "ceil_div", "math.ipowi": "int_pow"}
+"""Helpers that compute in `long long`."""
+BITS = {
+    ("int", "float"): "bits_to_float",
+    ("float", "int"): "bits_to_int",
+    ("long long", "double"): "bits_to_double",
+    ("double", "long long"): "bits_to_long",
+}
 
 FLOAT_FUNCTIONS = {
     "arith.minnumf": "fmin",
@@ -102,16 +117,21 @@ FLOAT_FUNCTIONS = {
 be approximate, there is another one."""
 
 
+_OPERANDS = {ADD: (ADD, MUL), MUL: (MUL, MUL + 1), AND: (EQUALITY, EQUALITY), OR: (EQUALITY, EQUALITY)}
+_OPERANDS |= {RELATION: (ADD, ADD), EQUALITY: (ADD, ADD)}
+"""How tightly the operands of a level have to bind to stand without parentheses; UNARY where C++ would need none but
+readers (and compilers) want them."""
+
+ASSOCIATIVE = (BIT_AND, BIT_XOR, BIT_OR, AND, OR)
+"""Levels of one operator each, whose chains need no parentheses."""
+
+
 def infix(a: Expr, operator: str, b: Expr, level: int) -> Expr:
     """`a operator b`, with parentheses where C++ needs them and where readers (and compilers) want them."""
-    inner = level if level in (ADD, MUL) else ADD if level in (RELATION, EQUALITY) else UNARY
-    if level in (AND, OR):
-        inner = EQUALITY if a.level != level else level
-    right = level + 5 if level in (ADD, MUL) and operator not in ("+",) else inner
-    right = MUL if level == ADD else right
-    if level in (BIT_AND, BIT_XOR, BIT_OR):
-        return Expr(f"{a.at(UNARY if a.level != level else level)} {operator} {b.at(inner)}", level)
-    return Expr(f"{a.at(inner)} {operator} {b.at(right)}", level)
+    left, right = _OPERANDS.get(level, (UNARY, UNARY))
+    if level in ASSOCIATIVE and a.level == level:
+        left, right = level, level if level in (AND, OR) else right
+    return Expr(f"{a.at(left)} {operator} {b.at(right)}", level)
 
 
 def add(a: Expr, b: Expr) -> Expr:
@@ -137,137 +157,9 @@ def call(name: str, operands: Sequence[Expr]) -> Expr:
     return Expr(f"{name}({', '.join(o.text for o in operands)})")
 
 
-def _result_type(op: Operation) -> Attribute:
-    return element_type(op.results[0].type)
-
-
-def payload_expression(op: Operation, operands: Sequence[Expr], index: str, use: Use, ranges: Ranges) -> Expr:
-    """The C++ of a payload operation with one result, for operands that are scalars already.
-
-    `index` is the C++ type of indices. Raises CompileError for an operation that has no C++.
-    """
-    if len(op.results) == 1:
-        found = _expression(op, operands, index, use, ranges)
-        if found is not None:
-            return found
-    raise CompileError("cannot be printed as CUDA", operator=op.name, location=location_text(op))
-
-
-def _expression(op: Operation, operands: Sequence[Expr], index: str, use: Use, ranges: Ranges) -> Expr | None:
-    if isinstance(op, CmpOp):
-        operator, level = COMPARISONS[op.predicate.data]
-        return infix(operands[0], operator, operands[1], level)
-    if isinstance(op, SelectOp):
-        condition, a, b = operands
-        return Expr(f"{condition.at(OR)} ? {a.at(OR)} : {b.at(OR)}", TERNARY)
-    if isinstance(op, AssertOp):
-        use("asserted")
-        checked = call("asserted", [*operands, Expr(json.dumps(op.text))])
-        c = c_type(op.result.type, index)
-        return checked if c == "long long" else Expr(f"({c}){checked.text}", UNARY)
-    if isinstance(op, CastOp):
-        return cast(operands[0], op.operand.type, op.result.type, index, use)
-    t = _result_type(op)
-    if op.name == "arith.bitcast":
-        return _bitcast(operands[0], element_type(op.operands[0].type), t, use)
-    return _float(op, operands, t, use) if is_float(t) else _integer(op, operands, t, index, use, ranges)
-
-
-def _float(op: Operation, operands: Sequence[Expr], t: Attribute, use: Use) -> Expr | None:
-    c = c_type(t)
-    if c not in ("float", "double"):
-        return None
-    if op.name in FLOAT_OPERATORS:
-        operator, level = FLOAT_OPERATORS[op.name]
-        return infix(operands[0], operator, operands[1], level)
-    if op.name == "arith.negf":
-        return negate(operands[0])
-    if op.name in ("arith.maximumf", "arith.minimumf"):
-        name = "max_nan" if op.name == "arith.maximumf" else "min_nan"
-        use(f"{name}.{c}")
-        return call(name, operands)
-    if op.name == "payload.join":
-        operator, level = FLOAT_OPERATORS["arith.addf"]
-        return infix(infix(operands[2], operator, operands[1], level), operator, operands[0], level)
-    if op.name == "payload.round_tf32":
-        use("round_tf32")
-        return call("round_tf32", operands)
-    if isinstance(op, Exp2Op) and c == "float" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
-        use("exp2_approx")
-        return call("exp2_approx", operands)
-    if op.name in FLOAT_FUNCTIONS:
-        return call(FLOAT_FUNCTIONS[op.name] + ("f" if c == "float" else ""), operands)
-    if op.name == "math.fpowi":
-        return call("powf" if c == "float" else "pow", [operands[0], Expr(f"({c}){operands[1].at(UNARY)}", UNARY)])
-    return None
-
-
 def negate(a: Expr) -> Expr:
     """`-a`; never `--`."""
     return Expr(f"-({a.text})" if a.text.startswith("-") else f"-{a.at(UNARY)}", UNARY)
-
-
-def _integer(
-    op: Operation, operands: Sequence[Expr], t: Attribute, index: str, use: Use, ranges: Ranges
-) -> Expr | None:
-    c, name = c_type(t, index), op.name
-    if t == i1:
-        return _boolean(name, operands)
-    is_index = isinstance(t, IndexType)
-    if name in WRAPPING and not is_index and c in ("int", "long long"):
-        use(f"{WRAPPING[name]}.{c}")
-        return call(WRAPPING[name], operands)
-    if name in UNSIGNED_OPERATORS:
-        operator, level = UNSIGNED_OPERATORS[name]
-        if is_index and all(ranges.is_natural(v) for v in op.operands):
-            return _total(op, operands, operator, level, c, use, ranges)
-        unsigned = "unsigned " + c.removeprefix("signed ").removeprefix("unsigned ")
-        operands = [Expr(f"({unsigned}){o.at(UNARY)}", UNARY) for o in operands]
-        return _narrowed(_total(op, operands, operator, level, unsigned, use, ranges), c)
-    if is_index and name == "arith.addi":
-        return add(operands[0], operands[1])
-    if name in INTEGER_OPERATORS:
-        operator, level = INTEGER_OPERATORS[name]
-        return _narrowed(_total(op, operands, operator, level, c, use, ranges), c)
-    if name in ("arith.floordivsi", "arith.ceildivsi"):
-        if name == "arith.floordivsi" and ranges.is_natural(op.operands[0]) and ranges.of(op.operands[1])[0] > 0:
-            return infix(operands[0], "/", operands[1], MUL)
-        helper = "floor_div" if name == "arith.floordivsi" else "ceil_div"
-        use(helper)
-        return Expr(f"({c}){call(helper, operands).text}", UNARY)
-    if name in ("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui"):
-        prefix = "" if name.endswith("si") else f"(unsigned {c.removeprefix('signed ').removeprefix('unsigned ')})"
-        prefix = "(int)" if not prefix and c in NARROW else prefix
-        prefix = "(long long)" if not prefix and is_index and c == "long long" else prefix  # a literal is an int
-        return _narrowed(call(name[6:9], [Expr(prefix + o.at(UNARY), UNARY) if prefix else o for o in operands]), c)
-    if name == "math.absi":
-        return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
-    if name == "math.ipowi":
-        use("int_pow")
-        return Expr(f"({c}){call('int_pow', operands).text}", UNARY)
-    return None
-
-
-def _total(
-    op: Operation, operands: Sequence[Expr], operator: str, level: int, c: str, use: Use, ranges: Ranges
-) -> Expr:
-    """`a operator b` in the C++ type `c`; a division by something that may be 0 or -1 is a call, and so is a shift by
-    something that may be more bits than there are, or to the left of what may be negative."""
-    least, most = ranges.of(op.operands[1])
-    shifts = level == SHIFT and 0 <= least and most < (64 if "long" in c else 32)
-    known = operator == ">>" or ranges.is_natural(op.operands[0])
-    if operator not in PARTIAL or (shifts and known if level == SHIFT else least > 0 or most < -1):
-        return infix(operands[0], operator, operands[1], level)
-    kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
-    use(f"{PARTIAL[operator]}.{kind}")
-    return call(PARTIAL[operator], operands)
-
-
-def _boolean(name: str, operands: Sequence[Expr]) -> Expr | None:
-    if name not in BOOL_OPERATORS:
-        return None
-    operator, level = BOOL_OPERATORS[name]
-    return infix(operands[0], operator, operands[1], level)
 
 
 def _narrowed(a: Expr, c: str) -> Expr:
@@ -275,41 +167,155 @@ def _narrowed(a: Expr, c: str) -> Expr:
     return Expr(f"({c}){a.at(UNARY)}", UNARY) if c in NARROW else a
 
 
-def cast(a: Expr, source: Attribute, target: Attribute, index: str, use: Use) -> Expr:
-    """`a` converted as `payload.cast` does."""
-    s, t = element_type(source), element_type(target)
-    c_source, c_target = c_type(s, index), c_type(t, index)
-    if c_source == c_target:
-        return a
-    if c_source in ("bf16", "f16"):
-        use(f"to_f32.{c_source}")
-        a, c_source = call("to_f32", [a]), "float"
-        if c_target == "float":
+def _unsigned(c: str) -> str:
+    return "unsigned " + c.removeprefix("signed ").removeprefix("unsigned ")
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Prints payload operations of one kernel, for operands that are scalars already: `index` is the C++ type of
+    indices, `use` is called with the key of every helper that an expression calls."""
+
+    index: str
+    use: Callable[[str], None]
+    ranges: Ranges
+
+    def print(self, op: Operation, operands: Sequence[Expr]) -> Expr:
+        """The C++ of an operation with one result. Raises CompileError for one that has no C++."""
+        result = self._print(op, operands) if len(op.results) == 1 else None
+        if result is None:
+            raise CompileError("cannot be printed as CUDA", operator=op.name, location=location_text(op))
+        return result
+
+    def _print(self, op: Operation, operands: Sequence[Expr]) -> Expr | None:
+        t = element_type(op.results[0].type)
+        if isinstance(op, CmpOp):
+            operator, level = COMPARISONS[op.predicate.data]
+            return infix(operands[0], operator, operands[1], level)
+        if isinstance(op, SelectOp):
+            condition, a, b = operands
+            return Expr(f"{condition.at(OR)} ? {a.at(OR)} : {b.at(OR)}", TERNARY)
+        if isinstance(op, AssertOp):
+            checked = self._helper("asserted", [*operands, Expr(json.dumps(op.text))])
+            c = c_type(t, self.index)
+            return checked if c == "long long" else Expr(f"({c}){checked.text}", UNARY)
+        if isinstance(op, CastOp):
+            return self.cast(operands[0], op.operand.type, t)
+        if op.name == "arith.bitcast":
+            return self._bitcast(operands[0], element_type(op.operands[0].type), t)
+        if is_float(t):
+            return self._float(op, operands, t)
+        if op.name in OPERATORS and t != i1 and OPERATORS[op.name].level in (MUL, SHIFT) and op.name != "arith.muli":
+            return self._partial(op, operands, c_type(t, self.index))
+        if op.name in ("arith.floordivsi", "arith.ceildivsi"):
+            positive = self.ranges.is_natural(op.operands[0]) and self.ranges.of(op.operands[1])[0] > 0
+            if positive and op.name == "arith.floordivsi":
+                return infix(operands[0], "/", operands[1], MUL)
+        both = self.combine(op.name, t, operands)
+        return both if both is not None or t == i1 else self._integer(op.name, operands, c_type(t, self.index))
+
+    def _helper(self, name: str, operands: Sequence[Expr], c: str = "") -> Expr:
+        """A call of the helper `name`, for the C++ type `c` if there are several."""
+        self.use(f"{name}.{c}" if c else name)
+        return call(name, operands)
+
+    def combine(self, name: str, t: Attribute, operands: Sequence[Expr]) -> Expr | None:
+        """The C++ of an operation of two operands that is defined for all of them, given by its name."""
+        operator, c = OPERATORS.get(name), c_type(t, self.index)
+        if operator is None:
+            return None
+        a, b = operands
+        if t == i1:
+            return None if operator.on_bool is None else infix(a, operator.on_bool[0], b, operator.on_bool[1])
+        if is_float(t):
+            return (
+                self._helper(operator.symbol, operands, c)
+                if operator.level == ATOM
+                else infix(a, operator.symbol, b, operator.level)
+            )
+        is_index = isinstance(t, IndexType)
+        if name in WRAPPING and not is_index and c in ("int", "long long"):
+            return self._helper(operator.helper, operands, c)
+        if is_index and name == "arith.addi":
+            return add(a, b)
+        if operator.level != ATOM:
+            return _narrowed(infix(a, operator.symbol, b, operator.level), c)
+        wide = _unsigned(c) if name in UNSIGNED else "int" if c in NARROW else ""
+        wide = "long long" if not wide and is_index and c == "long long" else wide  # a literal is an int
+        return _narrowed(
+            call(operator.symbol, [Expr(f"({wide}){o.at(UNARY)}", UNARY) if wide else o for o in operands]), c
+        )
+
+    def _float(self, op: Operation, operands: Sequence[Expr], t: Attribute) -> Expr | None:
+        c = c_type(t)
+        if c not in ("float", "double"):
+            return None
+        if op.name == "arith.negf":
+            return negate(operands[0])
+        if op.name == "payload.combine_bf16x3":
+            return infix(infix(operands[2], "+", operands[1], ADD), "+", operands[0], ADD)
+        if op.name == "payload.round_tf32":
+            return self._helper("round_tf32", operands)
+        if isinstance(op, Exp2Op) and c == "float" and FastMathFlag.APPROX_FUNC in op.fastmath.data:
+            return self._helper("exp2_approx", operands)
+        if op.name in FLOAT_FUNCTIONS:
+            return call(FLOAT_FUNCTIONS[op.name] + ("f" if c == "float" else ""), operands)
+        if op.name == "math.fpowi":
+            exponent = Expr(f"({c}){operands[1].at(UNARY)}", UNARY)
+            return call("powf" if c == "float" else "pow", [operands[0], exponent])
+        return self.combine(op.name, t, operands)
+
+    def _integer(self, name: str, operands: Sequence[Expr], c: str) -> Expr | None:
+        if name == "math.absi":
+            return _narrowed(call("llabs" if c == "long long" else "abs", operands), c)
+        if name not in INTEGER_FUNCTIONS:
+            return None
+        return Expr(f"({c}){self._helper(INTEGER_FUNCTIONS[name], operands).text}", UNARY)
+
+    def _partial(self, op: Operation, operands: Sequence[Expr], c: str) -> Expr:
+        """A division or shift in the C++ type `c`; one by something that may be 0 or -1 is a call, and so is a shift by
+        something that may be more bits than there are, or to the left of what may be negative."""
+        operator, least, most = OPERATORS[op.name], *self.ranges.of(op.operands[1])
+        narrow, natural = c, self.ranges.is_natural(op.operands[0])
+        if op.name in UNSIGNED and not (
+            isinstance(element_type(op.results[0].type), IndexType) and all(map(self.ranges.is_natural, op.operands))
+        ):
+            c = _unsigned(c)
+            operands = [Expr(f"({c}){o.at(UNARY)}", UNARY) for o in operands]
+        if operator.level == SHIFT:
+            total = 0 <= least and most < (64 if "long" in c else 32) and (operator.symbol == ">>" or natural)
+        else:
+            total = least > 0 or most < -1
+        if total:
+            return _narrowed(infix(operands[0], operator.symbol, operands[1], operator.level), narrow)
+        kind = c if "long" in c else "int" if c in NARROW or "unsigned" not in c else "unsigned"
+        return _narrowed(self._helper(operator.helper, operands, kind), narrow)
+
+    def cast(self, a: Expr, source: Attribute, target: Attribute) -> Expr:
+        """`a` converted as `payload.cast` does."""
+        c_source, c_target = c_type(source, self.index), c_type(target, self.index)
+        if c_source == c_target:
             return a
-    if c_target in ("bf16", "f16"):
-        use(f"to_{c_target}")
-        return call(f"to_{c_target}", [a if c_source == "float" else Expr(f"(float){a.at(UNARY)}", UNARY)])
-    if c_target == "bool":
-        return Expr(f"{a.at(ADD)} != 0", EQUALITY)
-    return Expr(f"({c_target}){a.at(UNARY)}", UNARY)
+        if c_source in ("bf16", "f16"):
+            self.use(f"to_f32.{c_source}")
+            a, c_source = call("to_f32", [a]), "float"
+            if c_target == "float":
+                return a
+        if c_target in ("bf16", "f16"):
+            return self._helper(f"to_{c_target}", [a if c_source == "float" else Expr(f"(float){a.at(UNARY)}", UNARY)])
+        if c_target == "bool":
+            return Expr(f"{a.at(ADD)} != 0", EQUALITY)
+        return Expr(f"({c_target}){a.at(UNARY)}", UNARY)
 
-
-def _bitcast(a: Expr, s: Attribute, t: Attribute, use: Use) -> Expr | None:
-    names = c_type(s), c_type(t)
-    words = {
-        ("int", "float"): "float",
-        ("float", "int"): "int",
-        ("long long", "double"): "double",
-        ("double", "long long"): "long",
-    }
-    if names[0] == names[1]:
-        return a
-    if names in words:
-        use(f"bits_to_{words[names]}")
-        return call(f"bits_to_{words[names]}", [a])
-    if names[0] in ("bf16", "f16") and isinstance(t, IntegerType) and t.width.data == 16:
-        return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
-    if names[1] in ("bf16", "f16") and isinstance(s, IntegerType) and s.width.data == 16:
-        use(names[1])
-        return Expr(f"{names[1]}{{(unsigned short){a.at(UNARY)}}}")
-    return None
+    def _bitcast(self, a: Expr, s: Attribute, t: Attribute) -> Expr | None:
+        names = c_type(s), c_type(t)
+        if names[0] == names[1]:
+            return a
+        if names in BITS:
+            return self._helper(BITS[names], [a])
+        if names[0] in ("bf16", "f16") and isinstance(t, IntegerType) and t.width.data == 16:
+            return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
+        if names[1] in ("bf16", "f16") and isinstance(s, IntegerType) and s.width.data == 16:
+            self.use(names[1])
+            return Expr(f"{names[1]}{{(unsigned short){a.at(UNARY)}}}")
+        return None

@@ -7,19 +7,19 @@ from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel import (
-    FoldOp,
     IndicesOp,
     LdMatrixOp,
     MmaOp,
     OuterFmaOp,
-    PickOp,
-    RenumberOp,
+    PermuteRegistersOp,
+    ReduceRegistersOp,
+    RegistersToAccumulatorsOp,
     ShuffleOp,
+    ShuffleRegistersOp,
     ShuffleXorOp,
-    WgmmaResumeOp,
-    WgmmaStartOp,
+    UndefAccumulatorsOp,
 )
-from ...dialects.kernel_access import LoadOp
+from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import CastOp, SelectOp, element_type
 
 WORDS = {
@@ -63,12 +63,12 @@ def hint_of(value: SSAValue) -> str:
         return "at" if not isinstance(op, CastOp) else "n"
     if isinstance(op, LoadOp | LdMatrixOp):
         return f"{op.memory.name_hint or 'mem'}_in"
-    if isinstance(op, FoldOp):
+    if isinstance(op, ReduceRegistersOp):
         return FOLDED[op.kind.data.value]
     if isinstance(op, SelectOp):
         return "sel"
-    if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp | WgmmaStartOp | WgmmaResumeOp):
+    if isinstance(op, scf.ForOp | OuterFmaOp | MmaOp | UndefAccumulatorsOp | RegistersToAccumulatorsOp):
         return "acc"
-    if isinstance(op, ShuffleOp | RenumberOp | ShuffleXorOp | PickOp | IndicesOp | CastOp):
+    if isinstance(op, ShuffleOp | PermuteRegistersOp | ShuffleXorOp | ShuffleRegistersOp | IndicesOp | CastOp):
         return "r"
     return WORDS.get(op.name, "v")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .helpers import helper_names
+from .device import helper_names
 
 _WORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const consteval

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import (
+    AsyncAccumulatorsType,
     BarrierOp,
     ClusterBarrierOp,
     ExtractOp,
@@ -27,22 +28,21 @@ from ...dialects.kernel import (
     MbarArriveOp,
     MbarExpectOp,
     MbarWaitOp,
-    PendingType,
-    PickOp,
+    RegistersToAccumulatorsOp,
     SharedOp,
+    ShuffleRegistersOp,
     ShuffleXorOp,
     SplatOp,
     StMatrixOp,
     WgmmaFenceOp,
     WgmmaOp,
-    WgmmaResumeOp,
     WgmmaWaitOp,
     is_shared,
 )
-from ...dialects.kernel_access import LoadOp, StoreOp
-from ...dialects.kernel_cluster import is_peer
-from ...dialects.locations import file_line_of, location_of
+from ...dialects.kernel.cluster import is_cluster_shared
+from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import ConstantOp, ExtentOp, is_payload, shape_of
+from ...dialects.support.locations import file_line_of, location_of
 
 ORDERED = (
     BarrierOp,
@@ -54,7 +54,7 @@ ORDERED = (
     MbarWaitOp,
     WgmmaFenceOp,
     WgmmaOp,
-    WgmmaResumeOp,
+    RegistersToAccumulatorsOp,
     WgmmaWaitOp,
 )
 """What no pointwise group moves across: what threads wait at, and what orders registers before products."""
@@ -92,14 +92,16 @@ Statement: TypeAlias = Operation | Group | Butterfly
 
 def registers(value: SSAValue) -> int:
     """How many registers a value is; a scalar is one."""
-    shape = shape_of(value.type.registers if isinstance(value.type, PendingType) else value.type)
+    shape = shape_of(value.type.registers if isinstance(value.type, AsyncAccumulatorsType) else value.type)
     return shape[0] if shape else 1
 
 
 def is_view(op: Operation) -> bool:
     """Whether `op` prints where its result is used, instead of as a statement."""
-    if isinstance(op, ConstantOp | ExtentOp | arith.ConstantOp | SplatOp | PickOp | IndicesOp | ExtractOp | SharedOp):
-        return not (isinstance(op, PickOp) and linear_steps(op.registers.get_values()) is None)
+    if isinstance(
+        op, ConstantOp | ExtentOp | arith.ConstantOp | SplatOp | ShuffleRegistersOp | IndicesOp | ExtractOp | SharedOp
+    ):
+        return not (isinstance(op, ShuffleRegistersOp) and linear_steps(op.registers.get_values()) is None)
     return is_inlined(op)
 
 
@@ -218,7 +220,7 @@ class Ordering:
             group.ops.append(op)
             self._maker[op.results[0]] = group
             return
-        if isinstance(op, LoadOp) and not is_shared(op.memory.type) and not is_peer(op.memory.type):
+        if isinstance(op, LoadOp) and not is_shared(op.memory.type) and not is_cluster_shared(op.memory.type):
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return

@@ -11,14 +11,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
-from ...dialects.kernel_matrix import MmaOp
-from ...dialects.kernel_tma import SWIZZLED_ALIGNMENT, is_written
-from ...dialects.locations import location_text
+from ...dialects.kernel.mma import MmaOp
+from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
+from ...dialects.support.locations import location_text
 from ...errors import BorderError, CompileError
-from . import atomics, barriers, boxes, clusters, copies, matrices, products, shuffles  # noqa: F401  they add their statements
-from .access import memory_extents
+from . import atomic, cluster, cp_async, mbarrier, mma, shuffles, tma, wgmma  # noqa: F401  they add their statements
 from .control import print_block
-from .helpers import helper_section
+from .device import helper_section
+from .memory import memory_extents
 from .names import sanitise
 from .types import Expr
 from .writer import Place, Writer
@@ -80,17 +80,17 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    head = f'extern "C" __global__ void {clusters.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
+    head = f'extern "C" __global__ void {cluster.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.text(), "}"]) + "\n"
 
 
 def _launch_bounds(func: FuncOp) -> str:
     """The threads of a block and, where somebody asks for it, how many blocks a multiprocessor has to have room for.
-    Roles need that number, or ptxas ignores `setmaxnreg`; large blocks and tensor cores, or it spills in order to fit
-    more onto one multiprocessor."""
-    roles = func.roles is not None and func.roles.role_registers
+    Partitions need that number, or ptxas ignores `setmaxnreg`; large blocks and tensor cores, or it spills in order to
+    fit more onto one multiprocessor."""
+    partitions = func.partitions is not None and func.partitions.partition_registers
     crowded = func.threads > 512 or any(isinstance(op, MmaOp | WgmmaOp) for op in func.walk())
-    resident = func.resident or int(bool(roles or crowded))
+    resident = func.resident or int(bool(partitions or crowded))
     return f"__launch_bounds__({func.threads}{f', {resident}' if resident else ''})"
 
 
@@ -137,7 +137,9 @@ def _declare_shared(writer: Writer, func: FuncOp) -> None:
     for op in buffers:
         if op.offset is None:
             raise CompileError(
-                "shared memory has no place yet: run allocate-shared", operator=op.name, location=location_text(op)
+                "shared memory has no place yet: run kernel-allocate-shared",
+                operator=op.name,
+                location=location_text(op),
             )
         c = writer.type_of(op.result.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
         name = writer.names.mint(op.result.name_hint, "buf")

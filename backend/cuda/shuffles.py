@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from ...dialects.kernel import RenumberOp, ShuffleOp
+from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
+from .device.shuffle import PAIRED
 from .expressions import infix
-from .matrices import WORD, operand_array
+from .mma import WORD, operand_array
 from .ordering import registers
-from .shuffle_helpers import PAIRED
 from .statements import Statements, add_printer, shuffled
 from .types import BIT_XOR, Expr
 from .writer import Place, Register, Writer, bare, terms
@@ -18,7 +18,7 @@ from .writer import Place, Register, Writer, bare, terms
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
     """One shuffle for each register, or for each pair; what a lane keeps is copied."""
-    writer, flips = statements.writer, op.flip_bits
+    writer, flips = statements.writer, op.lane_xors
     element, size = writer.type_of(op.result), registers(op.result)
     lane = None if op.lane is None else writer.read(op.lane)
     if size == 1:
@@ -47,9 +47,9 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
             writer.line(f"else {kept};")
 
 
-def print_renumber(statements: Statements, op: RenumberOp) -> None:
+def print_renumber(statements: Statements, op: PermuteRegistersOp) -> None:
     """For each move a choice between two registers, or pairs, by a bit of the lane's number."""
-    writer, moves = statements.writer, op.move_bits
+    writer, moves = statements.writer, op.reg_xors
     element, size = writer.type_of(op.result), registers(op.result)
     pair = element in PAIRED and size > 1 and not any(m & 1 for m in moves)
     source = _pairs(statements, op.source) if pair else None
@@ -103,4 +103,4 @@ def combined(register: Register, images: Sequence[int]) -> Expr:
 
 
 add_printer(ShuffleOp, print_shuffle)
-add_printer(RenumberOp, print_renumber)
+add_printer(PermuteRegistersOp, print_renumber)

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import BarrierOp, FoldOp, IdOp, OuterFmaOp, PickOp, SharedOp, ShuffleXorOp
-from ...dialects.kernel_access import LoadOp, StoreOp
-from ...dialects.locations import location_text
-from ...dialects.payload import is_payload
-from ...dialects.tensor import Kind
+from ...dialects.kernel import (
+    BarrierOp,
+    IdOp,
+    OuterFmaOp,
+    ReduceRegistersOp,
+    SharedOp,
+    ShuffleRegistersOp,
+    ShuffleXorOp,
+)
+from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.payload import element_type, is_payload
+from ...dialects.support.locations import location_text
+from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
-from .access import is_stored_whole, print_load, print_store
-from .expressions import BOOL_OPERATORS, payload_expression
+from .expressions import OPERATORS
 from .hints import hint_of
+from .memory import is_stored_whole, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
-from .types import TERNARY, UNARY, Expr, c_type
+from .types import ATOM, TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
 
 ID_TEXT = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
@@ -68,7 +77,7 @@ class Statements:
     def _scalar(self, op: Operation) -> None:
         writer, result = self.writer, op.results[0]
         operands = [writer.read(v) for v in op.operands]
-        text = payload_expression(op, operands, writer.index, writer.use, writer.ranges).text
+        text = writer.scalars.print(op, operands).text
         target = writer.preferred.get(result)
         if target is not None:
             writer.places[result] = target
@@ -97,7 +106,7 @@ class Statements:
         writer, result = self.writer, op.results[0]
         if not kept and not list(result.uses):
             return
-        text = payload_expression(op, self._operands(op, r), writer.index, writer.use, writer.ranges)
+        text = writer.scalars.print(op, self._operands(op, r))
         if not kept and self._inlines(op):
             self.inline[result] = text
             return
@@ -130,19 +139,19 @@ class Statements:
         place = self.writer.places.get(value)
         return place if place is not None and (place.size > 1 or place.mutable) and self.dies(value) else None
 
-    def fold(self, op: FoldOp) -> None:
+    def fold(self, op: ReduceRegistersOp) -> None:
         """Registers of a thread combined into fewer."""
         writer, bits = self.writer, sorted(op.bits.get_values())
         size, left = registers(op.source), registers(op.result)
         if size == left:
             self.copy(op.source, writer.declare(op.result))
             return
-        combine = combination(writer, op.kind.data, op.result)
+        name = MONOIDS[op.kind.data].combiner(op.result.type).name
         if left == 1:
             place = writer.start(op.result, writer.read(op.source, 0).text)
             writer.line("#pragma unroll")
-            combined = combine(place[0], writer.read(op.source, "i")).text
-            writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], combined)}")
+            text = self._reduced(name, place[0], writer.read(op.source, "i"), op.result).text
+            writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], text)}")
             return
         place = writer.declare(op.result)
         kept = [b for b in range(size.bit_length() - 1) if b not in bits]
@@ -151,8 +160,13 @@ class Statements:
         with writer.registers_loop(size) as r:
             target = place[terms(r, steps).text]
             source = writer.read(op.source, r)
-            combined = combine(target, source)
-            writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {combined.at(TERNARY + 1)};")
+            both = self._reduced(name, target, source, op.result)
+            writer.line(f"{target.text} = (i & {mask}) == 0 ? {source.at(UNARY)} : {both.at(TERNARY + 1)};")
+
+    def _reduced(self, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
+        result = combined(self.writer, name, a, b, value)
+        is_call = name in ("arith.maxsi", "arith.minsi") and result.level == ATOM
+        return Expr(f"({self.writer.type_of(value)}){result.text}", UNARY) if is_call else result
 
     def _butterfly(self, b: Butterfly) -> None:
         """Combine across lanes: every lane ends with the result."""
@@ -173,16 +187,8 @@ class Statements:
                 mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
                 writer.line("#pragma unroll")
             lane = shuffled(target[r], mask, writer.type_of(b.result))
-            text = self._combined(b.combine, target[r], lane)
+            text = combined(writer, b.combine.name, target[r], lane, b.result).text
             writer.line(head + update(target[r], text))
-
-    def _combined(self, op: Operation, mine: Expr, other: Expr) -> str:
-        """A lane's value with another's. Never through `&&`: every lane has to take part in a shuffle."""
-        writer = self.writer
-        if writer.type_of(op.results[0]) == "bool":
-            symbol = {"&&": "&", "||": "|"}.get(BOOL_OPERATORS[op.name][0], "!=")
-            return f"(bool)({mine.text} {symbol} {other.text})"
-        return payload_expression(op, [mine, other], writer.index, writer.use, writer.ranges).text
 
     def shuffle(self, op: ShuffleXorOp) -> None:
         """Another lane's registers."""
@@ -197,7 +203,7 @@ class Statements:
             lane = shuffled(writer.read(op.source, r), str(op.mask.data), writer.type_of(op.result))
             writer.line(f"{place[r].text} = {lane.text};")
 
-    def pick(self, op: PickOp) -> None:
+    def pick(self, op: ShuffleRegistersOp) -> None:
         """Registers in an order that is no sum over bits: one by one."""
         place = self.writer.declare(op.result)
         for r, number in enumerate(op.registers.get_values()):
@@ -269,25 +275,15 @@ def update(target: Expr, text: str) -> str:
     return f"{target.text} += {text[len(sum_of) :]};" if text.startswith(sum_of) else f"{target.text} = {text};"
 
 
-def combination(writer: Writer, kind: Kind, value: SSAValue) -> Callable[[Expr, Expr], Expr]:
-    """How two registers combine under `kind`."""
-    c = writer.type_of(value)
-    floating, wraps = c in ("float", "double"), c in ("int", "long long")
-    names = {Kind.ADD: ("+", "wrap_add"), Kind.MUL: ("*", "wrap_mul"), Kind.MAX: ("max", "max_nan")}
-    names |= {Kind.MIN: ("min", "min_nan"), Kind.AND: ("&", ""), Kind.OR: ("|", "")}
-    symbol, helper = names[kind]
-    if c == "bool":
-        symbol = {Kind.ADD: "!=", Kind.MAX: "|", Kind.OR: "|"}.get(kind, "&")
-    elif kind in (Kind.MAX, Kind.MIN) and floating or kind in (Kind.ADD, Kind.MUL) and wraps:
-        writer.use(f"{helper}.{c}")
-        return lambda a, b: Expr(f"{helper}({a.text}, {b.text})")
-    elif kind in (Kind.MAX, Kind.MIN):
-        wider = "" if c in ("int", "long long") or "int" in c else "(int)"
-        return lambda a, b: Expr(f"({c}){symbol}({wider}{a.at(UNARY)}, {wider}{b.at(UNARY)})", UNARY)
-    narrow = "" if floating or c in ("int", "long long") else f"({c})"
-    if narrow:
-        return lambda a, b: Expr(f"{narrow}({a.at(UNARY)} {symbol} {b.at(UNARY)})", UNARY)
-    return lambda a, b: Expr(f"{a.at(UNARY)} {symbol} {b.at(UNARY)}", TERNARY + 1)
+def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Expr:
+    """`a` and `b`, of the type of `value`, under the payload operation `name`. Never through `&&`: every lane has to
+    take part in a shuffle."""
+    if (element := element_type(value.type)) == i1 and (on_bool := OPERATORS[name].on_bool) is not None:
+        symbol = {"&&": "&", "||": "|"}.get(on_bool[0], on_bool[0])
+        return Expr(f"(bool)({a.text} {symbol} {b.text})", UNARY)
+    result = writer.scalars.combine(name, element, (a, b))
+    assert result is not None, name
+    return result
 
 
 def _nothing(_: Statements, __: Operation) -> None:
@@ -300,9 +296,9 @@ _PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
     BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
     SharedOp: _nothing,
     IdOp: Statements.identify,
-    FoldOp: Statements.fold,
+    ReduceRegistersOp: Statements.fold,
     ShuffleXorOp: Statements.shuffle,
-    PickOp: Statements.pick,
+    ShuffleRegistersOp: Statements.pick,
     OuterFmaOp: Statements.outer_fma,
 }
 

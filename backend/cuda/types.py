@@ -17,8 +17,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
-from ...dialects.kernel_barriers import MbarrierType
-from ...dialects.kernel_wgmma import PendingType
+from ...dialects.kernel.mbarrier import MbarrierType
+from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type
 from ...errors import CompileError
 
@@ -43,7 +43,7 @@ _FLOATS = {Float32Type: "float", Float64Type: "double", BFloat16Type: "bf16", Fl
 
 def c_type(t: Attribute, index: str = "int") -> str:
     """The C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
-    e = element_type(t.registers if isinstance(t, PendingType) else t)
+    e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
     if isinstance(e, IndexType):
         return index
     if isinstance(e, MbarrierType):
@@ -63,7 +63,7 @@ def c_type(t: Attribute, index: str = "int") -> str:
 
 def c_size(t: Attribute) -> int:
     """Bytes of one element of `t` in memory."""
-    e = element_type(t.registers if isinstance(t, PendingType) else t)
+    e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
     if isinstance(e, IntegerType):
         return max(1, e.width.data // 8)
     if isinstance(e, IndexType):

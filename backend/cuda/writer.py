@@ -11,13 +11,13 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import IndexType, MemRefType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from ...dialects.extents import SymbolAttr, extents_of, most
-from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, PickOp, SharedOp, SplatOp, is_shared
-from ...dialects.kernel_ranges import Ranges
-from ...dialects.locations import line_text, location_of
+from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, SharedOp, ShuffleRegistersOp, SplatOp, is_shared
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
+from ...dialects.shapes.extents import SymbolAttr, extents_of, most
+from ...dialects.shapes.ranges import Ranges
+from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
-from .expressions import add, cast, multiply, payload_expression
+from .expressions import Scalars, add, multiply
 from .hints import hint_of
 from .names import Names, sanitise
 from .ordering import is_view, linear_steps, registers
@@ -64,6 +64,7 @@ class Writer:
         self.places: dict[SSAValue, Place] = {}
         self.helpers: set[str] = set()
         self.index = index_type(func)
+        self.scalars = Scalars(self.index, self.use, self.ranges)
         self.sizes: dict[SymbolAttr, Expr] = {}
         self.preferred: dict[SSAValue, Place] = {}
         self._arrays: dict[str, tuple[int, int]] = {}
@@ -183,12 +184,12 @@ class Writer:
         if isinstance(op, ConstantOp | arith.ConstantOp):
             return self.constant(op)
         if isinstance(op, ExtentOp):
-            return cast(self.size(op.symbol), IndexType(), op.result.type, self.index, self.use)
+            return self.scalars.cast(self.size(op.symbol), IndexType(), op.result.type)
         if isinstance(op, SplatOp):
             return self.read(op.source)
         if isinstance(op, ExtractOp):
             return self.read(op.source, op.register.data)
-        if isinstance(op, PickOp):
+        if isinstance(op, ShuffleRegistersOp):
             if registers(op.source) == 1:
                 return self.read(op.source)
             steps = linear_steps(op.registers.get_values())
@@ -198,9 +199,9 @@ class Writer:
         if isinstance(op, IndicesOp):
             return add(self.read(op.origin), terms(register, op.steps.get_values()))
         if isinstance(op, SharedOp):
-            raise CompileError("shared memory has no place yet: run allocate-shared", operator=op.name)
+            raise CompileError("shared memory has no place yet: run kernel-allocate-shared", operator=op.name)
         operands = [self.read(v, register) for v in op.operands]
-        return payload_expression(op, operands, self.index, self.use, self.ranges)
+        return self.scalars.print(op, operands)
 
     def size(self, symbol: SymbolAttr) -> Expr:
         """The parameter that holds a size."""

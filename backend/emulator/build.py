@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from ...errors import ExecutionError
-from ..cache import cache_folder
+from ..build_cache import cache_folder
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent

@@ -178,6 +178,7 @@ EMU_ATOMIC(atomicMax, old < value ? value : old)
 EMU_ATOMIC(atomicMin, value < old ? value : old)
 EMU_ATOMIC(atomicAnd, old & value)
 EMU_ATOMIC(atomicOr, old | value)
+EMU_ATOMIC(atomicXor, old ^ value)
 #undef EMU_ATOMIC
 template <class T>
 __attribute__((no_sanitize("thread"), noinline)) inline T atomicCAS(T* address, T expected, T value) {

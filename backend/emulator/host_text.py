@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...dialects.kernel_roles import launch_registers
+from ...dialects.kernel.warp_specialize import launch_registers
 from ...errors import ExecutionError
-from ..cuda.helpers import host_text_of
+from ..cuda.device import host_text_of
 
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((?P<cluster>\d+)[^)]*\)\s*)?'

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ...dialects.extents import static
+from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
+from ..cuda.runtime.tensor_maps import aligned, describe
 from ..interpreter.eager import Eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
-from ..tensor_maps import aligned, describe
 from .build import build, build_standalone, runtime_library
 from .host_text import kernel_bounds, source_name
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "asynchronous.h"
-#include "copies.h"
+#include "cp_async.h"
 #include "memory.h"
 #include "scheduler.h"
 
@@ -191,8 +191,8 @@ void wait_as(State state, int line, const char* name) {
   scheduler.wait();
 }
 
-#include "clusters.h"
-#include "hopper.h"
+#include "cluster.h"
+#include "sm90.h"
 
 #include "waiting.h"
 
@@ -456,7 +456,7 @@ void emu_assert(const char* message, long long value) {
   abort_launch();
 }
 
-#include "hopper_calls.h"
+#include "sm90_calls.h"
 #include "inserted.h"
 #include "standalone.h"
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Attribute
 
-from ...dialects.tensor import Kind
+from ...dialects.tensor import ReductionKind
 from .domains import Array, TypedDomain
 
 
@@ -63,7 +63,7 @@ def sum_of_product(domain: TypedDomain, product: Product, shape: Sequence[int], 
     a, b = _merge(domain, product, rank)
     if b is None:
         full = tuple(n if d in axes else a.shape[d] for d, n in enumerate(shape))
-        return domain.reduce(Kind.ADD, np.broadcast_to(a, full), tuple(axes), element)
+        return domain.reduce(ReductionKind.ADD, np.broadcast_to(a, full), tuple(axes), element)
     in_a = [a.shape[d] != 1 for d in range(rank)]
     in_b = [b.shape[d] != 1 for d in range(rank)]
     summed = [d for d in axes if in_a[d] and in_b[d]]
@@ -85,7 +85,7 @@ def _presum(domain: TypedDomain, x: Array, axes: list[int], element: Attribute) 
     if not axes:
         return x
     shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
-    return domain.reduce(Kind.ADD, x, tuple(axes), element).reshape(shape)
+    return domain.reduce(ReductionKind.ADD, x, tuple(axes), element).reshape(shape)
 
 
 def _matmul(domain: TypedDomain, a: Array, b: Array, kept: list[int], summed: list[int], element: Attribute) -> Array:

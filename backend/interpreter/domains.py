@@ -27,7 +27,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from ...dialects.payload import is_low_precision
-from ...dialects.tensor import Kind, identity
+from ...dialects.tensor.reduction_kinds import MONOIDS, ReductionKind, identity
 from ...errors import ExecutionError
 
 Array = np.ndarray[Any, Any]
@@ -182,15 +182,19 @@ def _as_unsigned(f: Callable[[Array, Array], Array]) -> Callable[[Array, Array],
     return lambda a, b: np.asarray(f(_unsigned(a), _unsigned(b))).astype(np.asarray(a).dtype)
 
 
-def _bits(f: Callable[[Array, Array], Array], on_bool: Callable[[Array, Array], Array]) -> Any:
-    """`f`, or `on_bool` where the operands are `i1`: arithmetic modulo 2."""
+def _by_type(f: Callable[..., Array], on_bool: Callable[..., Array]) -> Callable[..., Array]:
     return lambda a, b: on_bool(a, b) if np.asarray(a).dtype == np.bool_ else f(a, b)
 
 
+_MODULAR: dict[str, tuple[Any, Any]] = {
+    "arith.addi": (np.add, np.logical_xor),
+    "arith.subi": (np.subtract, np.logical_xor),
+    "arith.muli": (np.multiply, np.logical_and),
+}
+"""Arithmetic on integers, and modulo 2 on `i1`."""
+
 INTEGER: dict[str, Callable[..., Array]] = {
-    "arith.addi": _bits(np.add, np.logical_xor),
-    "arith.subi": _bits(np.subtract, np.logical_xor),
-    "arith.muli": _bits(np.multiply, np.logical_and),
+    **{name: _by_type(*functions) for name, functions in _MODULAR.items()},
     "arith.divsi": _divide,
     "arith.divui": _as_unsigned(_divide),
     "arith.floordivsi": _floor_divide,
@@ -220,23 +224,6 @@ COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "ge": np.greater_equal,
 }
 """`payload.cmp` by predicate."""
-
-_BOOL_REDUCE: dict[Kind, Any] = {
-    Kind.ADD: np.logical_xor,
-    Kind.MUL: np.logical_and,
-    Kind.MAX: np.logical_or,
-    Kind.MIN: np.logical_and,
-    Kind.AND: np.logical_and,
-    Kind.OR: np.logical_or,
-}
-_INT_REDUCE: dict[Kind, Any] = {
-    Kind.ADD: np.add,
-    Kind.MUL: np.multiply,
-    Kind.MAX: np.maximum,
-    Kind.MIN: np.minimum,
-    Kind.AND: np.bitwise_and,
-    Kind.OR: np.bitwise_or,
-}
 
 
 class TypedDomain:
@@ -285,15 +272,13 @@ class TypedDomain:
         """A factor of type `source` as tensor cores take it, in the type `target` of their sums: an f32 as tf32."""
         return cut_tf32(x) if isinstance(source, Float32Type) else self.cast(x, source, target)
 
-    def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+    def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         """Combine float `x` over `axes`, which disappear."""
-        dtype = self.dtype(element)
-        if kind == Kind.ADD:
-            return np.asarray(np.sum(x, axis=axes, dtype=np.float64)).astype(dtype)
-        if kind == Kind.MUL:
-            return np.asarray(np.prod(x, axis=axes, dtype=np.float64)).astype(dtype)
-        ufunc = np.maximum if kind == Kind.MAX else np.minimum
-        return np.asarray(ufunc.reduce(x, axis=axes, initial=np.asarray(identity(kind, element), x.dtype)))
+        ufunc: Any = BINARY[_combiner(kind, element)]
+        how = (
+            {"dtype": np.float64} if ufunc.identity is not None else {"initial": x.dtype.type(identity(kind, element))}
+        )
+        return np.asarray(ufunc.reduce(x, axis=axes, **how)).astype(self.dtype(element))
 
     def matmul(self, a: Array, b: Array) -> Array:
         """Batched matrix product of float arrays [batch, m, k] and [batch, k, n]."""
@@ -322,32 +307,31 @@ class RealDomain(TypedDomain):
         return BINARY[name](a, b)
 
 
-def reduce_integers(kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+def _combiner(kind: ReductionKind, element: Attribute) -> str:
+    """The name of the payload operation that combines two values of a reduction."""
+    return MONOIDS[kind].combiner(element).name
+
+
+def _reduce_integers(kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
     """Combine integer or `i1` `x` over `axes`, wrapping at the element's width."""
-    start = np.asarray(identity(kind, element)).astype(x.dtype)
-    if x.dtype == np.bool_:
-        for axis in sorted(axes, reverse=True):
-            x = _BOOL_REDUCE[kind].reduce(x, axis=axis, initial=bool(start))
-        return np.asarray(x)
-    ufunc = _INT_REDUCE[kind]
-    if kind in (Kind.ADD, Kind.MUL):
-        return np.asarray(ufunc.reduce(x, axis=axes, dtype=x.dtype, initial=start))
+    name = _combiner(kind, element)
+    ufunc: Any = _MODULAR[name][x.dtype == np.bool_] if name in _MODULAR else INTEGER[name]
+    start = np.asarray(identity(kind, element)).astype(x.dtype)[()]
     for axis in sorted(axes, reverse=True):
-        x = ufunc.reduce(x, axis=axis, initial=start)
+        x = ufunc.reduce(x, axis=axis, dtype=x.dtype, initial=start)
     return np.asarray(x)
 
 
-def reduce_value(domain: TypedDomain, kind: Kind, x: Array, axes: Sequence[int], element: Attribute) -> Array:
+def reduce_value(domain: TypedDomain, kind: ReductionKind, x: Array, axes: Sequence[int], element: Attribute) -> Array:
     """Combine `x` of any element type over `axes`, which disappear; an empty range gives the kind's identity."""
     if isinstance(element, AnyFloat):
         return domain.reduce(kind, np.asarray(x), tuple(axes), element)
-    return reduce_integers(kind, np.asarray(x), tuple(axes), element)
+    return _reduce_integers(kind, np.asarray(x), tuple(axes), element)
 
 
-def combine_values(domain: TypedDomain, kind: Kind, a: Array, b: Array, element: Attribute) -> Array:
+def combine_values(domain: TypedDomain, kind: ReductionKind, a: Array, b: Array, element: Attribute) -> Array:
     """`a` and `b` combined elementwise as a reduction of `kind` would."""
-    if not isinstance(element, AnyFloat):
-        table = _BOOL_REDUCE if np.asarray(a).dtype == np.bool_ else _INT_REDUCE
-        return np.asarray(table[kind](a, b))
-    names = {Kind.ADD: "addf", Kind.MUL: "mulf", Kind.MAX: "maximumf", Kind.MIN: "minimumf"}
-    return domain.binary(f"arith.{names[kind]}", a, b, element)
+    name = _combiner(kind, element)
+    if isinstance(element, AnyFloat):
+        return domain.binary(name, a, b, element)
+    return np.asarray(INTEGER[name](a, b))

@@ -10,8 +10,8 @@ from xdsl.dialects import func
 from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
 from xdsl.ir import Attribute
 
-from ...dialects.calls import EAGER, is_eager
 from ...dialects.payload import shape_of
+from ...dialects.support.calls import EAGER, is_eager
 from ...errors import ExecutionError
 from .domains import Array, TypedDomain
 from .running import storage

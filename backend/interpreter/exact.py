@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Attribute
 
-from ...dialects.tensor import Kind, identity
+from ...dialects.tensor import ReductionKind, identity
 from . import modular
 from .domains import BINARY, UNARY, Array, TypedDomain, numpy_dtype
 from .modular import P, Q
@@ -250,20 +250,20 @@ class ExactDomain(TypedDomain):
         value = np.where(near, u.astype(np.int64), np.where(below, u.astype(np.int64) - Q, unknown))
         return value.astype(self.dtype(target))
 
-    def reduce(self, kind: Kind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
+    def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)
-        if kind in (Kind.MAX, Kind.MIN):
+        if kind in (ReductionKind.MAX, ReductionKind.MIN):
             lowest = order(encode_floats(np.asarray(identity(kind, element))))
-            if kind == Kind.MAX:
+            if kind == ReductionKind.MAX:
                 return _from_order(np.asarray(np.maximum.reduce(order(x), axis=axes, initial=lowest)))
             result = _from_order(np.asarray(np.minimum.reduce(order(x), axis=axes, initial=lowest)))
             return np.where(np.any(x == NAN, axis=axes), NAN, result)
-        result = self._sum(x, axes) if kind == Kind.ADD else self._prod(x, axes)
+        result = self._sum(x, axes) if kind == ReductionKind.ADD else self._prod(x, axes)
         bad = np.any(special(x), axis=axes)
         if not np.any(bad):
             return result
         floats = np.where(np.any(special(x)), _as_float(x), 0.0)
-        ieee = encode_floats((np.sum if kind == Kind.ADD else np.prod)(floats, axis=axes))
+        ieee = encode_floats((np.sum if kind == ReductionKind.ADD else np.prod)(floats, axis=axes))
         return np.where(bad, ieee, result)
 
     def matmul(self, a: Array, b: Array) -> Array:

@@ -25,9 +25,9 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop
 from ...dialects.payload import element_type
-from ...dialects.sizes import Sizes
+from ...dialects.shapes.binding import Sizes
 from ...dialects.tensor import identity
-from .access import Axis, coordinates, read
+from .affine_access import Axis, coordinates, read
 from .contraction import Product, sum_of_product
 from .domains import Array, TypedDomain, combine_values, reduce_value
 from .payload import feeds_only_a_sum
@@ -42,7 +42,7 @@ class LoopFunctions(InterpreterFunctions):
     """Nests over any scalar domain.
 
     `chunk`: compute staged reductions in chunks of so many iterations of their first index and merge them with the
-    transport, as a kernel would; None computes their stages one after another.
+    rescaling, as a kernel would; None computes their stages one after another.
     """
 
     def __init__(self, domain: TypedDomain, chunk: int | None = None, sizes: Sizes | None = None) -> None:
@@ -140,7 +140,7 @@ class LoopFunctions(InterpreterFunctions):
         """Two chunks' results as one: each moved into the common frame stage by stage, then combined."""
         frame = [self.domain.constant(identity(r.kind.data, r.result.type), r.result.type) for r in op.stage_ops]
         for i, stage in enumerate(op.stage_ops):
-            old, new = (interpreter.run_ssacfg_region(op.transport, (*x, *frame), "transport")[i] for x in (a, b))
+            old, new = (interpreter.run_ssacfg_region(op.rescale, (*x, *frame), "rescaling")[i] for x in (a, b))
             frame[i] = combine_values(self.domain, stage.kind.data, old, new, stage.result.type)
         return tuple(frame)
 

@@ -12,10 +12,10 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, im
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tensor
-from ...dialects.locations import location_text
 from ...dialects.payload import element_type
-from ...dialects.sizes import Sizes
-from ...dialects.tensor import Kind
+from ...dialects.shapes.binding import Sizes
+from ...dialects.support.locations import location_text
+from ...dialects.tensor import ReductionKind
 from ...errors import ExecutionError
 from .contraction import Product
 from .domains import BINARY, INTEGER, UNARY, TypedDomain
@@ -31,8 +31,8 @@ def feeds_only_a_sum(value: SSAValue) -> bool:
         return feeds_only_a_sum(user.result)
     if isinstance(user, loop.YieldOp):
         parent = user.parent_op()
-        return isinstance(parent, loop.ReduceOp) and parent.kind.data == Kind.ADD
-    return isinstance(user, tensor.ReduceOp) and user.kind.data == Kind.ADD
+        return isinstance(parent, loop.ReduceOp) and parent.kind.data == ReductionKind.ADD
+    return isinstance(user, tensor.ReduceOp) and user.kind.data == ReductionKind.ADD
 
 
 def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
@@ -153,8 +153,8 @@ class PayloadFunctions(InterpreterFunctions):
     def round_tf32(self, interpreter: Interpreter, op: payload.RoundTf32Op, args: PythonValues) -> PythonValues:
         return (self.domain.unary(op.name, args[0], element_type(op.result.type)),)
 
-    @impl(payload.JoinOp)
-    def join(self, interpreter: Interpreter, op: payload.JoinOp, args: PythonValues) -> PythonValues:
+    @impl(payload.CombineBf16x3Op)
+    def join(self, interpreter: Interpreter, op: payload.CombineBf16x3Op, args: PythonValues) -> PythonValues:
         element = element_type(op.result.type)
         small = self.domain.binary("arith.addf", args[2], args[1], element)
         return (self.domain.binary("arith.addf", small, args[0], element),)

@@ -13,9 +13,9 @@ from xdsl.interpreter import Interpreter
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
-from ...dialects.locations import location_text
 from ...dialects.payload import element_type
-from ...dialects.sizes import Sizes
+from ...dialects.shapes.binding import Sizes
+from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
 from .domains import Array, RealDomain, TypedDomain, numpy_dtype
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from xdsl.ir import Attribute
 
-from ...dialects.tensor import Kind
+from ...dialects.tensor import ReductionKind
 from .domains import Array, TypedDomain, combine_values
 
 
 def scatter_into(
-    domain: TypedDomain, kind: Kind, memory: Array, places: Array, values: Array, element: Attribute
+    domain: TypedDomain, kind: ReductionKind, memory: Array, places: Array, values: Array, element: Attribute
 ) -> None:
     """Combine `values[i]` into `memory[places[i]]`, all of one dimension, in place.
 

@@ -8,8 +8,8 @@ from xdsl.ir import SSAValue
 
 from ...dialects import tensor
 from ...dialects.payload import element_type
-from ...dialects.sizes import Sizes
-from .access import Axis, coordinates, evaluate, read
+from ...dialects.shapes.binding import Sizes
+from .affine_access import Axis, coordinates, evaluate, read
 from .contraction import Product, compact, sum_of_product
 from .domains import Array, TypedDomain, reduce_value
 from .scatter import scatter_into
@@ -82,8 +82,8 @@ class TensorFunctions(InterpreterFunctions):
         x = np.broadcast_to(x, wanted)
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
 
-    @impl(tensor.FoldOp)
-    def fold(self, interpreter: Interpreter, op: tensor.FoldOp, args: PythonValues) -> PythonValues:
+    @impl(tensor.ScanOp)
+    def fold(self, interpreter: Interpreter, op: tensor.ScanOp, args: PythonValues) -> PythonValues:
         first, last = len(op.carries), len(op.carries) + len(op.each)
         carries, shared = tuple(args[:first]), tuple(args[last:])
         each = [full(np.asarray(a), v, self.sizes) for a, v in zip(args[first:last], op.each, strict=True)]

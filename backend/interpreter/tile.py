@@ -28,24 +28,24 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
-from ...dialects.sizes import Sizes
-from ...dialects.tile_outputs import SliceOp, StoreBoxOp
-from ...dialects.tile_roles import (
-    PutOp,
-    ReleaseOp,
+from ...dialects.shapes.binding import Sizes
+from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
+from ...dialects.tile.tma_store import SliceOp, TmaStoreOp
+from ...dialects.tile.warp_specialize import (
+    ConsumerReleaseOp,
+    ConsumerWaitOp,
+    ProducerLoadOp,
     RingOp,
     RingType,
-    RolesOp,
-    StageBoxOp,
-    TakeOp,
+    TmaLoadOp,
+    WarpSpecializeOp,
     tiles_of,
 )
-from ...dialects.tile_rows import KeepOp, KeptOp, PeersOp, RowOp, RowType
 from ...errors import ExecutionError
-from .access import coordinates, evaluate, inside
+from .affine_access import coordinates, evaluate, inside
+from .circular_buffer import Rings
 from .domains import Array, TypedDomain, reduce_value
-from .rings import Rings
-from .rows import Row
+from .row_cache import Row
 from .scatter import scatter_into
 
 MAX_ELEMENTS = 1 << 24
@@ -169,8 +169,8 @@ class TileFunctions(InterpreterFunctions):
         values = _ranked(args[0][places] if places else args[0], 1 + len(dims))
         return (np.where(mask, values, np.where(copied, zero, nothing)),)
 
-    @impl(StageBoxOp)
-    def stage_box(self, interpreter: Interpreter, op: StageBoxOp, args: PythonValues) -> PythonValues:
+    @impl(TmaLoadOp)
+    def tma_load(self, interpreter: Interpreter, op: TmaLoadOp, args: PythonValues) -> PythonValues:
         source, zero = args[0], self.domain.constant(0, element_type(op.result.type))
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1:])
         at = [evaluate(e, dims, symbols) for e in op.map.data.results]
@@ -187,41 +187,41 @@ class TileFunctions(InterpreterFunctions):
         assert isinstance(op.result.type, RingType)
         return (self.rings.create(op.result.type.slots.data, len(self.active)),)
 
-    @impl(PutOp)
-    def put(self, interpreter: Interpreter, op: PutOp, args: PythonValues) -> PythonValues:
+    @impl(ProducerLoadOp)
+    def put(self, interpreter: Interpreter, op: ProducerLoadOp, args: PythonValues) -> PythonValues:
         tiles = (
             np.broadcast_to(a, (len(self.active), *shape_of(t.type))) for a, t in zip(args[1:], op.tiles, strict=True)
         )
         self.rings.put(args[0], tuple(tiles), self.active)
         return ()
 
-    @impl(TakeOp)
-    def take(self, interpreter: Interpreter, op: TakeOp, args: PythonValues) -> PythonValues:
+    @impl(ConsumerWaitOp)
+    def take(self, interpreter: Interpreter, op: ConsumerWaitOp, args: PythonValues) -> PythonValues:
         return self.rings.take(args[0], self.active)
 
-    @impl(ReleaseOp)
-    def release(self, interpreter: Interpreter, op: ReleaseOp, args: PythonValues) -> PythonValues:
+    @impl(ConsumerReleaseOp)
+    def release(self, interpreter: Interpreter, op: ConsumerReleaseOp, args: PythonValues) -> PythonValues:
         nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
         self.rings.release(args[0], self.active, nothing)
         return ()
 
-    @impl(RowOp)
-    def row(self, interpreter: Interpreter, op: RowOp, args: PythonValues) -> PythonValues:
+    @impl(RowBufferOp)
+    def row(self, interpreter: Interpreter, op: RowBufferOp, args: PythonValues) -> PythonValues:
         row = op.result.type
-        assert isinstance(row, RowType)
+        assert isinstance(row, RowBufferType)
         return (Row.create(row.places.data, len(self.active), row.shape, self.domain.dtype(element_type(row.tile))),)
 
-    @impl(KeepOp)
-    def keep(self, interpreter: Interpreter, op: KeepOp, args: PythonValues) -> PythonValues:
+    @impl(RowBufferStoreOp)
+    def keep(self, interpreter: Interpreter, op: RowBufferStoreOp, args: PythonValues) -> PythonValues:
         args[1].keep(args[0], args[2], self.active)
         return ()
 
-    @impl(KeptOp)
-    def kept(self, interpreter: Interpreter, op: KeptOp, args: PythonValues) -> PythonValues:
+    @impl(RowBufferLoadOp)
+    def kept(self, interpreter: Interpreter, op: RowBufferLoadOp, args: PythonValues) -> PythonValues:
         return (args[0].kept(args[1], self.active),)
 
-    @impl(PeersOp)
-    def peers(self, interpreter: Interpreter, op: PeersOp, args: PythonValues) -> PythonValues:
+    @impl(ClusterAllGatherOp)
+    def peers(self, interpreter: Interpreter, op: ClusterAllGatherOp, args: PythonValues) -> PythonValues:
         clusters = self.active.reshape(-1, op.ranks)
         if np.any(clusters != clusters[:, :1]):
             raise ExecutionError("blocks of one cluster wait for others that do not come")
@@ -232,10 +232,10 @@ class TileFunctions(InterpreterFunctions):
             found.append(np.repeat(value.reshape(-1, op.ranks, *shape), op.ranks, axis=0))
         return tuple(found)
 
-    @impl(RolesOp)
-    def roles(self, interpreter: Interpreter, op: RolesOp, args: PythonValues) -> PythonValues:
-        for role in (op.producer, op.consumer):
-            interpreter.run_ssacfg_region(role, (), "role")
+    @impl(WarpSpecializeOp)
+    def partitions(self, interpreter: Interpreter, op: WarpSpecializeOp, args: PythonValues) -> PythonValues:
+        for partition in (op.producer, op.consumer):
+            interpreter.run_ssacfg_region(partition, (), "partition")
         return ()
 
     @impl(tile.CommitOp)
@@ -269,8 +269,8 @@ class TileFunctions(InterpreterFunctions):
         scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
         return ()
 
-    @impl(StoreBoxOp)
-    def store_box(self, interpreter: Interpreter, op: StoreBoxOp, args: PythonValues) -> PythonValues:
+    @impl(TmaStoreOp)
+    def tma_store(self, interpreter: Interpreter, op: TmaStoreOp, args: PythonValues) -> PythonValues:
         buffer = args[1]
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
@@ -282,7 +282,7 @@ class TileFunctions(InterpreterFunctions):
         return ()
 
     def _elements(
-        self, op: tile.StoreOp | tile.AtomicRmwOp | StoreBoxOp, value: Array, mask: Array, places: Sequence[Array]
+        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, value: Array, mask: Array, places: Sequence[Array]
     ) -> tuple[Array, tuple[Array, ...]]:
         """The elements of a tile where `mask` holds, one after the other, and the coordinates of each."""
         shape = (len(self.active), *shape_of(op.value.type))
@@ -291,7 +291,7 @@ class TileFunctions(InterpreterFunctions):
         return value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
 
     def _write(
-        self, op: tile.StoreOp | StoreBoxOp, value: Array, buffer: Buffer, mask: Array, places: Sequence[Array]
+        self, op: tile.StoreOp | TmaStoreOp, value: Array, buffer: Buffer, mask: Array, places: Sequence[Array]
     ) -> None:
         """Write the elements of a tile where `mask` holds; none twice."""
         data, written = buffer.data, buffer.written

@@ -3,6 +3,9 @@
 It runs a program in any scalar domain and reports, with the op that did it: races between barriers, reads of memory
 that was never written, accesses out of bounds or misaligned, barriers that not all threads reach, elements that two
 threads write differently, results that nobody writes. It counts bank conflicts, sectors, bytes and operations.
+
+Races and reads of shared memory that was never written are reported where all threads of a block go the same way. In
+kernels with TMA, wgmma, warp specialization or clusters the order of accesses is checked by the emulator alone.
 """
 
 from __future__ import annotations
@@ -17,19 +20,19 @@ from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute
 
 from ...dialects.kernel import LaunchOp
-from ...dialects.sizes import bind_sizes
-from ...dialects.updates import IN_PLACE, pairs_of
+from ...dialects.shapes.binding import bind_sizes
+from ...dialects.support.aliasing import IN_PLACE, pairs_of
 from ...errors import ExecutionError
 from ...progress import steps
 from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
 from ..interpreter.eager import Eager
 from ..interpreter.payload import PayloadFunctions
 from ..interpreter.running import Position, check_arguments, main_function, make_domain
-from .hopper import HopperFunctions
-from .launching import HostFunctions
-from .memory import GlobalBuffer
+from .launch import HostFunctions
+from .ops import FlopCounter, KernelFunctions
 from .report import Finding, KernelCounts, Report
-from .threads import FlopCounter, KernelFunctions
+from .shadow_memory import GlobalBuffer
+from .sm90 import HopperFunctions
 
 __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
 

@@ -9,12 +9,11 @@ import numpy as np
 from xdsl.ir import Operation
 
 from ...dialects import kernel
-from ...dialects.sizes import Sizes
+from ...dialects.shapes.binding import Sizes
 from ..interpreter.domains import Array, TypedDomain
-from .memory import GlobalBuffer, Shadow, SharedBuffer
-from .order import Order
+from .memory_stats import moved, sectors, wavefronts
 from .report import KernelCounts, Kind, Report
-from .traffic import moved, sectors, wavefronts
+from .shadow_memory import GlobalBuffer, Shadow, SharedBuffer
 
 MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
@@ -75,8 +74,6 @@ class Machine:
     active: Array = field(init=False)
     epoch: Array = field(init=False)
     shadow: Shadow = field(init=False)
-    order: Order | None = None
-    """What orders warps that go different ways; None where only barriers of the whole block do."""
     reads_peers: Callable[[Operation, Array], None] = field(init=False)
     """Told of every load from the shared memory of other blocks of the cluster, and of which."""
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from xdsl.ir import Operation
 
-from ...dialects.locations import location_text
+from ...dialects.support.locations import location_text
 from ...errors import ExecutionError
 
 Kind = Literal[
@@ -49,7 +49,7 @@ class KernelCounts:
     first block.
 
     `loaded`, `stored`: bytes by position of the buffer among the kernel's arguments. `load_widths`, `store_widths`: the
-    same by the bytes of an access of a thread (boxes, which no thread moves, left out). `wavefronts`: passes that
+    same by the bytes of an access of a thread (TMA copies, which no thread moves, left out). `wavefronts`: passes that
     shared memory needed, `ideal_wavefronts` without bank conflicts. `sectors`: 32-byte pieces of global memory that
     requests touched, `ideal_sectors` with every piece fully used. `flops`: float operations (a fused multiply-add is
     two). `barriers`: barriers a block went through. `duplicates`: stores of what another thread stored there as well.

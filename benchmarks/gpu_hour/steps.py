@@ -61,7 +61,7 @@ def _jobs() -> int:
 
 def _tests(folder: Path, small: bool) -> tuple[str, ...]:
     """Every test with the marker `gpu`; few of them in a rehearsal."""
-    files = [f for f in sorted(TESTS.glob("test_*.py")) if re.search(r"mark\.gpu\b", f.read_text(encoding="utf-8"))]
+    files = [f for f in sorted(TESTS.rglob("test_*.py")) if re.search(r"mark\.gpu\b", f.read_text(encoding="utf-8"))]
     files = [f for f in files if not small or f.name == "test_runtime_gpu.py"]
     report = f"--junitxml={folder / 'gpu-tests.xml'}"
     several = ("-n", str(min(_jobs(), len(files))), "--dist", "loadfile") if find_spec("xdist") and not small else ()
@@ -72,7 +72,7 @@ def _tests(folder: Path, small: bool) -> tuple[str, ...]:
 def _sanitizer(tool: str, python: str, prepared: Path, small: bool, cases: str) -> Step:
     """compute-sanitizer on a slice: the device functions one by one, or in a rehearsal one case."""
     report = ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20")
-    units = str(TESTS / "test_hopper_units.py"), str(TESTS / "test_runtime_gpu.py")
+    units = str(TESTS / "levels" / "test_hopper_units.py"), str(TESTS / "levels" / "test_runtime_gpu.py")
     what = ("-m", "pytest", "-m", "gpu", "-q", "-x", "-p", "no:cacheprovider", *units)
     if small:
         seed = (str(BENCHMARKS / "seed84.py"), "--check", "--small", "--dtype", "f32", "--only", cases)

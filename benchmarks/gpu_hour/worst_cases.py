@@ -60,12 +60,12 @@ def run_one(folder: Path, case: str, small: bool) -> None:
     from prepared import DTYPES, class_case, program
     from seed84 import make_case
 
-    from deplodock.backend.runtime import arch_of
+    from deplodock.backend.cuda.runtime import arch_of
 
     target, options = arch_of(torch.cuda.get_device_capability()), dict[str, Any]()
     if ": " in case:
         found: Any = class_case(*case.split(": ", 1))
-        options["narrow"] = found.narrow
+        options["f32_matmul_precision"] = found.f32_matmul_precision
         inputs = found.inputs("cuda", seed=1)
     else:
         dtype, name = case.removesuffix(" small").split(" ", 1)

@@ -4,8 +4,8 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_i
 from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
 
-from deplodock.passes.decomposition.builder import Builder
-from deplodock.passes.decomposition.registry import decomposes
+from deplodock.dialects.tensor.builder import Builder
+from deplodock.passes.convert.torch_to_tensor.registry import decomposes
 
 
 @decomposes("strength.twice")

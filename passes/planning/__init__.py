@@ -1,1 +1,1 @@
-"""How `plan-schedules` decides: facts about a nest, and one file for each family of plans."""
+"""How `plan-schedules` decides: info about a nest, and one file for each family of plans."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ...backend.targets import Target
 from ...dialects.payload import element_bytes
-from ...dialects.schedule import ScheduleAttr
+from ...dialects.target import Target
+from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..split_reductions import splittable
-from ..tiling.dependence import access_indices
-from .clusters import BLOCKS, factors_of, may_cluster
-from .copies import staged
-from .facts import Facts
-from .matrices import matrix_plans
-from .products import Product, distinct, is_nested, may_be_rows, product_plans, tiled
+from ..analysis.dependence import access_indices
+from ..analysis.split_reduction import splittable
+from .clusters import BLOCKS, may_cluster, operand_loads
+from .matmul import Matmul, distinct, is_nested, matmul_plans, may_be_rows, tiled
+from .mma import mma_plans
+from .nest_info import NestInfo
 from .resources import resources
 from .rows import elementwise_plans, row_plans
+from .staging import staged
 from .tiles import Tiles
-from .warpgroups import in_patches, may_be_boxes
+from .wgmma import loads_by_tma, with_grid_swizzle
 
 SMALLEST = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""
@@ -38,39 +38,43 @@ SLOTS = (4, 3, 2)
 """The same where boxes come through a ring: its depth costs no registers, and hides what arrives late."""
 
 
-def candidates(facts: Facts, target: Target, products: list[Product], narrow: str) -> list[ScheduleAttr]:
+def candidates(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[ScheduleAttr]:
     """The schedules to choose from, each once, in a fixed order; of equally good ones the first is to be taken."""
     if products:
-        plans = [*matrix_plans(facts, target, products, narrow)]
-        if not plans or any(p.narrow.data == "tf32" for p in plans):  # a permission, no wish
-            scalar = product_plans(facts, target, products)
-            plans += scalar if is_nested(products) else [in_patches(facts, p) for p in scalar]
-        if may_be_rows(facts, products):
-            plans += row_plans(facts, target)
-    elif facts.reductions:
-        plans = [*row_plans(facts, target)]
+        plans = [*mma_plans(info, target, products, precision)]
+        if not plans or any(p.f32_matmul_precision.data == "tf32" for p in plans):  # a permission, no wish
+            scalar = matmul_plans(info, target, products)
+            plans += scalar if is_nested(products) else [with_grid_swizzle(info, p) for p in scalar]
+        if may_be_rows(info, products):
+            plans += row_plans(info, target)
+    elif info.reductions:
+        plans = [*row_plans(info, target)]
     else:
-        plans = [*elementwise_plans(facts, target)]
-    divisible, once = not isinstance(splittable(facts.nest), str), distinct(facts, products)
+        plans = [*elementwise_plans(info, target)]
+    divisible, once = not isinstance(splittable(info.nest), str), distinct(info, products)
     found: dict[ScheduleAttr, None] = {}
     for plan in plans:
         crowd = CROWD if plan.warps.data == 1 and products and is_nested(products) else FULL
-        parts = _parts(facts, plan, target, crowd) if divisible else []
+        parts = _parts(info, plan, target, crowd) if divisible else []
         for divided in (plan, *(plan.changed(split_k=n) for n in parts)):
-            found.update(dict.fromkeys(_with_copies(facts, divided, target, once)))
+            found.update(dict.fromkeys(_with_copies(info, divided, target, once)))
     return list(found)
 
 
 def _with_copies(
-    facts: Facts, schedule: ScheduleAttr, target: Target, products: list[Product]
+    info: NestInfo, schedule: ScheduleAttr, target: Target, products: list[Matmul]
 ) -> Iterator[ScheduleAttr]:
     """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
     is."""
-    products = tiled(products, Tiles(facts, schedule).tile)
-    if schedule.atom.data == "wgmma" and target.has("tma") and may_be_boxes(products, schedule.narrow.data):
-        yield from _with_boxes(facts, schedule, target, products)
+    products = tiled(products, Tiles(info, schedule).tile)
+    if (
+        schedule.atom.data == "wgmma"
+        and target.has("tma")
+        and loads_by_tma(products, schedule.f32_matmul_precision.data)
+    ):
+        yield from _with_boxes(info, schedule, target, products)
     if products and target.has("cp_async"):
-        found = staged(facts, schedule, products)
+        found = staged(info, schedule, products)
         for stages in STAGES if found.early else ():
             if stages <= found.chunks and stages * found.early + found.late <= target.shared_per_block * 3 // 4:
                 yield schedule.changed(copy="cp_async", stages=stages)
@@ -78,44 +82,44 @@ def _with_copies(
 
 
 def _with_boxes(
-    facts: Facts, schedule: ScheduleAttr, target: Target, products: list[Product]
+    info: NestInfo, schedule: ScheduleAttr, target: Target, products: list[Matmul]
 ) -> Iterator[ScheduleAttr]:
     """`schedule` with factors that come as boxes, with persistent blocks where there are more tiles than run at once,
     and with clusters where neighbours have a factor in common."""
-    chunks = staged(facts, schedule, products).chunks
+    chunks = staged(info, schedule, products).chunks
     for stages in SLOTS:
         if stages > max(chunks, 2):
             continue
         ahead = schedule.changed(copy="tma", stages=stages)
-        tiles = Tiles(facts, ahead)
+        tiles = Tiles(info, ahead)
         try:
-            resident = resources(facts, tiles, ahead, target, products).resident * target.sms
+            resident = resources(info, tiles, ahead, target, products).resident * target.sms
         except ScheduleError:
             continue
-        ahead = ahead.changed(persistent=resident) if tiles.blocks > resident else ahead
+        ahead = ahead.changed(num_ctas=resident) if tiles.blocks > resident else ahead
         yield ahead
-        if target.has("cluster") and not is_nested(products) and may_cluster(facts, ahead, factors_of(products)):
+        if target.has("cluster") and not is_nested(products) and may_cluster(info, ahead, operand_loads(products)):
             yield ahead.changed(cluster=BLOCKS)
 
 
-def _parts(facts: Facts, schedule: ScheduleAttr, target: Target, crowd: tuple[int, ...]) -> list[int]:
+def _parts(info: NestInfo, schedule: ScheduleAttr, target: Target, crowd: tuple[int, ...]) -> list[int]:
     """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for so many
     blocks on every multiprocessor as one of `crowd` says."""
-    if schedule.row.data != "registers" or schedule.cluster.data > 1:
+    if schedule.cache_rows.data != "registers" or schedule.cluster.data > 1:
         return []
-    tiles = Tiles(facts, schedule)
-    first = next(r for r in facts.reductions if r.outermost)
-    known = [i for i in first.indices if isinstance(facts.sizes[i], int)]  # a symbol has no divisors
-    divisible = facts.extents[tiles.divisible(known)] if known else 1
+    tiles = Tiles(info, schedule)
+    first = next(r for r in info.reductions if r.outermost)
+    known = [i for i in first.indices if isinstance(info.sizes[i], int)]  # a symbol has no divisors
+    divisible = info.extents[tiles.divisible(known)] if known else 1
     if divisible == 1:
         return []
     if not 0 < 2 * tiles.blocks <= crowd[0] // FULL[0] * target.sms:
         return []
     read = sum(
         element_bytes(op.source.type)
-        * prod(tiles.tile[i] if i in tiles.counts else facts.extents[i] for i in access_indices(op))
-        for op in facts.loads
-    ) // max(1, len(facts.groups[0]))
+        * prod(tiles.tile[i] if i in tiles.counts else info.extents[i] for i in access_indices(op))
+        for op in info.loads
+    ) // max(1, len(info.groups[0]))
     found: list[int] = []
     for wanted in crowd:
         most = min(MOST_PARTS, -(-wanted * target.sms // tiles.blocks), read // SMALLEST)

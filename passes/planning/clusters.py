@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from xdsl.ir import SSAValue
 
 from ...dialects.loop import LoadOp
-from ...dialects.schedule import ScheduleAttr
-from ..tiling.dependence import access_indices
-from .copies import loads_of
-from .facts import Facts
-from .products import Product
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.dependence import access_indices
+from .matmul import Matmul
+from .nest_info import NestInfo
+from .staging import loads_of
 from .tiles import Tiles
 
 BLOCKS = 2
@@ -30,25 +30,25 @@ def neighbours(tiles: Tiles) -> tuple[SSAValue, int] | None:
 
 def last_of_grid(tiles: Tiles, schedule: ScheduleAttr) -> int:
     """How many blocks differ in the last index of the grid alone."""
-    if 0 < schedule.persistent.data < tiles.blocks:
-        return schedule.persistent.data
+    if 0 < schedule.num_ctas.data < tiles.blocks:
+        return schedule.num_ctas.data
     found = neighbours(tiles)
     return 1 if found is None else found[1]
 
 
-def factors_of(products: Iterable[Product]) -> list[LoadOp]:
+def operand_loads(products: Iterable[Matmul]) -> list[LoadOp]:
     """The loads that factors of products are, on tensor cores."""
     return list(dict.fromkeys(op for p in products for f in p.factors for op in loads_of(f, narrow=True)))
 
 
-def may_cluster(facts: Facts, schedule: ScheduleAttr, factors: Iterable[LoadOp]) -> bool:
+def may_cluster(info: NestInfo, schedule: ScheduleAttr, factors: Iterable[LoadOp]) -> bool:
     """Whether clusters make up the grid of a schedule, and their blocks have one of the `factors` in common."""
-    tiles = Tiles(facts, schedule)
+    tiles = Tiles(info, schedule)
     found = neighbours(tiles)
-    known = all(isinstance(facts.sizes[i], int) for i in facts.free)
+    known = all(isinstance(info.sizes[i], int) for i in info.free)
     if found is None or not known or schedule.split_k.data > 1:
         return False
     index, count = found
-    persistent = schedule.persistent.data
+    persistent = schedule.num_ctas.data
     whole = count % BLOCKS == 0 and persistent % BLOCKS == 0
     return whole and any(index not in access_indices(op) for op in factors)

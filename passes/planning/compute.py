@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import Float32Type
 from xdsl.ir import Operation, SSAValue
 
-from ...backend.targets import Target
-from ...dialects.kernel_roles import WARPGROUP
-from ...dialects.matrix_layouts import ATOM
-from ...dialects.payload import CastOp, JoinOp, element_type
-from ...dialects.schedule import ScheduleAttr
-from ..narrow_factors import widened_from
-from ..tiling.dependence import yielded
-from .clock import SPECIAL, Operations
-from .copies import PART_BYTES, loads_of
-from .facts import Facts
-from .narrowing import computed_factors, is_tf32, lies_along_k, may_be_narrow
-from .products import Product
+from ...dialects.kernel.warp_specialize import WARPGROUP
+from ...dialects.layouts.mma import ATOM
+from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
+from ...dialects.target import Target
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.dependence import yielded
+from ..analysis.operand_types import widened_from
+from .matmul import Matmul
+from .matmul_precision import computed_operands, is_tf32, lies_along_k, may_be_narrow
+from .nest_info import NestInfo
+from .roofline import SPECIAL, Operations
+from .staging import PART_BYTES, loads_of
 from .tiles import Tiles
 from .work import nest_operations
 
@@ -61,20 +61,20 @@ class Cost:
 class Arithmetic:
     """The operations of a nest, looked at once for all schedules of it."""
 
-    def __init__(self, facts: Facts, products: list[Product]) -> None:
-        self.facts = facts
+    def __init__(self, info: NestInfo, products: list[Matmul]) -> None:
+        self.info = info
         self.products = products
         self.nested = any(not p.reduction.outermost for p in products)
         inside: set[Operation] = set()
-        self.widenings: dict[SSAValue, Product] = {}
+        self.widenings: dict[SSAValue, Matmul] = {}
         """Factors of products: those on tensor cores take them before they were widened."""
         for p in products:
             inside |= {p.reduction.op, p.multiplication}
             for factor in p.factors:
-                if isinstance(joined := factor.owner, JoinOp):  # its parts are what is multiplied
+                if isinstance(joined := factor.owner, CombineBf16x3Op):  # its parts are what is multiplied
                     inside |= {joined, *(o.owner for o in joined.operands if isinstance(o.owner, Operation))}
             self.widenings.update((factor, p) for factor in p.factors if isinstance(factor.owner, CastOp))
-        self.others = [c for c in nest_operations(facts.nest) if c.op not in inside]
+        self.others = [c for c in nest_operations(info.nest) if c.op not in inside]
         self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
 
     def cost(self, tiles: Tiles, schedule: ScheduleAttr, target: Target, warps: float) -> Cost:
@@ -90,7 +90,7 @@ class Arithmetic:
             special += times if counted.op.name in SPECIAL else 0
         rates = target.rates
         issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
-        if schedule.narrow.data == "parts":
+        if schedule.f32_matmul_precision.data == "bf16x3":
             vector += SPLITTING * sum(self._split(p, tiles) for p in self.products if atoms[p] != "fma")
         if schedule.copy.data != "tma":
             vector += sum(self._moved(p, tiles, schedule, atoms[p]) / COPIED * issued for p in self.products)
@@ -102,14 +102,14 @@ class Arithmetic:
             flops = 2.0 * tiles.span(self.steps[p])
             atom = atoms[p]
             if atom == "wgmma":
-                parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
-                wide = TF32 if is_tf32(p, schedule.narrow.data) else 1
+                parts = PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
+                wide = TF32 if is_tf32(p, schedule.f32_matmul_precision.data) else 1
                 multiplied += parts * wide * self._wgmma(p, tiles, schedule) / rates.clock
                 shared += self._filled(p, tiles, schedule, atom) / SHARED_WIDTH / rates.clock
             elif atom == "mma":
-                flops *= PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
+                flops *= PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
                 read = self._read(p, tiles, schedule)
-                if is_tf32(p, schedule.narrow.data):
+                if is_tf32(p, schedule.f32_matmul_precision.data):
                     flops, read = flops * TF32, read * TF32
                     compute += Operations(read / 4 * ROUNDING).seconds(rates) * target.sms
                 compute += flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
@@ -126,43 +126,43 @@ class Arithmetic:
         for p in self.products:
             if atom_of(p, tiles, schedule) == "mma":
                 outer = (i for i in p.reduction.around if i not in tiles.counts)
-                parts = PARTS[computed_factors(p)] if schedule.narrow.data == "parts" else 1
-                deep = ATOM[2] // (TF32 if is_tf32(p, schedule.narrow.data) else 1)
-                own = parts * tiles.span(p.reduction.indices) / deep * tiles.walked(outer) * CHAINED
+                parts = PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
+                deep = ATOM[2] // (TF32 if is_tf32(p, schedule.f32_matmul_precision.data) else 1)
+                own = parts * tiles.span(p.reduction.indices) / deep * tiles.trip_count(outer) * CHAINED
                 cycles = cycles + own if self.nested else max(cycles, own)
         return cycles / target.rates.clock
 
-    def _wgmma(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
+    def _wgmma(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> float:
         """Cycles of a block's products, each of 64 rows."""
         columns = tiles.tile[p.column]
         wide, cycles = next(((n, c) for n, c in WGMMA_CYCLES if n <= columns), WGMMA_CYCLES[-1])
         return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
 
-    def _split(self, p: Product, tiles: Tiles) -> float:
+    def _split(self, p: Matmul, tiles: Tiles) -> float:
         """Elements of factors that a block splits into parts."""
-        wide = (f for f in p.factors if widened_from(f) is None and not isinstance(f.owner, JoinOp))
-        return sum(tiles.span(self.facts.dependence.of(f)) for f in wide)
+        wide = (f for f in p.factors if widened_from(f) is None and not isinstance(f.owner, CombineBf16x3Op))
+        return sum(tiles.span(self.info.dependence.of(f)) for f in wide)
 
-    def _filled(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
+    def _filled(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
         """Bytes of both factors that a block writes into shared memory."""
-        size = 4.0 if atom == "fma" or is_tf32(p, schedule.narrow.data) else 2.0
-        parts = schedule.narrow.data == "parts" and atom != "fma"
+        size = 4.0 if atom == "fma" or is_tf32(p, schedule.f32_matmul_precision.data) else 2.0
+        parts = schedule.f32_matmul_precision.data == "bf16x3" and atom != "fma"
 
         def each(factor: SSAValue) -> float:
             return PART_BYTES if parts and widened_from(factor) is None else size
 
-        return sum(each(f) * tiles.span(self.facts.dependence.of(f)) for f in p.factors)
+        return sum(each(f) * tiles.span(self.info.dependence.of(f)) for f in p.factors)
 
-    def _moved(self, p: Product, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
+    def _moved(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
         """Those bytes, of which 4 count as 16 where a factor is turned on its way: each element is moved alone."""
         bytes = self._filled(p, tiles, schedule, atom)
-        if atom == "wgmma" and is_tf32(p, schedule.narrow.data):
+        if atom == "wgmma" and is_tf32(p, schedule.f32_matmul_precision.data):
             loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
             if not all(lies_along_k(p, load) for load in loads):
                 bytes *= COPIED / 4
         return bytes
 
-    def _read(self, p: Product, tiles: Tiles, schedule: ScheduleAttr) -> float:
+    def _read(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> float:
         """Bytes that the warps of a block read from shared memory, for warps that stand in a near-square."""
         rows, columns = tiles.tile[p.row], tiles.tile[p.column]
         (high, wide), warps = warp_tile(rows, columns, schedule.warps.data), schedule.warps.data
@@ -175,12 +175,12 @@ def _beside(computed: float, multiplied: float, groups: float) -> float:
     return max(computed, multiplied) + min(computed, multiplied) / groups
 
 
-def atom_of(p: Product, tiles: Tiles, schedule: ScheduleAttr) -> str:
+def atom_of(p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> str:
     """What computes a product under a schedule: fma, mma or wgmma."""
     depth = max(tiles.tile[i] for i in p.reduction.indices)
     fits = min(tiles.tile[p.row], tiles.tile[p.column], depth) >= ATOM[0]
     wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
-    return schedule.atom.data if fits and wide and may_be_narrow(p, schedule.narrow.data) else "fma"
+    return schedule.atom.data if fits and wide and may_be_narrow(p, schedule.f32_matmul_precision.data) else "fma"
 
 
 def warp_tile(rows: int, columns: int, warps: int) -> tuple[int, int]:

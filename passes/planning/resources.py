@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...backend.targets import REGISTERS, Target, occupancy
-from ...dialects.kernel_roles import WARPGROUP, launch_registers
+from ...dialects.kernel.warp_specialize import WARPGROUP, launch_registers
 from ...dialects.payload import element_bytes, element_type
-from ...dialects.schedule import ScheduleAttr
+from ...dialects.target import REGISTERS, Target, occupancy
+from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..tile_split_stores import ROW
-from ..tile_to_kernel.scratch import TURNS
-from ..tiling.dependence import access_indices
+from ..analysis.dependence import access_indices
+from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from .compute import atom_of, warp_tile
-from .copies import staged
-from .facts import Facts
-from .keeping import kept_bytes
-from .products import Product
+from .matmul import Matmul
+from .nest_info import NestInfo
+from .smem_reuse import reused_bytes
+from .staging import staged
 from .tiles import Tiles
 
 FUSED, NESTED = 40, 60
@@ -49,23 +48,23 @@ class Resources:
     resident: int
 
 
-def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Product]) -> Resources:
+def resources(
+    info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Matmul]
+) -> Resources:
     """What a block takes; raises ScheduleError, saying of what, if it needs more than there is."""
-    shared = staged(facts, schedule, products).bytes(schedule)
+    shared = staged(info, schedule, products).bytes(schedule)
     threads = 32 * schedule.warps.data
     if schedule.copy.data == "tma":  # a producer's warps, and parts of results on their way out beside the rings
         threads += 32 * WARPGROUP
-        shared += _outgoing(facts, tiles, products) + (
-            BARRIERS if len(facts.reductions) == len(products) else EXCHANGES
-        )
-    kept = kept_bytes(facts, tiles) if tiles.kept else 0
+        shared += _outgoing(info, tiles, products) + (BARRIERS if len(info.reductions) == len(products) else EXCHANGES)
+    kept = reused_bytes(info, tiles) if tiles.kept else 0
     if tiles.kept and not kept:
-        raise ScheduleError("no two loops read the same chunks, so there is nothing to keep", argument="row")
+        raise ScheduleError("no two loops read the same chunks, so there is nothing to keep", argument="cache_rows")
     if kept > target.shared_per_block - EXCHANGED:
         raise ScheduleError(
             f"the chunks of a row take {kept} bytes of shared memory; {target.name} has"
             f" {target.shared_per_block - EXCHANGED} for a block, beside what warps exchange",
-            argument="row",
+            argument="cache_rows",
         )
     shared += kept
     if shared > target.shared_per_block:
@@ -79,7 +78,7 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
         raise ScheduleError(
             f"a thread would keep {held:.0f} sums in registers; it has {REGISTERS} of them", argument="block"
         )
-    registers = min(REGISTERS, _registers(facts, tiles, schedule, products, threads))
+    registers = min(REGISTERS, _registers(info, tiles, schedule, products, threads))
     resident = occupancy(target, threads, registers, shared)
     if schedule.atom.data == "wgmma":
         largest = max((_accumulators(p, tiles) / (32 * schedule.warps.data) for p in products), default=0)
@@ -97,24 +96,22 @@ def resources(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, target: Target
     return Resources(registers, shared, max(1, resident))
 
 
-def _outgoing(facts: Facts, tiles: Tiles, products: list[Product]) -> int:
+def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> int:
     """Bytes of the parts of results that are on their way out through shared memory at a time, and of what is loaded
     beside them: two of each type, each of a row of a box for every row of the tile. What is in f32 needs none."""
-    found = next(((p.row, p.column) for p in products if p.row in facts.free and p.column in facts.free), ())
-    columns = tiles.tile[max(found, key=facts.free.index)] if found else 1
-    total = tiles.elements(facts.free)
-    beside = [op.source.type for op in facts.loads if found and {*found} <= {*access_indices(op)}]
-    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in facts.nest.res), *beside))
+    found = next(((p.row, p.column) for p in products if p.row in info.free and p.column in info.free), ())
+    columns = tiles.tile[max(found, key=info.free.index)] if found else 1
+    total = tiles.elements(info.free)
+    beside = [op.source.type for op in info.loads if found and {*found} <= {*access_indices(op)}]
+    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in info.nest.res), *beside))
     sizes = [size for t in types if (size := element_bytes(t)) < 4]
-    return sum(min(total * size, TURNS * total // columns * ROW) for size in sizes)
+    return sum(min(total * size, EPILOGUE_BUFFERS * total // columns * EPILOGUE_ROW) for size in sizes)
 
 
-def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: list[Product], threads: int) -> int:
+def _registers(info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, products: list[Matmul], threads: int) -> int:
     if not products:
-        largest = max(
-            [tiles.elements(facts.free), *(tiles.elements({*r.around, *r.indices}) for r in facts.reductions)]
-        )
-        sources = len({op.source for op in facts.loads})
+        largest = max([tiles.elements(info.free), *(tiles.elements({*r.around, *r.indices}) for r in info.reductions)])
+        sources = len({op.source for op in info.loads})
         return round(ROWS + largest / threads * (1 if sources <= 2 else 1.5))
     total = operands = 0.0
     base = SUMS
@@ -126,11 +123,11 @@ def _registers(facts: Facts, tiles: Tiles, schedule: ScheduleAttr, products: lis
             operands = max(operands, sum(warp_tile(rows, columns, schedule.warps.data)) / 4)
         elif atom_of(p, tiles, schedule) == "fma":
             operands = max(operands, 1.0 * sum([v.data for v in schedule.thread] or [2, 2]))
-    if len(facts.reductions) > 1:
+    if len(info.reductions) > 1:
         base += FUSED if len(products) == 1 else NESTED
     return round(base + total + operands)
 
 
-def _accumulators(p: Product, tiles: Tiles) -> int:
+def _accumulators(p: Matmul, tiles: Tiles) -> int:
     """Sums of a product in the registers of a block at once."""
     return tiles.tile[p.row] * tiles.tile[p.column]

@@ -7,13 +7,14 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...backend.targets import Target
-from ...dialects.kernel_cluster import CLUSTERS
-from ...dialects.schedule import ScheduleAttr
-from ..running_means import counted
-from .facts import Facts, pow2_at_least, pow2_at_most
-from .flight import in_flight
-from .sizes import MAX_WARPS, Sizes
+from ...dialects.kernel.cluster import CLUSTERS
+from ...dialects.target import Target
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.cluster_rows import SHARED_LENGTH
+from ..analysis.running_mean import counted
+from .memory_parallelism import in_flight
+from .nest_info import NestInfo, pow2_at_least, pow2_at_most
+from .tile_extents import MAX_WARPS, TileExtents
 from .tiles import Tiles
 
 PER_THREAD = 16
@@ -35,8 +36,6 @@ CHUNK = PER_THREAD * WALKING * 32
 CHUNKS = (8192, 4096, 2048)
 """Of rows that are kept in shared memory."""
 
-SHARED_LENGTH = 16384
-"""Rows that are shorter are not worth a cluster."""
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
@@ -52,35 +51,35 @@ WIDTHS = (256, 64, 32, 16, 8)
 that few blocks compute those, or few, so that there are enough blocks."""
 
 
-def elementwise_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
+def elementwise_plans(info: NestInfo, target: Target) -> Iterator[ScheduleAttr]:
     """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
 
     Where a tensor is read along another index than the one it is written along, a square tile, so that both are
     contiguous.
     """
-    total = _product(facts, facts.free)
+    total = _product(info, info.free)
     enough = [n for n in TILES if total // n >= 2 * target.sms]
     for elements in (*enough, *(n for n in reversed(TILES) if n not in enough)):
-        yield _elementwise(facts, elements)
+        yield _elementwise(info, elements)
 
 
-def _elementwise(facts: Facts, elements: int) -> ScheduleAttr:
+def _elementwise(info: NestInfo, elements: int) -> ScheduleAttr:
     """The schedule with tiles of `elements`, where they are not square."""
-    sizes = Sizes(facts)
-    order = [*reversed(facts.free)]
-    if order and facts.extents[order[0]]:
-        other = _other_direction(facts)
+    sizes = TileExtents(info)
+    order = [*reversed(info.free)]
+    if order and info.extents[order[0]]:
+        other = _other_direction(info)
         if other is not None:
             sizes.set(other, 32)
             left = sizes.set(order[0], 32)
             order = [i for i in order if i not in (other, order[0])]
             sizes.fill(order, 1 if left == 1 else elements // sizes.elements(sizes.decided))
         else:
-            left = sizes.set(order[0], _snug(facts.extents[order[0]], elements))
+            left = sizes.set(order[0], _snug(info.extents[order[0]], elements))
             sizes.fill(order[1:], elements // sizes.tile[order[0]])
     sizes.chunk_reductions(4096)
-    per_thread = max(4, min(8, facts.vector()))
-    return sizes.schedule(max(1, sizes.elements(facts.free) // (32 * per_thread)))
+    per_thread = max(4, min(8, info.vector()))
+    return sizes.schedule(max(1, sizes.elements(info.free) // (32 * per_thread)))
 
 
 def _snug(extent: int, most: int) -> int:
@@ -91,149 +90,150 @@ def _snug(extent: int, most: int) -> int:
     return tile
 
 
-def _other_direction(facts: Facts) -> SSAValue | None:
+def _other_direction(info: NestInfo) -> SSAValue | None:
     """A free index other than the last along which large tensors are contiguous in memory."""
-    found = facts.contiguous()
-    last = facts.free[-1]
-    others = [(size, i) for i, index in enumerate(facts.free[:-1]) if (size := found.get(index, 0)) > 4096]
-    if not others or facts.extents[last] < 8:
+    found = info.contiguous()
+    last = info.free[-1]
+    others = [(size, i) for i, index in enumerate(info.free[:-1]) if (size := found.get(index, 0)) > 4096]
+    if not others or info.extents[last] < 8:
         return None
-    best = facts.free[max(others)[1]]
-    return best if facts.extents[best] >= 8 else None
+    best = info.free[max(others)[1]]
+    return best if info.extents[best] >= 8 else None
 
 
-def row_plans(facts: Facts, target: Target) -> Iterator[ScheduleAttr]:
-    """The plan for rows, and the same with half as many warps and with twice as many; with rows that are walked through
-    kept in shared memory, and with long ones shared by the blocks of a cluster."""
-    for width in WIDTHS if _shared(facts) else WIDTHS[:1]:
-        plan = plan_rows(facts, target, width)
-        steps = Tiles(facts, plan).steps
-        walks = any(steps[i] > 1 for i in facts.reduction_indices)
+def row_plans(info: NestInfo, target: Target) -> Iterator[ScheduleAttr]:
+    """The plan for rows, and the same with half as many warps and with twice as many; with rows that are looped
+    over kept in shared memory, and with long ones shared by the blocks of a cluster."""
+    for width in WIDTHS if _shared(info) else WIDTHS[:1]:
+        plan = plan_rows(info, target, width)
+        steps = Tiles(info, plan).steps
+        walks = any(steps[i] > 1 for i in info.reduction_indices)
         ranks = CLUSTERS[1:] if target.has("cluster") else ()
-        shared = [s for n in ranks for s in _clustered(facts, plan, n)]
-        yield from (*_kept(facts, plan), *shared, plan) if walks else (plan, *shared)
+        shared = [s for n in ranks for s in _clustered(info, plan, n)]
+        yield from (*_kept(info, plan), *shared, plan) if walks else (plan, *shared)
         most = WALKING if walks else MAX_WARPS
         for warps in (plan.warps.data // 2, plan.warps.data * 2):
             if 1 <= warps <= most:
                 yield plan.changed(warps=warps)
-        yield from in_flight(facts, plan)
+        yield from in_flight(info, plan)
 
 
-def _kept(facts: Facts, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
-    """`plan` for rows that are walked through, with all chunks kept in shared memory, and equal ones in all loops: the
-    longer they are, the fewer results of reductions wait for each other; the shorter, the less lies past the end."""
-    walked = {i.data for i in plan.serial}
-    rest = [i for n, i in enumerate(facts.free) if n in walked]
-    if len(walked) != 1 or any(facts.may_be_longer([i]) for i in rest):
+def _kept(info: NestInfo, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
+    """`plan` for rows that are looped over, with all chunks kept in shared memory, and equal ones in all loops:
+    the longer they are, the fewer results of reductions wait for each other; the shorter, the less lies past the
+    end."""
+    looped = {i.data for i in plan.serial}
+    rest = [i for n, i in enumerate(info.free) if n in looped]
+    if len(looped) != 1 or any(info.may_be_longer([i]) for i in rest):
         return
-    tiles = Tiles(facts, plan)
+    tiles = Tiles(info, plan)
     for length in CHUNKS:
-        if facts.extents[rest[0]] <= length:
+        if info.extents[rest[0]] <= length:
             continue
-        block = [length if n in walked else b.data for n, b in enumerate(plan.block)]
-        chunk = [length if tiles.steps[i] > 1 else tiles.tile[i] for i in facts.reduction_indices]
-        yield plan.changed(block=block, chunk=chunk, row="shared", warps=max(1, length // (32 * PER_THREAD)))
+        block = [length if n in looped else b.data for n, b in enumerate(plan.block)]
+        chunk = [length if tiles.steps[i] > 1 else tiles.tile[i] for i in info.reduction_indices]
+        yield plan.changed(block=block, chunk=chunk, cache_rows="shared", warps=max(1, length // (32 * PER_THREAD)))
 
 
-def _limit(facts: Facts, row: int) -> int:
+def _limit(info: NestInfo, row: int) -> int:
     """The longest row like one of `row` elements that one block keeps in registers."""
-    half = len({op.source for op in facts.loads}) > FEW or pow2_at_least(row) > row
+    half = len({op.source for op in info.loads}) > FEW or pow2_at_least(row) > row
     return ROW_LIMIT // 2 if half else ROW_LIMIT
 
 
-def _clustered(facts: Facts, plan: ScheduleAttr, ranks: int) -> Iterator[ScheduleAttr]:
+def _clustered(info: NestInfo, plan: ScheduleAttr, ranks: int) -> Iterator[ScheduleAttr]:
     """`plan` with rows that `ranks` blocks share: each its part as one tile in registers, or as chunks in shared
     memory."""
-    rest = [i for i in facts.free if i not in facts.reduced]
-    long = [max(r.indices, key=lambda i: facts.extents[i]) for r in facts.reductions if r.outermost]
-    length = max((facts.extents[i] for i in long), default=0)
-    alone = all(len(r.indices) == 1 for r in facts.reductions) and len(facts.reductions) == len(long)
-    if length < SHARED_LENGTH or not alone or len(rest) > 1 or any(facts.may_be_longer([i]) for i in (*rest, *long)):
+    rest = [i for i in info.free if i not in info.reduced]
+    long = [max(r.indices, key=lambda i: info.extents[i]) for r in info.reductions if r.outermost]
+    length = max((info.extents[i] for i in long), default=0)
+    alone = all(len(r.indices) == 1 for r in info.reductions) and len(info.reductions) == len(long)
+    if length < SHARED_LENGTH or not alone or len(rest) > 1 or any(info.may_be_longer([i]) for i in (*rest, *long)):
         return
     whole = pow2_at_least(-(-length // ranks))
-    fits = whole <= _limit(facts, whole if length == ranks * whole else whole - 1) and -(-length // whole) >= ranks
+    fits = whole <= _limit(info, whole if length == ranks * whole else whole - 1) and -(-length // whole) >= ranks
     tiles = [whole] if fits else [n for n in CHUNKS if n < whole]
     for tile in tiles:
-        block = [tile if i in rest else b.data for i, b in zip(facts.free, plan.block, strict=True)]
-        chunk = [min(tile, pow2_at_least(facts.extents[i])) for i in facts.reduction_indices]
+        block = [tile if i in rest else b.data for i, b in zip(info.free, plan.block, strict=True)]
+        chunk = [min(tile, pow2_at_least(info.extents[i])) for i in info.reduction_indices]
         row = "registers" if tile == whole or not rest else "shared"
-        serial = [] if tile == whole else [n for n, i in enumerate(facts.free) if i in rest]
+        serial = [] if tile == whole else [n for n, i in enumerate(info.free) if i in rest]
         warps = max(1, min(MAX_WARPS, tile // (32 * PER_THREAD)))
-        yield plan.changed(block=block, chunk=chunk, serial=serial, warps=warps, row=row, cluster=ranks)
+        yield plan.changed(block=block, chunk=chunk, serial=serial, warps=warps, cache_rows=row, cluster=ranks)
 
 
-def _shared(facts: Facts) -> list[SSAValue]:
+def _shared(info: NestInfo) -> list[SSAValue]:
     """The free indices of some reductions that others do not depend on."""
-    reduced = (i for i in facts.free if i in facts.reduced)
-    return [i for i in reduced if any(i not in r.around for r in facts.reductions if counted(r.op) is None)]
+    reduced = (i for i in info.free if i in info.reduced)
+    return [i for i in reduced if any(i not in r.around for r in info.reductions if counted(r.op) is None)]
 
 
-def plan_rows(facts: Facts, target: Target, widest: int = WIDTHS[0]) -> ScheduleAttr:
+def plan_rows(info: NestInfo, target: Target, widest: int = WIDTHS[0]) -> ScheduleAttr:
     """Reductions whose results the rest of a row, or nobody, uses: a block takes one or more whole rows.
 
-    Rows that do not fit into registers are walked through: the reductions in chunks, then the rest tile by tile. Where
-    memory is contiguous along a free index instead (sums of columns), a tile holds a part of many columns.
+    Rows that do not fit into registers are looped over: the reductions in chunks, then the rest tile by tile.
+    Where memory is contiguous along a free index instead (sums of columns), a tile holds a part of many columns.
     """
-    contiguous = facts.contiguous()
-    reduced = [i for i in facts.free if i in facts.reduced]
-    along = max((contiguous.get(i, 0) for r in facts.reductions for i in r.indices), default=0)
+    contiguous = info.contiguous()
+    reduced = [i for i in info.free if i in info.reduced]
+    along = max((contiguous.get(i, 0) for r in info.reductions for i in r.indices), default=0)
     columns = [i for i in reduced if contiguous.get(i, 0) > along]
     if columns:
-        return _plan_columns(facts, target, columns[-1])
-    sizes = Sizes(facts)
-    rest = [i for i in facts.free if i not in facts.reduced]
-    shared = _shared(facts)
+        return _plan_columns(info, target, columns[-1])
+    sizes = TileExtents(info)
+    rest = [i for i in info.free if i not in info.reduced]
+    shared = _shared(info)
     if shared:
         # Some reductions do not depend on these: one block takes `widest` values, or it would compute those again.
         sizes.fill(reversed(shared), widest)
-        return _chunked(facts, sizes, [i for i in reduced if i not in shared], 4096, 1)
-    longest = max((_product(facts, r.indices) for r in facts.reductions if r.outermost), default=1)
-    row = max(longest, _product(facts, rest))
-    if longest <= SHORT and _product(facts, rest) >= 4 * longest and _product(facts, reduced) < target.sms:
+        return _chunked(info, sizes, [i for i in reduced if i not in shared], 4096, 1)
+    longest = max((_product(info, r.indices) for r in info.reductions if r.outermost), default=1)
+    row = max(longest, _product(info, rest))
+    if longest <= SHORT and _product(info, rest) >= 4 * longest and _product(info, reduced) < target.sms:
         # So little to reduce that every tile of the rest can do it again.
         sizes.fill(reversed(rest), 2048)
-        return _chunked(facts, sizes, reduced, 2048, 1)
-    limit = _limit(facts, row)
+        return _chunked(info, sizes, reduced, 2048, 1)
+    limit = _limit(info, row)
     width = pow2_at_least(row) if rest and row <= limit else min(pow2_at_least(row), CHUNK)
     if rest:
-        whole = _product(facts, rest) <= limit and not facts.may_be_longer(rest)
+        whole = _product(info, rest) <= limit and not info.may_be_longer(rest)
         sizes.fill(reversed(rest), width if whole else CHUNK)
         if not whole:
-            sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
-    rows = _product(facts, reduced)
-    together = pow2_at_most(min(4096 // min(width, 4096), max(1, rows // (4 * target.sms))))
-    wide = 32 * facts.vector() // width  # rows so short that a warp reads several at once in vectors of 16 bytes
-    together = max(together, pow2_at_most(min(wide, rows)))
-    return _chunked(facts, sizes, reduced, max(width, 1024) if together == 1 else together * width, together)
+            sizes.serial = [i for i, index in enumerate(info.free) if index in rest]
+    rows = _product(info, reduced)
+    block_rows = pow2_at_most(min(4096 // min(width, 4096), max(1, rows // (4 * target.sms))))
+    wide = 32 * info.vector() // width  # rows so short that a warp reads several at once in vectors of 16 bytes
+    block_rows = max(block_rows, pow2_at_most(min(wide, rows)))
+    return _chunked(info, sizes, reduced, max(width, 1024) if block_rows == 1 else block_rows * width, block_rows)
 
 
-def _chunked(facts: Facts, sizes: Sizes, rows: list[SSAValue], budget: int, together: int) -> ScheduleAttr:
-    """The schedule with `together` rows a block and reductions in chunks that fill tiles of `budget` elements."""
-    sizes.fill(reversed(rows), together)
+def _chunked(info: NestInfo, sizes: TileExtents, rows: list[SSAValue], budget: int, block_rows: int) -> ScheduleAttr:
+    """The schedule with `block_rows` rows a block and reductions in chunks that fill tiles of `budget` elements."""
+    sizes.fill(reversed(rows), block_rows)
     sizes.chunk_reductions(budget)
-    tile = max(sizes.elements({*r.around, *r.indices}) for r in facts.reductions)
-    tile = max(tile, sizes.elements(facts.free))
-    many = len({op.source for op in facts.loads}) > 4
+    tile = max(sizes.elements({*r.around, *r.indices}) for r in info.reductions)
+    tile = max(tile, sizes.elements(info.free))
+    many = len({op.source for op in info.loads}) > 4
     return sizes.schedule(max(1, tile // (32 * (PER_THREAD // 2 if many else PER_THREAD))))
 
 
-def _plan_columns(facts: Facts, target: Target, column: SSAValue) -> ScheduleAttr:
+def _plan_columns(info: NestInfo, target: Target, column: SSAValue) -> ScheduleAttr:
     """Memory is contiguous along the free index `column`: 32 to 128 columns a block, and as many rows as fit."""
-    sizes = Sizes(facts)
+    sizes = TileExtents(info)
     width = 128
-    while width > 32 and _product(facts, facts.free) // width < target.sms:
+    while width > 32 and _product(info, info.free) // width < target.sms:
         width //= 2
     sizes.set(column, width)
-    rest = [i for i in facts.free if i not in facts.reduced]
-    whole = _product(facts, rest) <= 64
+    rest = [i for i in info.free if i not in info.reduced]
+    whole = _product(info, rest) <= 64
     sizes.fill(reversed(rest), 64)
     if not whole:
-        sizes.serial = [i for i, index in enumerate(facts.free) if index in rest]
+        sizes.serial = [i for i, index in enumerate(info.free) if index in rest]
     sizes.chunk_reductions(4096)
-    if max(_product(facts, r.indices) for r in facts.reductions) <= OWN:
-        return sizes.schedule(sizes.elements(facts.free) // (32 * 4))  # every thread has all of its columns
-    return sizes.schedule(max(4, sizes.elements(facts.free) // (32 * PER_THREAD)))
+    if max(_product(info, r.indices) for r in info.reductions) <= OWN:
+        return sizes.schedule(sizes.elements(info.free) // (32 * 4))  # every thread has all of its columns
+    return sizes.schedule(max(4, sizes.elements(info.free) // (32 * PER_THREAD)))
 
 
-def _product(facts: Facts, indices: Iterable[SSAValue]) -> int:
-    return prod(facts.extents[i] for i in indices)
+def _product(info: NestInfo, indices: Iterable[SSAValue]) -> int:
+    return prod(info.extents[i] for i in indices)

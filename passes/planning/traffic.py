@@ -8,12 +8,12 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...backend.targets import Target
 from ...dialects.loop import LoadOp
 from ...dialects.payload import element_bytes, tensor_bytes
+from ...dialects.target import Target
 from .clusters import neighbours
-from .facts import Facts, contiguous_index
-from .keeping import Place, places_of, same_tiles
+from .nest_info import NestInfo, contiguous_index
+from .smem_reuse import LoadSite, load_sites, same_tiles
 from .tiles import Tiles
 
 SECTOR = 32
@@ -32,7 +32,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class _Load:
-    place: Place
+    place: LoadSite
     size: int
     along: SSAValue | None
 
@@ -44,14 +44,14 @@ class _Load:
 class Loads:
     """The loads of a nest, looked at once for all schedules of it."""
 
-    def __init__(self, facts: Facts, factors: Collection[LoadOp] = ()) -> None:
+    def __init__(self, info: NestInfo, factors: Collection[LoadOp] = ()) -> None:
         """`factors` are the loads that blocks of a cluster can make together."""
-        self.facts = facts
+        self.info = info
         self.factors = set(factors)
         self.loads = [
-            _Load(place, element_bytes(place.op.source.type), contiguous_index(place.op)) for place in places_of(facts)
+            _Load(place, element_bytes(place.op.source.type), contiguous_index(place.op)) for place in load_sites(info)
         ]
-        self.written = sum(tensor_bytes(v.type) for v in facts.nest.res)
+        self.written = sum(tensor_bytes(v.type) for v in info.nest.res)
 
     def traffic(self, tiles: Tiles, target: Target, at_once: int) -> Traffic:
         """The bytes that move where `at_once` blocks run at the same time."""
@@ -87,7 +87,7 @@ class Loads:
     @staticmethod
     def _key(load: _Load, tiles: Tiles) -> Hashable:
         """Equal for loads that give the same tiles at the same time, or that keep them: then only one is made."""
-        once = tiles.kept or tiles.walked(load.indices) == 1
+        once = tiles.kept or tiles.trip_count(load.indices) == 1
         return same_tiles(load.place, tiles), -2 if once else load.place.group
 
     @staticmethod
@@ -95,8 +95,8 @@ class Loads:
         """How many times more is moved because whole sectors are: where a tile has few neighbouring elements."""
         if load.along is None or not load.indices:
             return 1.0
-        extent = min(tiles.tile[load.along], tiles.facts.extents[load.along])
-        if extent == tiles.facts.extents[load.along]:
+        extent = min(tiles.tile[load.along], tiles.info.extents[load.along])
+        if extent == tiles.info.extents[load.along]:
             return 1.0  # then the next row follows
         return max(1.0, SECTOR / (extent * load.size))
 
@@ -121,4 +121,4 @@ class Loads:
 
 def results_of(tiles: Tiles) -> int:
     """Elements of the results that one block gives."""
-    return prod(tiles.tile[i] * tiles.steps[i] for i in tiles.facts.free)
+    return prod(tiles.tile[i] * tiles.steps[i] for i in tiles.info.free)

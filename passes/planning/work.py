@@ -15,9 +15,9 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.extents import Extent, typical
 from ...dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
 from ...dialects.payload import CastOp, is_float, is_payload, tensor_bytes
+from ...dialects.shapes.extents import Extent, typical
 
 _FREE = ("payload.constant", "payload.select", "payload.cmp")
 
@@ -137,7 +137,7 @@ class _Numbering:
                 self._block(op.stages.block, depth)
                 for result, number in zip(op.res, self._yielded(op.stages.block), strict=True):
                     self.of[result] = number
-                self._block_of_transport(op.transport.block, depth)
+                self._block_of_rescaling(op.rescale.block, depth)
                 continue
             operands = (*(self.of.get(v, id(v)) for v in op.operands), *inner)
             needed = frozenset[Index]().union(*(self.indices.get(n, frozenset[Index]()) for n in operands)) - own
@@ -145,10 +145,10 @@ class _Numbering:
             for i, result in enumerate(op.results):
                 self.of[result] = self._number((*key, str(result.type), i), needed)
 
-    def _block_of_transport(self, block: Block, depth: int) -> None:
-        """A transport runs once a chunk, not once an element: its values depend on no index."""
+    def _block_of_rescaling(self, block: Block, depth: int) -> None:
+        """A rescaling runs once a chunk, not once an element: its values depend on no index."""
         for argument in block.args:
-            self.of[argument] = self._number(("transport", id(argument)), frozenset())
+            self.of[argument] = self._number(("rescaling", id(argument)), frozenset())
         self._block(block, depth)
 
     def _yielded(self, block: Block) -> tuple[Number, ...]:

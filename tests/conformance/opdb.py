@@ -26,11 +26,11 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.reference import run
 from deplodock.dialects.payload import shape_of
 from deplodock.errors import CompileError, ExecutionError
-from deplodock.frontend.arrays import to_numpy, to_torch
-from deplodock.frontend.captured import CapturedProgram
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
+from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.compilation import InternalError
-from deplodock.passes.decompose_torch import DecomposeTorchPass
-from deplodock.passes.decomposition import refused
+from deplodock.passes.convert.torch_to_tensor import unsupported
+from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
 
 from .comparing import TOLERANCE, compare
 from .tracing import Capture
@@ -375,7 +375,7 @@ def at_tensor_level(module: ModuleOp, args: Sequence[np.ndarray]) -> list[np.nda
 
 def lower(module: ModuleOp) -> None:
     """Decompose `module` to the tensor level."""
-    DecomposeTorchPass().apply(Context(), module)
+    ConvertTorchToTensorPass().apply(Context(), module)
 
 
 def largest(module: ModuleOp) -> int:
@@ -432,28 +432,28 @@ def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> l
 
 
 REASONS = {
-    "complex numbers": ("data type complex", refused.COMPLEX),
+    "complex numbers": ("data type complex", unsupported.COMPLEX),
     "data type": ("the data type", "no such operation on", "of f64 is not supported"),
     "random numbers": ("random numbers",),
     "depends on data": (
-        refused.DATA_DEPENDENT,
+        unsupported.DATA_DEPENDENT,
         "depends on data",
         "DataDependent",
         "dynamic shapes",
         "DynamicOutputShape",
     ),
-    "factorization": (refused.FACTORIZATION,),
-    "Fourier transform": (refused.FOURIER, "a Fourier transform of"),
-    "special function": (refused.SPECIAL,),
-    "strides": (refused.STRIDES,),
-    "sparse": (refused.SPARSE, "layout"),
-    "backward": (refused.BACKWARD,),
+    "factorization": (unsupported.FACTORIZATION,),
+    "Fourier transform": (unsupported.FOURIER, "a Fourier transform of"),
+    "special function": (unsupported.SPECIAL,),
+    "strides": (unsupported.STRIDES,),
+    "sparse": (unsupported.SPARSE, "layout"),
+    "backward": (unsupported.BACKWARD,),
     "in place": ("in place",),
     "too large": ("too large",),
     "not captured": ("PyTorch could not export", "The tensor has a non-zero number of elements"),
     "result is no tensor": ("the result is not a tensor",),
     "not ATen": ("not an ATen",),
-    "operator": (refused.UNKNOWN, "no decomposition"),
+    "operator": (unsupported.UNKNOWN, "no decomposition"),
 }
 """The named reasons of refusals, and what their messages contain."""
 

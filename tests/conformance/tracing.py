@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch.export import default_decompositions, exported_program as export_internals
+from torch.export import exported_program as export_internals
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from deplodock.errors import CaptureError
-from deplodock.frontend import capture as capturing
-from deplodock.frontend.captured import CapturedProgram
-from deplodock.frontend.complex_pairs import without_rule
-from deplodock.frontend.computed_places import index_by_tensors
-from deplodock.frontend.graph_capture import capture_graph
-from deplodock.frontend.known_sizes import known_sizes
-from deplodock.frontend.pytorch_decompositions import DECOMPOSITIONS
+from deplodock.frontend.capture import export as capturing
+from deplodock.frontend.capture.captured_program import CapturedProgram
+from deplodock.frontend.capture.complex import without_rule
+from deplodock.frontend.capture.computed_indices import index_by_tensors
+from deplodock.frontend.capture.decompositions.table import decomposition_table
+from deplodock.frontend.capture.graph_capture import capture_graph
+from deplodock.frontend.capture.known_sizes import known_sizes
 
 
 class Tracer:
@@ -77,11 +77,7 @@ Capture = Tracer | Exporter
 @contextmanager
 def tracer() -> Iterator[Tracer]:
     """A tracer whose table leaves alone what deplodock decomposes by itself."""
-    table = default_decompositions()
-    for target in [t for t in table if capturing.is_ours(t)]:
-        del table[target]
-    table.update(DECOMPOSITIONS)
-    composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(table)
+    composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(decomposition_table())
     with export_internals._override_composite_implicit_decomp(composite):
         yield Tracer(python_table)
 

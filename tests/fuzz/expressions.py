@@ -7,7 +7,7 @@ import random
 
 from xdsl.ir.affine import AffineExpr
 
-from deplodock.passes.index_simplify import range_of, simplify_expr
+from deplodock.dialects.shapes.affine import range_of, simplify_expr
 
 
 def random_expr(rng: random.Random, depth: int, dims: int) -> AffineExpr:

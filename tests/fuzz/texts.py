@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.nn.functional as F
 
-from deplodock.frontend.capture import capture
+from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import LEVELS, Compilation
 from deplodock.tools.dl_opt import main
 

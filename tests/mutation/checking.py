@@ -19,10 +19,10 @@ from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import loop
 from deplodock.errors import DeplodockError, ExecutionError
-from deplodock.frontend.arrays import to_torch
+from deplodock.frontend.capture.arrays import to_torch
 from deplodock.frontend.comparison import compare, tolerances
-from deplodock.passes.check_border import Level, border_violations
-from deplodock.passes.running import verify_module
+from deplodock.passes.pass_manager import verify_module
+from deplodock.passes.verify_level import Level, border_violations
 
 from .subjects import Array, Subject
 

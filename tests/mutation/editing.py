@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import FunctionType
 from typing import Any, TypeVar
@@ -15,10 +17,11 @@ from typing import Any, TypeVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from deplodock.dialects.parsing import make_context, parse_module
+from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.errors import DeplodockError
-from deplodock.passes.check_border import Level
+from deplodock.passes.verify_level import Level
 
+from .ast_edits import replaced
 from .checking import Verdict, judge_module
 from .subjects import Subject
 
@@ -41,12 +44,13 @@ class Planted:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted bug: where (`area`), which (`name`), in which program, and how."""
+    """A planted bug: where (`area`), which (`name`), in which program, and how; `change` edits the compiler."""
 
     area: str
     name: str
     subject: str
     plant: Callable[[Subject], Planted]
+    change: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -77,20 +81,19 @@ class Code:
 
 
 @contextmanager
-def edited(function: Any, old: str, new: str) -> Generator[None]:
-    """Inside, `function` runs with `old`, which its source contains once, replaced by `new`."""
+def edited(function: Any, pattern: str, replacement: str, number: int = 0) -> Generator[None]:
+    """Inside, `function` runs with match `number` of `pattern` in its syntax tree replaced; see ast_edits.py."""
     while getattr(function, "__closure__", None):  # a decorated one
         (function,) = (c.cell_contents for c in function.__closure__ if isinstance(c.cell_contents, FunctionType))
     assert isinstance(function, FunctionType), function
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(old) != 1:
-        raise StaleMutantError(f"{function.__qualname__} contains {old!r} {source.count(old)} times")
-    lines = source.replace(old, new).splitlines()
-    while not lines[0].startswith("def "):
-        del lines[0]  # decorators
+    tree = replaced(ast.parse(textwrap.dedent(inspect.getsource(function))), pattern, replacement, number)
+    if tree is None:
+        raise StaleMutantError(f"{function.__qualname__} has no `{pattern}` number {number}")
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
     names: dict[str, Any] = {}
-    flags = "from __future__ import annotations\n"
-    exec(compile(flags + "\n".join(lines), "<mutant>", "exec"), function.__globals__, names)
+    exec(compile(tree, "<mutant>", "exec"), function.__globals__, names)
     before, after = function.__code__, names[function.__name__].__code__
     if before.co_freevars != after.co_freevars:
         raise StaleMutantError(f"{function.__qualname__} is a closure")
@@ -101,12 +104,19 @@ def edited(function: Any, old: str, new: str) -> Generator[None]:
         function.__code__ = before
 
 
-def in_pass(name: str, subject: str, function: Code, old: str, new: str, start: Level = "tensor") -> Mutant:
+def _edited_code(function: Code, old: str, new: str, number: int) -> AbstractContextManager[None]:
+    return edited(function.find(), old, new, number)
+
+
+def in_pass(
+    name: str, subject: str, function: Code, old: str, new: str, start: Level = "tensor", number: int = 0
+) -> Mutant:
     """A bug in a lowering: the program is compiled from the level `start` with an edited function."""
+    change = partial(_edited_code, function, old, new, number)
 
     def plant(s: Subject) -> Planted:
         fresh = s.compile_from(start)
-        with edited(function.find(), old, new):
+        with change():
             try:
                 fresh.at("kernel")
             except DeplodockError as error:
@@ -120,22 +130,23 @@ def in_pass(name: str, subject: str, function: Code, old: str, new: str, start: 
                 return Planted(Verdict(f"{verdict.by} ({level})", verdict.why))
         return Planted(text=fresh.cuda)
 
-    return Mutant("lowering", f"{function}: {name}", subject, plant)
+    return Mutant("lowering", f"{function}: {name}", subject, plant, change)
 
 
-def in_printer(name: str, subject: str, function: Code, old: str, new: str) -> Mutant:
+def in_printer(name: str, subject: str, function: Code, old: str, new: str, number: int = 0) -> Mutant:
     """A bug in the printer: an edited function prints the right kernels."""
+    change = partial(_edited_code, function, old, new, number)
 
     def plant(s: Subject) -> Planted:
         fresh = s.compile_from("kernel")
-        with edited(function.find(), old, new):
+        with change():
             try:
                 text = fresh.cuda
             except DeplodockError as error:
                 return Planted(Verdict("printer refuses", str(error)))
         return _changed(s, text)
 
-    return Mutant("printer", f"{function}: {name}", subject, plant)
+    return Mutant("printer", f"{function}: {name}", subject, plant, change)
 
 
 def in_table(name: str, subject: str, table: Code, key: Any, of: Any) -> Mutant:

@@ -1,4 +1,5 @@
-"""Mistakes in the scheduling of boxes, products of warpgroups and roles, planted in the text of `hopper_programs`."""
+"""Mistakes in the scheduling of boxes, products of warpgroups and partitions, planted in the text of
+`hopper_programs`."""
 
 from __future__ import annotations
 
@@ -157,10 +158,10 @@ BOXES = [
         -1,
         "two warpgroups",
     ),
-    _ir("operands swizzled otherwise", r"slices 4 swizzle 128", "slices 2 swizzle 64"),
-    _ir("a slice of k forgotten", r"slices 4 swizzle", "slices 3 swizzle"),
-    _ir("old accumulators count", r" if %more", ""),
-    _ir("every product is fresh", r"swizzle 128 if %more", "swizzle 128 fresh"),
+    _ir("operands swizzled otherwise", r"k_steps 4 swizzle 128", "k_steps 2 swizzle 64"),
+    _ir("a slice of k forgotten", r"k_steps 4 swizzle", "k_steps 3 swizzle"),
+    _ir("old accumulators count", r" use_acc %more", ""),
+    _ir("every product is fresh", r"swizzle 128 use_acc %more", "swizzle 128 scale_d_zero"),
     _ir("boxes without a swizzle", r"64x64xbf16, swizzle 128>", "64x64xbf16>"),
 ]
 
@@ -199,7 +200,9 @@ STORES = [
 
 REGISTERS = [
     _ir("the producer keeps registers that consumers want", r"registers 40", "registers 56", -1, "two warpgroups"),
-    _ir("half as many registers at the launch", r"(grid \d+ warps 12)", r"\1 blocks_per_sm 2", -1, "two warpgroups"),
+    _ir(
+        "half as many registers at the launch", r"(grid \[\d+\] warps 12)", r"\1 blocks_per_sm 2", -1, "two warpgroups"
+    ),
 ]
 
 IR_MUTANTS = [*WAITS, *RINGS, *BOXES, *STORES, *REGISTERS]

@@ -10,10 +10,10 @@ from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr,
 from xdsl.ir import Operation
 
 from deplodock.dialects import kernel, payload
-from deplodock.dialects.counts import counts_attr
-from deplodock.dialects.kernel_access import LoadOp, StoreOp
-from deplodock.dialects.linear_layout import Bases
-from deplodock.dialects.tensor import Kind, KindAttr
+from deplodock.dialects.kernel.memory import LoadOp, StoreOp
+from deplodock.dialects.layouts.linear import Bases
+from deplodock.dialects.shapes.tile_counts import counts_attr
+from deplodock.dialects.tensor import KindAttr, ReductionKind
 
 from .editing import Mutant, in_module, nth
 
@@ -79,7 +79,7 @@ def fold_kind(number: int, kind: str) -> Change:
     """Another way to combine registers."""
 
     def change(m: ModuleOp) -> None:
-        nth(m, kernel.FoldOp, number).kind = KindAttr(Kind(kind))
+        nth(m, kernel.ReduceRegistersOp, number).kind = KindAttr(ReductionKind(kind))
 
     return change
 
@@ -88,7 +88,7 @@ def fold_bits(number: int, bits: list[int]) -> Change:
     """Other registers combined."""
 
     def change(m: ModuleOp) -> None:
-        nth(m, kernel.FoldOp, number).bits = DenseArrayBase.from_list(i64, bits)
+        nth(m, kernel.ReduceRegistersOp, number).bits = DenseArrayBase.from_list(i64, bits)
 
     return change
 
@@ -97,7 +97,7 @@ def picks(number: int, registers: list[int]) -> Change:
     """Other registers picked."""
 
     def change(m: ModuleOp) -> None:
-        nth(m, kernel.PickOp, number).registers = DenseArrayBase.from_list(i64, registers)
+        nth(m, kernel.ShuffleRegistersOp, number).registers = DenseArrayBase.from_list(i64, registers)
 
     return change
 
@@ -458,7 +458,7 @@ PAYLOAD = [
     _here("difference reversed", "softmax", operands(arith.SubfOp, 1, [1, 0])),
     _here("quotient reversed", "softmax", operands(arith.DivfOp, 0, [1, 0])),
     _here("frame without repair", "chunked softmax", kept(0, 2)),
-    _here("transport without repair", "chunked softmax", kept(1, 2)),
+    _here("rescaling without repair", "chunked softmax", kept(1, 2)),
     _here("partial sum not rescaled", "chunked softmax", drop(arith.MulfOp, 1)),
     _here("partial product not rescaled", "chunked attention", drop(arith.MulfOp, 12)),
     _here("rescaled the wrong way", "chunked attention", operands(arith.SubfOp, 3, [1, 0])),

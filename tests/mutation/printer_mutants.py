@@ -1,4 +1,4 @@
-"""Bugs of the printer: one line of it changed, or its text."""
+"""Bugs of the printer: one expression of it changed, or its text."""
 
 from __future__ import annotations
 
@@ -7,200 +7,220 @@ from deplodock.dialects.payload import Predicate
 from .editing import Code, in_printer, in_table, in_text
 
 access, control, expressions, statements, writer = (
-    Code(f"backend.cuda.{name}") for name in ("access", "control", "expressions", "statements", "writer")
+    Code(f"backend.cuda.{name}") for name in ("memory", "control", "expressions", "statements", "writer")
 )
 Statements = statements.Statements
 
 PRINTER_CODE = [
-    in_printer("conditions <=", "softmax", access.condition, "< {end}", "<= {end}"),
-    in_printer("conditions one short", "transpose", access.condition, "str(hi)", "str(hi - 1)"),
-    in_printer("conditions >", "gather and pad", access.condition, ">= {lo}", "> {lo}"),
-    in_printer(
-        "conditions without lower bounds", "gather and pad", access.condition, "if first + below < lo:", "if False:"
-    ),
-    in_printer(
-        "conditions without upper bounds", "relu matmul", access.condition, "if last + above >= least(hi):", "if False:"
-    ),
+    in_printer("conditions <=", "softmax", access.condition, "f'{A} < {B}'", "f'{A} <= {B}'"),
+    in_printer("conditions one short", "transpose", access.condition, "str(A)", "str(A - 1)"),
+    in_printer("conditions >", "gather and pad", access.condition, "f'{A} >= {B}'", "f'{A} > {B}'"),
+    in_printer("conditions without lower bounds", "gather and pad", access.condition, "_ < _", "False"),
+    in_printer("conditions without upper bounds", "relu matmul", access.condition, "_ >= _", "False"),
     in_printer(
         "conditions of the first register",
         "transpose",
         access.condition,
-        "add(writer.read(value, r), terms(r, steps, low))",
-        "writer.read(value, r)",
+        "add(A, terms(B, _, _))",
+        "A",
     ),
-    in_printer(
-        "only the last condition", "relu matmul", access.condition, "part if result is None else", "part if True else"
-    ),
-    in_printer("conditions joined by or", "transpose", access.condition, "&&", "||"),
+    in_printer("only the last condition", "relu matmul", access.condition, "_ is None", "True"),
+    in_printer("conditions joined by or", "transpose", access.condition, "f'{A} && {B}'", "f'{A} || {B}'"),
     in_printer("column-major addresses", "transpose", access.pitches, "result[::-1]", "result"),
-    in_printer("pitches of one element more", "layer_norm", access.pitches, "number * extent", "number * (extent + 1)"),
+    in_printer("pitches of one element more", "layer_norm", access.pitches, "A * B", "A * (B + 1)"),
     in_printer(
         "addresses without the register",
         "column sums",
         access.offset,
-        "add(base, _times(writer, terms(r, steps, low), sizes))",
-        "base",
+        "add(A, _)",
+        "A",
     ),
     in_printer(
         "exclusive or as sum",
         "transpose",
         access.exclusive,
-        'f"{base.at(UNARY)} ^ {moved.at(UNARY)}"',
-        'f"{base.at(UNARY)} + {moved.at(UNARY)}"',
+        "f'{A} ^ {B}'",
+        "f'{A} + {B}'",
     ),
     in_printer(
         "no exclusive or",
         "relu matmul",
         access.offset,
-        "return exclusive(base, r, [b[0] for b in op.reg_bases], low)",
-        "return base",
+        "exclusive(A, _, _, _)",
+        "A",
+    ),
+    in_printer("narrowed wide accesses", "softmax", access.wide, "A.data", "A.data // 2", number=2),
+    in_printer("arrays that are not aligned", "softmax", writer.Writer.text, "_ > _", "False"),
+    in_printer(
+        "arrays aligned by half",
+        "bf16 rms_norm",
+        writer.Writer.text,
+        "f'{A}__align__({B}) {C}'",
+        "f'{A}__align__({B // 2}) {C}'",
     ),
     in_printer(
-        "narrowed wide accesses",
-        "softmax",
-        access.wide,
-        'name = f"{kind}{op.vec.data}"',
-        'name = f"{kind}{op.vec.data // 2}"',
+        "arrays aligned to an element",
+        "relu matmul",
+        writer.Writer.text,
+        "f'{A}__align__({_}) {B}'",
+        "f'{A}__align__({own}) {B}'",
     ),
-    in_printer("arrays that are not aligned", "softmax", writer.Writer.text, "if size > own:", "if False:"),
-    in_printer(
-        "arrays aligned by half", "bf16 rms_norm", writer.Writer.text, "__align__({size})", "__align__({size // 2})"
-    ),
-    in_printer("arrays aligned to an element", "relu matmul", writer.Writer.text, "({size}) {text}", "({own}) {text}"),
-    in_printer("arrays of words that are not aligned", "bf16 matmul", writer.Writer.pointer, "max(size, ", "max(2, "),
+    in_printer("arrays of words that are not aligned", "bf16 matmul", writer.Writer.pointer, "max(_, A)", "max(2, A)"),
     in_printer(
         "no fill",
         "layer_norm",
         access.print_load,
-        "else {wide(writer, op, 'fill')}",
-        "else if (false) {wide(writer, op, 'fill')}",
+        "f'else {A}({B}, {C});'",
+        "f'else if (false) {A}({B}, {C});'",
     ),
     in_printer(
         "loads of the first register",
         "transpose",
         access.print_load,
-        'writer.line(f"{place[r].text} = {text.text};")',
-        'writer.line(f"{place[0].text} = {text.text};")',
+        "A[_]",
+        "A[0]",
     ),
-    in_printer("predicates dropped", "rms_norm", access.print_store, "if op.predicate is not None:", "if False:"),
+    in_printer("predicates dropped", "rms_norm", access.guard, "_ is not None", "False"),
     in_printer(
         "predicates in the place of conditions",
         "column sums",
-        access.print_store,
-        'predicate if met is None else infix(predicate, "&&", met, AND)',
-        "predicate",
+        access.guard,
+        "A if _ else infix(A, '&&', _, _)",
+        "A",
     ),
-    in_printer("loops to <=", "relu matmul", control.print_for, "{counter} < {ub}", "{counter} <= {ub}"),
+    in_printer(
+        "loops to <=",
+        "relu matmul",
+        control.print_for,
+        "f'for ({A} {B} = {C}; {B} < {D}; {E})'",
+        "f'for ({A} {B} = {C}; {B} <= {D}; {E})'",
+    ),
     in_printer(
         "loops from the second iteration",
         "chunked matmul",
         control.print_for,
-        "{counter} = {lb}",
-        "{counter} = {lb} + 1",
+        "f'for ({A} {B} = {C}; {B} < {D}; {E})'",
+        "f'for ({A} {B} = {C} + 1; {B} < {D}; {E})'",
     ),
     in_printer(
         "steps doubled",
         "relu matmul",
         control.print_for,
-        'f"++{counter}" if step == "1"',
-        'f"{counter} += 2" if step == "1"',
+        "f'++{A}'",
+        "f'{A} += 2'",
     ),
-    in_printer("carried values not started", "column sums", control._carried_place, ', " = {}")', ")"),
-    in_printer("carried values not rotated", "chunked softmax", control._rotate, "inner.copy(value, place)", "pass"),
     in_printer(
-        "carried values overwritten early", "chunked softmax", control._prefer, "if last < number or", "if True or"
+        "carried values not started", "column sums", control._carried_place, "A.array(B, C, ' = {}')", "A.array(B, C)"
     ),
+    in_printer(
+        "carried values not rotated", "chunked softmax", control._rotate, "if A:\n    _.copy(_, B)", "if A:\n    pass"
+    ),
+    in_printer("carried values overwritten early", "chunked softmax", control._prefer, "_ < _", "True"),
     in_printer(
         "folds from the second register",
         "softmax",
         Statements.fold,
-        "for (int i = 1; i < {size}; ++i)",
-        "for (int i = 2; i < {size}; ++i)",
+        "f'for (int i = 1; i < {A}; ++i) {B}'",
+        "f'for (int i = 2; i < {A}; ++i) {B}'",
     ),
     in_printer(
         "folds of one register less",
         "softmax",
         Statements.fold,
-        "i < {size}; ++i) {update",
-        "i < {size - 1}; ++i) {update",
+        "f'for (int i = 1; i < {A}; ++i) {B}'",
+        "f'for (int i = 1; i < {A - 1}; ++i) {B}'",
     ),
     in_printer(
-        "folds that start at every register", "attention", Statements.fold, "(i & {mask}) == 0", "(i & {mask}) >= 0"
+        "folds that start at every register",
+        "attention",
+        Statements.fold,
+        "f'{A} = (i & {B}) == 0 ? {C} : {D};'",
+        "f'{A} = (i & {B}) >= 0 ? {C} : {D};'",
     ),
     in_printer(
         "folds into the wrong registers",
         "column sums",
         Statements.fold,
-        "1 << kept.index(b) if b in kept else 0",
-        "1 << kept.index(b) if b in kept[:1] else 0",
+        "A in B",
+        "A in B[:1]",
     ),
     in_printer(
         "butterflies without their last step",
         "softmax",
         Statements._butterfly,
-        "m <= {b.masks[-1]}",
-        "m < {b.masks[-1]}",
+        "f'm <= {A}; m *= 2'",
+        "f'm < {A}; m *= 2'",
     ),
     in_printer(
         "butterflies of the first register",
         "attention",
         Statements._butterfly,
-        "lane = shuffled(target[r],",
-        "lane = shuffled(target[0],",
+        "target[r]",
+        "target[0]",
     ),
-    in_printer("butterflies with other lanes", "layer_norm", Statements._butterfly, "m *= 2", "m *= 4"),
-    in_printer("shuffles to half a warp", "softmax", statements.shuffled, "0xffffffffu", "0x0000ffffu"),
+    in_printer(
+        "butterflies with other lanes",
+        "layer_norm",
+        Statements._butterfly,
+        "f'm <= {A}; m *= 2'",
+        "f'm <= {A}; m *= 4'",
+    ),
+    in_printer(
+        "shuffles to half a warp",
+        "softmax",
+        statements.shuffled,
+        "f'__shfl_{A}sync(0xffffffffu, {{}}, {B})'",
+        "f'__shfl_{A}sync(0x0000ffffu, {{}}, {B})'",
+    ),
     in_printer(
         "transposed registers of products",
         "attention",
         Statements.outer_fma,
-        "writer.read(op.lhs, i).text, writer.read(op.rhs, j).text",
-        "writer.read(op.lhs, 0).text, writer.read(op.rhs, j).text",
+        "A.read(B, _)",
+        "A.read(B, 0)",
     ),
     in_printer(
         "products without accumulators",
         "relu matmul",
         Statements.outer_fma,
-        "({a}, {b}, {at.text});",
-        "({a}, {b}, 0.0f);",
+        "f'{A}{B} = {C}({D}, {E}, {B});'",
+        "f'{A}{B} = {C}({D}, {E}, 0.0f);'",
     ),
     in_printer(
         "registers picked one off",
         "attention",
         writer.Writer._read_view,
-        "Expr(str(steps[0]))",
-        "Expr(str(steps[0] ^ 1))",
+        "A[0]",
+        "A[0] ^ 1",
     ),
     in_printer(
         "indices without the register",
         "argmax",
         writer.Writer._read_view,
-        "return add(self.read(op.origin), terms(register, op.steps.get_values()))",
-        "return self.read(op.origin)",
+        "add(A, terms(_, B.steps.get_values()))",
+        "A",
     ),
-    in_printer(
-        "register bits with another mask", "attention", writer._run, "(1 << (end - b)) - 1", "(1 << (end - b)) - 2"
-    ),
+    in_printer("register bits with another mask", "attention", writer._run, "1", "2", number=2),
     in_printer(
         "register bits one lower",
         "attention",
         writer._run,
-        'f"{register} >> {b}" if b',
-        'f"{register} >> {b - 1}" if b',
+        "f'{A} >> {B}'",
+        "f'{A} >> {B - 1}'",
     ),
     in_printer(
         "truncated conversions",
         "bf16 rms_norm",
-        expressions.cast,
-        'return call(f"to_{c_target}", [a if',
-        'return Expr(f"bf16{{(unsigned short)(__float_as_uint({a.text}) >> 16)}}") if True else call("", [a if',
+        expressions.Scalars.cast,
+        "_._helper(f'to_{_}', [A if _ else _])",
+        "Expr(f'bf16{{(unsigned short)(__float_as_uint({A.text}) >> 16)}}')",
     ),
     in_printer(
         "selections reversed",
         "layer_norm",
-        expressions._expression,
-        "{a.at(OR)} : {b.at(OR)}",
-        "{b.at(OR)} : {a.at(OR)}",
+        expressions.Scalars._print,
+        "f'{A} ? {B} : {C}'",
+        "f'{A} ? {C} : {B}'",
     ),
     in_table(
         "less for less or equal",
@@ -220,14 +240,14 @@ PRINTER_CODE = [
     in_table(
         "sum for difference",
         "softmax",
-        expressions.FLOAT_OPERATORS,
+        expressions.OPERATORS,
         "arith.subf",
         "arith.addf",
     ),
     in_table(
         "product for quotient",
         "softmax",
-        expressions.FLOAT_OPERATORS,
+        expressions.OPERATORS,
         "arith.divf",
         "arith.mulf",
     ),
@@ -236,13 +256,13 @@ PRINTER_CODE = [
     in_table(
         "remainder for quotient",
         "two kernels",
-        expressions.UNSIGNED_OPERATORS,
+        expressions.OPERATORS,
         "arith.divui",
         "arith.remui",
     ),
     in_table("thread for lane", "rms_norm", statements.ID_TEXT, "lane", "threadIdx.x"),
     in_table("warps of 16", "rms_norm", statements.ID_TEXT, "warp", "threadIdx.x / 16"),
-    in_table("sum for product", "integers", expressions.WRAPPING, "arith.muli", "wrap_add"),
+    in_table("sum for product", "integers", expressions.OPERATORS, "arith.muli", "arith.addi"),
 ]
 
 BODY_OF_LD4 = r"\*\(float4\*\)r = \*\(const float4\*\)p;"

@@ -14,9 +14,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
 from deplodock.dialects import loop
-from deplodock.dialects.schedule import ScheduleAttr
-from deplodock.frontend.arrays import to_numpy
-from deplodock.frontend.capture import CapturedProgram, capture
+from deplodock.dialects.tile.schedule import ScheduleAttr
+from deplodock.frontend.capture.arrays import to_numpy
+from deplodock.frontend.capture.captured_program import CapturedProgram
+from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import LEVELS, Compilation
 
 Array = np.ndarray[Any, Any]

@@ -17,14 +17,14 @@ NESTS = [
     in_ir_text("a domain that is too wide", "padding", "loop", r"in \[0:13\]", "in [-1:13]"),
     in_ir_text("a causal mask with lt", "attention", "loop", r"payload\.cmp le", "payload.cmp lt", 1),
     in_ir_text(
-        "a transport the other way",
+        "a rescaling the other way",
         "chunked attention",
         "loop",
         r"arith\.subf %(\d+), %(\d+) : f32(?=\n +%\d+ = math\.exp2? %\d+ : f32\n +%\d+ = payload)",
         r"arith.subf %\2, %\1 : f32",
     ),
     in_ir_text(
-        "a transport that forgets a stage",
+        "a rescaling that forgets a stage",
         "chunked attention",
         "loop",
         r"loop\.yield %(\d+), %(\d+), %(\d+) : f32, f32, f32",

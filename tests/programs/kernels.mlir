@@ -1,7 +1,7 @@
 // Kernels written by hand: a row reduction, a product and a pointwise function.
 
 // The root mean square of each row, kept in registers.
-kernel.func @rmsnorm(%x: memref<32x2048xf32>, %w: memref<2048xf32>, %y: memref<32x2048xf32>) grid 32 warps 8 {
+kernel.func @rmsnorm(%x: memref<32x2048xf32>, %w: memref<2048xf32>, %y: memref<32x2048xf32>) grid [32] warps 8 {
   %part = kernel.shared : memref<8xf32, "shared">
   %lane = kernel.id lane
   %warp = kernel.id warp
@@ -13,7 +13,7 @@ kernel.func @rmsnorm(%x: memref<32x2048xf32>, %w: memref<2048xf32>, %y: memref<3
   %col = arith.addi %a, %b : index
   %xt = kernel.load %x[%row, %col] regs [[0, 1], [0, 2], [0, 1024]] vec 4 : memref<32x2048xf32> (index, index) -> vector<8xf32>
   %sq = arith.mulf %xt, %xt : vector<8xf32>
-  %s = kernel.fold add %sq over [0, 1, 2] : vector<8xf32> -> vector<1xf32>
+  %s = kernel.reduce_registers add %sq over [0, 1, 2] : vector<8xf32> -> vector<1xf32>
   %s1 = kernel.shuffle_xor %s by 16 : vector<1xf32>
   %t1 = arith.addf %s, %s1 : vector<1xf32>
   %s2 = kernel.shuffle_xor %t1 by 8 : vector<1xf32>
@@ -28,13 +28,13 @@ kernel.func @rmsnorm(%x: memref<32x2048xf32>, %w: memref<2048xf32>, %y: memref<3
   %first = payload.cmp eq %lane, %zero : index
   kernel.store %t16, %part[%warp] if %first : memref<8xf32, "shared"> (index), vector<1xf32>
   %parts = kernel.load %part[%zero] regs [[1], [2], [4]] vec 4 : memref<8xf32, "shared"> (index) -> vector<8xf32>
-  %sum = kernel.fold add %parts over [0, 1, 2] : vector<8xf32> -> vector<1xf32>
+  %sum = kernel.reduce_registers add %parts over [0, 1, 2] : vector<8xf32> -> vector<1xf32>
   %inv = payload.constant 0.00048828125 : vector<1xf32>
   %eps = payload.constant 1.0e-06 : vector<1xf32>
   %0 = arith.mulf %sum, %inv : vector<1xf32>
   %1 = arith.addf %0, %eps : vector<1xf32>
   %r = math.rsqrt %1 : vector<1xf32>
-  %rb = kernel.pick %r from [0, 0, 0, 0, 0, 0, 0, 0] : vector<1xf32> -> vector<8xf32>
+  %rb = kernel.shuffle_registers %r from [0, 0, 0, 0, 0, 0, 0, 0] : vector<1xf32> -> vector<8xf32>
   %n = arith.mulf %xt, %rb : vector<8xf32>
   %wt = kernel.load %w[%col] regs [[1], [2], [1024]] vec 4 : memref<2048xf32> (index) -> vector<8xf32>
   %o = arith.mulf %n, %wt : vector<8xf32>
@@ -42,7 +42,7 @@ kernel.func @rmsnorm(%x: memref<32x2048xf32>, %w: memref<2048xf32>, %y: memref<3
 }
 
 // A register tile of four by four per thread: 16 x 16 threads compute 64 x 64 of a product over 16.
-kernel.func @gemm(%a: memref<16x64xf32>, %b: memref<16x64xf32>, %c: memref<64x64xf32>) grid 1 warps 8 {
+kernel.func @gemm(%a: memref<16x64xf32>, %b: memref<16x64xf32>, %c: memref<64x64xf32>) grid [1] warps 8 {
   %as = kernel.shared : memref<1024xf32, "shared">
   %bs = kernel.shared : memref<1024xf32, "shared">
   %thread = kernel.id thread
@@ -74,7 +74,7 @@ kernel.func @gemm(%a: memref<16x64xf32>, %b: memref<16x64xf32>, %c: memref<64x64
 }
 
 // bf16 in memory, f32 in between; a tail that does not fill the block.
-kernel.func @narrow(%x: memref<1000xbf16>, %y: memref<1000xbf16>) grid 2 warps 2 {
+kernel.func @narrow(%x: memref<1000xbf16>, %y: memref<1000xbf16>) grid [2] warps 2 {
   %thread = kernel.id thread
   %block = kernel.id block
   %c8 = payload.constant 8 : index

@@ -78,7 +78,7 @@ func.func @main(%x: tensor<64x128xbf16>, %g: tensor<128x128xbf16>, %u: tensor<12
         loop.yield %15 : f32
       }
       loop.yield %4, %10 : f32, f32
-    } transport (%16: f32, %17: f32, %18: f32, %19: f32) {
+    } rescale (%16: f32, %17: f32, %18: f32, %19: f32) {
       loop.yield %16, %17 : f32, f32
     }
     %20 = payload.cast %2 : f32 -> bf16
@@ -138,7 +138,7 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         %31 = payload.select %23, %30, %3 : f32
         %32 = arith.subf %31, %20 : f32
         %33 = math.exp %32 : f32
-        %34 = payload.cast %33 loose : f32 -> bf16
+        %34 = payload.cast %33 reassoc : f32 -> bf16
         %35 = payload.cast %34 : bf16 -> f32
         %36 = loop.load %v[affine_map<(d0, d1, d2) -> (0, d0, d2, d1)>](%j, %n, %k_3) : tensor<1x2x128x32xbf16>
         %37 = payload.cast %36 : bf16 -> f32
@@ -163,7 +163,7 @@ func.func @main(%q: tensor<1x2x128x32xbf16>, %k: tensor<1x2x128x32xbf16>, %v: te
         loop.yield %51 : f32
       }
       loop.yield %7, %21, %39 : f32, f32, f32
-    } transport (%52: f32, %53: f32, %54: f32, %55: f32, %56: f32, %57: f32) {
+    } rescale (%52: f32, %53: f32, %54: f32, %55: f32, %56: f32, %57: f32) {
       %58 = payload.cmp eq %52, %3 : f32
       %59 = payload.constant 0.000000e+00 : f32
       %60 = arith.subf %52, %55 : f32
@@ -213,7 +213,7 @@ func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tenso
         %24 = arith.mulf %18, %1 : f32
         %25 = arith.subf %24, %16 : f32
         %26 = math.exp %25 : f32
-        %27 = payload.cast %26 loose : f32 -> f16
+        %27 = payload.cast %26 reassoc : f32 -> f16
         %28 = payload.cast %27 : f16 -> f32
         %29 = loop.load %v[affine_map<(d0, d1, d2) -> (0, d0, d2, d1)>](%jo, %n, %k_3) : tensor<1x2x128x32xf16>
         %30 = payload.cast %29 : f16 -> f32
@@ -235,7 +235,7 @@ func.func @main(%q: tensor<1x4x64x32xf16>, %k: tensor<1x2x128x32xf16>, %v: tenso
         loop.yield %41 : f32
       }
       loop.yield %5, %17, %32 : f32, f32, f32
-    } transport (%42: f32, %43: f32, %44: f32, %45: f32, %46: f32, %47: f32) {
+    } rescale (%42: f32, %43: f32, %44: f32, %45: f32, %46: f32, %47: f32) {
       %48 = payload.constant 0xff800000 : f32
       %49 = payload.cmp eq %42, %48 : f32
       %50 = payload.constant 0.000000e+00 : f32
@@ -287,7 +287,7 @@ func.func @main(%x: tensor<3x4096xf32>) -> tensor<3x4096xf32> {
         loop.yield %13 : f32
       }
       loop.yield %4, %10 : f32, f32
-    } transport (%14: f32, %15: f32, %16: f32, %17: f32) {
+    } rescale (%14: f32, %15: f32, %16: f32, %17: f32) {
       %18 = payload.constant 0xff800000 : f32
       %19 = payload.cmp eq %14, %18 : f32
       %20 = payload.constant 0.000000e+00 : f32

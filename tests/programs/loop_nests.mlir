@@ -84,7 +84,7 @@ func.func @main(%q: tensor<2x10x12xf32>, %kk: tensor<2x13x12xf32>, %v: tensor<2x
         loop.yield %p : f32
       }
       loop.yield %m0, %l0, %o0 : f32, f32, f32
-    } transport (%om: f32, %ol: f32, %oo: f32, %nm: f32, %nl: f32, %no: f32) {
+    } rescale (%om: f32, %ol: f32, %oo: f32, %nm: f32, %nl: f32, %no: f32) {
       %ninf = payload.constant 0xff800000 : f32
       %z = payload.constant 0.0 : f32
       %dead = payload.cmp eq %om, %ninf : f32
@@ -162,7 +162,7 @@ func.func @main(%q: tensor<2x10x12xf32>, %kk: tensor<2x13x12xf32>, %v: tensor<2x
         loop.yield %p : f32
       }
       loop.yield %m0, %l0, %o0 : f32, f32, f32
-    } transport (%om: f32, %ol: f32, %oo: f32, %nm: f32, %nl: f32, %no: f32) {
+    } rescale (%om: f32, %ol: f32, %oo: f32, %nm: f32, %nl: f32, %no: f32) {
       %ninf = payload.constant 0xff800000 : f32
       %z = payload.constant 0.0 : f32
       %dead = payload.cmp eq %om, %ninf : f32
@@ -410,7 +410,7 @@ func.func @main(%x: tensor<3x41xf32>) -> tensor<3xf32> {
         loop.yield %e : f32
       }
       loop.yield %m0, %l0 : f32, f32
-    } transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+    } rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
       %d = arith.subf %om, %nm : f32
       %s = math.exp %d : f32
       %t = arith.mulf %ol, %s : f32

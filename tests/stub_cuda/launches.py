@@ -16,12 +16,12 @@ from xdsl.dialects.builtin import ModuleOp
 from deplodock.backend.cuda.printer import kernel_names, tensor_maps
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap, buffer_dtype
-from deplodock.backend.targets import get_target
 from deplodock.dialects import kernel
-from deplodock.dialects.extents import extents_of, static
 from deplodock.dialects.kernel import symbols_in
-from deplodock.dialects.kernel_tma import is_written
-from deplodock.dialects.sizes import Sizes
+from deplodock.dialects.kernel.tma import is_written
+from deplodock.dialects.shapes.binding import Sizes
+from deplodock.dialects.shapes.extents import extents_of, static
+from deplodock.dialects.target import get_target
 
 from .libcuda import EncodedMap, decoded
 from .state import DEVICE, StubError

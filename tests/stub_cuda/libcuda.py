@@ -1,4 +1,5 @@
-"""libcuda as `backend/driver.py` calls it: the version, and tensor maps, whose arguments are checked as documented."""
+"""libcuda as `backend/cuda/runtime/driver.py` calls it: the version, and tensor maps, whose arguments are checked as
+documented."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from deplodock.errors import CompileError
+from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.frontend.dynamo import RecompileWarning
-from deplodock.frontend.fallback import FallbackWarning
 
 Compile = Callable[..., Any]
 Body = Callable[[Compile], Any]

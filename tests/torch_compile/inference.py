@@ -39,7 +39,7 @@ quick(
     "modes",
     option_executor=lambda c: seq(c, torch.sin, (r(3),), options={"executor": "reference"}),
     option_target=lambda c: seq(c, torch.sin, (r(3),), options={"target": "sm_80"}),
-    option_narrow=lambda c: seq(c, lambda x: x @ x, (r(4, 4),), options={"narrow": "never"}),
+    option_f32_matmul_precision=lambda c: seq(c, lambda x: x @ x, (r(4, 4),), options={"f32_matmul_precision": "ieee"}),
     fullgraph=lambda c: seq(c, lambda x: x.exp() + 1, (r(3),), fullgraph=True),
     decorator=lambda c: seq(lambda f, **o: c(**o)(f), lambda x: x - 1, (r(3),)),
     dynamic_false=lambda c: seq(c, lambda x: x + 1, (r(3),), (r(5),), dynamic=False),

@@ -1,4 +1,4 @@
-// RUN: dl-opt %s -p fold-index-arithmetic,cse,dce,allocate-shared,place-barriers -t 'cuda{arch=sm_90a}' --split-input-file | filecheck %s
+// RUN: dl-opt %s -p kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers -t 'cuda{arch=sm_90a}' --split-input-file | filecheck %s
 
 // A row reduction: names, ids, a wide load, one loop for pointwise operations, a fold, a butterfly, shared memory.
 // CHECK: // --- helpers
@@ -35,7 +35,7 @@
 // CHECK-NEXT:   const float total = part[0];
 // CHECK-NEXT:   y[row] = total;
 // CHECK-NEXT: }
-kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid 2 warps 2 attributes {schedule = "block = [1, 256]"} {
+kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid [2] warps 2 attributes {schedule = "block = [1, 256]"} {
   %part = kernel.shared : memref<2xf32, "shared">
   %row = kernel.id block
   %lane = kernel.id lane
@@ -50,7 +50,7 @@ kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid 2 warps 2 attri
   %0 = arith.mulf %twice, %f : vector<4xf32> loc("src/model.py":8:3)
   %1 = math.exp %0 : vector<4xf32> loc("src/model.py":8:3)
   %sq = arith.subf %1, %twice : vector<4xf32> loc("src/model.py":8:3)
-  %s = kernel.fold add %sq over [0, 1] : vector<4xf32> -> vector<1xf32> loc("src/model.py":8:3)
+  %s = kernel.reduce_registers add %sq over [0, 1] : vector<4xf32> -> vector<1xf32> loc("src/model.py":8:3)
   %a = kernel.shuffle_xor %s by 16 : vector<1xf32> loc("src/model.py":8:3)
   %b = arith.addf %s, %a : vector<1xf32> loc("src/model.py":8:3)
   %c = kernel.shuffle_xor %b by 8 : vector<1xf32> loc("src/model.py":8:3)
@@ -70,7 +70,7 @@ kernel.func @rows(%x: memref<2x256xf32>, %y: memref<2xf32>) grid 2 warps 2 attri
 // CHECK-NEXT: const bf16 v = float5[i1 * 1024 + 5];
 // CHECK-NEXT: // cuda.mlir:
 // CHECK-NEXT: smem1[i1 * 1024 + 5] = v;
-kernel.func @wide(%float: memref<2097152x1024xbf16>, %smem: memref<2097152x1024xbf16>) grid 2097152 warps 1 {
+kernel.func @wide(%float: memref<2097152x1024xbf16>, %smem: memref<2097152x1024xbf16>) grid [2097152] warps 1 {
   %i = kernel.id block
   %c5 = payload.constant 5 : index
   %v = kernel.load %float[%i, %c5] : memref<2097152x1024xbf16> (index, index) -> vector<1xbf16>
@@ -88,7 +88,7 @@ kernel.func @wide(%float: memref<2097152x1024xbf16>, %smem: memref<2097152x1024x
 // CHECK-NEXT: // cuda.mlir:
 // CHECK-NEXT: y[lane] = w;
 // CHECK-NEXT: }
-kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid 1 warps 1 {
+kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid [1] warps 1 {
   %lane = kernel.id lane
   %c4 = payload.constant 4 : index
   %c7 = payload.constant 7 : index
@@ -108,7 +108,7 @@ kernel.func @conditions(%x: memref<128xf32>, %y: memref<128xf32>) grid 1 warps 1
 // Offsets in shared memory that overlap are combined by exclusive or; one that steps apart stays one term.
 // CHECK: ld2(&a[i], &s[lane ^ (i * 16)]);
 // CHECK: b[i] = s[lane ^ (i & 1) * 3 ^ (i >> 1 & 1) * 6];
-kernel.func @exclusive(%y: memref<128xf32>) grid 1 warps 1 {
+kernel.func @exclusive(%y: memref<128xf32>) grid [1] warps 1 {
   %s = kernel.shared : memref<128xf32, "shared">
   %lane = kernel.id lane
   %a = kernel.load %s[%lane] xor regs [[1], [32]] vec 2 : memref<128xf32, "shared"> (index) -> vector<4xf32>
@@ -142,7 +142,7 @@ kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: mem
   %n = payload.extent #s0 : index
   %up = arith.addi %n, %7 : index
   %many = arith.divui %up, %8 : index
-  %b = kernel.pick %a from [0] : vector<2xf32> -> vector<1xf32>
+  %b = kernel.shuffle_registers %a from [0] : vector<2xf32> -> vector<1xf32>
   kernel.store %b, %y[%lane, %many] : memref<?x?xf32, #payload.extents<#s0, #s1>> (index, index), vector<1xf32>
 }
 
@@ -152,7 +152,7 @@ kernel.func @sizes(%x: memref<?x4x?xf32, #payload.extents<#s0, 4, #s1>>, %y: mem
 // CHECK: static __device__ long long asserted(long long x, bool holds, const char* what) {
 // CHECK-NEXT: if (!holds) { printf("%s: %lld\n", what, x); asm volatile("trap;"); }
 // CHECK: (int)asserted(n[i], below, "model.py:7: \"below\"");
-kernel.func @assertions(%x: memref<64xi32>) grid 1 warps 1 {
+kernel.func @assertions(%x: memref<64xi32>) grid [1] warps 1 {
   %lane = kernel.id lane
   %nine = payload.constant 9 : vector<2xi32>
   %n = kernel.load %x[%lane] regs [[32]] : memref<64xi32> (index) -> vector<2xi32>

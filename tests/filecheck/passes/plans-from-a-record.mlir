@@ -1,9 +1,9 @@
-// RUN: dl-opt %s -p 'plan-fusion{record="%S/Inputs/plans.json"}' | filecheck %s --check-prefix FUSED
+// RUN: dl-opt %s -p 'tensor-plan-fusion{record="%S/Inputs/plans.json"}' | filecheck %s --check-prefix FUSED
 // RUN: dl-opt %s -p 'tensor-to-loop{record="%S/Inputs/plans.json"},plan-schedules{record="%S/Inputs/plans.json"}' | filecheck %s
 // RUN: dl-opt %s -p 'tensor-to-loop{record="%S/Inputs/plans.json"},plan-schedules{target=sm_80 record="%S/Inputs/plans.json"}' | filecheck %s --check-prefix OTHER
 // RUN: %check_each %s -p 'tensor-to-loop{record="%S/Inputs/plans.json"},loop-to-tile{record="%S/Inputs/plans.json"},tile-to-kernel'
-// RUN: dl-opt %s --verify-diagnostics -p 'plan-fusion{record="%S/Inputs/none.json"}' | filecheck %s --check-prefix NONE
-// RUN: dl-opt %s --verify-diagnostics -p 'plan-fusion{record="%s"}' | filecheck %s --check-prefix DAMAGED
+// RUN: dl-opt %s --verify-diagnostics -p 'tensor-plan-fusion{record="%S/Inputs/none.json"}' | filecheck %s --check-prefix NONE
+// RUN: dl-opt %s --verify-diagnostics -p 'tensor-plan-fusion{record="%s"}' | filecheck %s --check-prefix DAMAGED
 
 // The file says that the sum is kept although its reader could compute it, and how the two nests run on sm_90a. For
 // another target the model decides.

@@ -1,5 +1,5 @@
 // RUN: dl-opt %s -p cleanup --print-only-changed | filecheck %s
-// RUN: dl-opt %s -p 'cleanup,check-border{level=tensor}' --print-pipeline | filecheck %s --check-prefix PIPELINE
+// RUN: dl-opt %s -p 'cleanup,verify-level{level=tensor}' --print-pipeline | filecheck %s --check-prefix PIPELINE
 
 // Only the pass that did something shows, between markers that awk can cut out, and the count comes last.
 
@@ -9,7 +9,7 @@
 // CHECK-NEXT: 3 passes, 1 changed
 // CHECK-NOT:  builtin.module
 
-// PIPELINE: {{^}}canonicalize,cse,dce,check-border{level=tensor}{{$}}
+// PIPELINE: {{^}}canonicalize,cse,dce,verify-level{level=tensor}{{$}}
 
 func.func @f(%x: f32) -> f32 {
   %dead = arith.addf %x, %x : f32

@@ -3,7 +3,7 @@
 #s0 = #payload.symbol<s0[1:1001]>
 
 // CHECK-LABEL: kernel.func @k0
-kernel.func @k0(%x: memref<10x8xf32>, %n: memref<?xi64, #payload.extents<#s0>>) grid 1 warps 1 {
+kernel.func @k0(%x: memref<10x8xf32>, %n: memref<?xi64, #payload.extents<#s0>>) grid [1] warps 1 {
   %v = payload.constant 2.0 : vector<4xf32>
   %i = kernel.id lane
   %p = kernel.indices %i steps [1, 2] : vector<4xindex>

@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.load: one coordinate for each of 2 dimensions
-kernel.func @k(%x: memref<8x64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<8x64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] : memref<8x64xf32> (index) -> vector<2xf32>
 }
@@ -9,7 +9,7 @@ kernel.func @k(%x: memref<8x64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: one [lower:upper] and one step for each check
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
   %v = kernel.load %x[%i] regs [[1]] where (%i) steps [[1, 2]] in [0:64] else %z : memref<64xf32> (index, index) -> vector<2xf32>
@@ -18,7 +18,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: coordinates and checks are index, or a vector of index with one entry a register
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = payload.constant 0 : i32
   %v = kernel.load %x[%i] regs [[1]] : memref<64xf32> (i32) -> vector<2xf32>
 }
@@ -26,7 +26,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.store: memory and registers have one element type
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
   kernel.store %v, %x[%i] regs [[1]] : memref<64xf32> (index), vector<2xi32>
@@ -35,7 +35,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.store: operand 'value' at position 0 does not verify
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : f32
   "kernel.store"(%v, %x, %i) <{"regs" = [], "steps" = [], "lower" = [], "upper" = [], "vec" = #builtin.int<1>, "operandSegmentSizes" = array<i32: 1, 0, 1, 1, 0>}> : (f32, memref<64xf32>, index) -> ()
@@ -44,7 +44,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.store: one basis for each bit of the number of 4 registers
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<4xf32>
   kernel.store %v, %x[%i] regs [[1]] : memref<64xf32> (index), vector<4xf32>
@@ -53,7 +53,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: an access 4 elements wide of 2 registers
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] vec 4 : memref<64xf32> (index) -> vector<2xf32>
 }
@@ -61,7 +61,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: the first 1 register bits are not consecutive in memory
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[2]] vec 2 : memref<64xf32> (index) -> vector<2xf32>
 }
@@ -69,7 +69,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: a check changes within one access
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0.0 : f32
   %v = kernel.load %x[%i] regs [[1]] vec 2 where (%i) steps [[1]] in [0:64] else %z : memref<64xf32> (index, index) -> vector<2xf32>
@@ -78,7 +78,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: a coordinate for every register allows no wide access
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %l = kernel.id lane
   %i = kernel.indices %l steps [1] : vector<2xindex>
   %v = kernel.load %x[%i] regs [[1]] vec 2 : memref<64xf32> (vector<2xindex>) -> vector<2xf32>
@@ -87,7 +87,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: only offsets in shared memory combine by exclusive or
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] xor regs [[1]] : memref<64xf32> (index) -> vector<2xf32>
 }
@@ -95,15 +95,15 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.load: checks and a fill value come together
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = kernel.load %x[%i] regs [[1]] where (%i) steps [[1]] in [0:64] : memref<64xf32> (index, index) -> vector<2xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.load: fill of type i32 in registers of vector<1xf32>
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+// CHECK: error: kernel.load: result 'result' at position 0 does not verify: attribute i32 expected from variable 'T', but got f32
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %z = payload.constant 0 : i32
   %v = "kernel.load"(%z, %x, %i, %i) <{"regs" = [], "steps" = [], "lower" = [#builtin.int<0>], "upper" = [#builtin.int<64>], "vec" = #builtin.int<1>, "operandSegmentSizes" = array<i32: 1, 1, 1, 1>}> : (i32, memref<64xf32>, index, index) -> vector<1xf32>

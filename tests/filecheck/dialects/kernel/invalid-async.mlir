@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.cp_async: a copy goes from global memory to a shared buffer of one dimension
-kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   kernel.cp_async %x[%i] to %y[%i] : memref<64xf32> (index), memref<64xf32>
 }
@@ -9,7 +9,7 @@ kernel.func @k(%x: memref<64xf32>, %y: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.cp_async: 1 elements of bf16: a copy moves 4, 8 or 16 bytes at once
-kernel.func @k(%x: memref<64xbf16>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xbf16, "shared">
   kernel.cp_async %x[%i] to %s[%i] : memref<64xbf16> (index), memref<64xbf16, "shared">
@@ -18,7 +18,7 @@ kernel.func @k(%x: memref<64xbf16>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.cp_async: the first 1 register bits are not consecutive in the target
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xf32, "shared">
   kernel.cp_async %x[%i] regs [[1]] vec 2 to %s[%i] regs [[2]] : memref<64xf32> (index), memref<64xf32, "shared">
@@ -27,7 +27,7 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.cp_async: memory and registers have one element type
-kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xf32>) grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<64xi32, "shared">
   kernel.cp_async %x[%i] to %s[%i] : memref<64xf32> (index), memref<64xi32, "shared">
@@ -35,16 +35,16 @@ kernel.func @k(%x: memref<64xf32>) grid 1 warps 1 {
 
 // -----
 
-// CHECK: error: kernel.slot: a slot is no larger than its ring
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.subview: a slot is no larger than its ring
+kernel.func @k() grid [1] warps 1 {
   %i = arith.constant 0 : index
   %r = kernel.shared : memref<64xf32, "shared">
-  %s = kernel.slot %r[%i] : memref<64xf32, "shared"> -> memref<128xf32, "shared">
+  %s = kernel.subview %r[%i] : memref<64xf32, "shared"> -> memref<128xf32, "shared">
 }
 
 // -----
 
 // CHECK: error: {{.*}}waits until 0 to 7 groups are left, not 9
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   kernel.async_wait 9
 }

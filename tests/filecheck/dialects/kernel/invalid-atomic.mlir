@@ -1,7 +1,7 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.atomic_rmw: nothing combines i16 in memory: cast to 32 or 64 bits first
-kernel.func @k(%x: memref<64xi16>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64xi16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi16>
   kernel.atomic_rmw add %v, %x[%i] : memref<64xi16> (index), vector<1xi16>
@@ -10,7 +10,7 @@ kernel.func @k(%x: memref<64xi16>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.atomic_rmw: combines into global memory, not into shared memory
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %x = kernel.shared : memref<64xi32, "shared">
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi32>
@@ -19,8 +19,8 @@ kernel.func @k() grid 1 warps 1 {
 
 // -----
 
-// CHECK: an atomic operation is on one element of global memory
-kernel.func @k(%x: memref<64xi32>) grid 1 warps 1 {
+// CHECK: an atomic operation is on one element
+kernel.func @k(%x: memref<64xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<2xi32>
   kernel.atomic_rmw add %v, %x[%i] regs [[1]] vec 2 : memref<64xi32> (index), vector<2xi32>
@@ -29,7 +29,7 @@ kernel.func @k(%x: memref<64xi32>) grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.atomic_rmw: one coordinate for each of 2 dimensions
-kernel.func @k(%x: memref<64x2xi32>) grid 1 warps 1 {
+kernel.func @k(%x: memref<64x2xi32>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0 : vector<1xi32>
   kernel.atomic_rmw add %v, %x[%i] : memref<64x2xi32> (index), vector<1xi32>

@@ -1,33 +1,33 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.func: a cluster has 1, 2, 4 or 8 blocks, not 3
-kernel.func @k() grid 3 warps 1 cluster 3 {
+kernel.func @k() grid [3] warps 1 cluster 3 {
   %i = kernel.id rank
 }
 
 // -----
 
 // CHECK: error: kernel.func: clusters of 4 do not make up a grid of 6 blocks
-kernel.func @k() grid 6 warps 1 cluster 4 {
+kernel.func @k() grid [6] warps 1 cluster 4 {
   %i = kernel.id rank
 }
 
 // -----
 
 // CHECK: error: kernel.cluster_barrier: a barrier of the cluster in a kernel without clusters
-kernel.func @k() grid 6 warps 1 {
+kernel.func @k() grid [6] warps 1 {
   kernel.cluster_barrier
 }
 
 // -----
 
-// CHECK: error: kernel.roles: a barrier of the whole block inside of a role, which other warps never reach
-kernel.func @k() grid 6 warps 2 cluster 2 {
-  kernel.roles {
-    role "one"(%w) warps 1 {
+// CHECK: error: kernel.warp_specialize: a barrier of the whole block inside of a partition, which other warps never reach
+kernel.func @k() grid [6] warps 2 cluster 2 {
+  kernel.warp_specialize {
+    partition "one"(%w) warps 1 {
       kernel.cluster_barrier
     }
-    role "two"(%w) warps 1 {
+    partition "two"(%w) warps 1 {
       %i = kernel.id lane
     }
   }
@@ -35,55 +35,55 @@ kernel.func @k() grid 6 warps 2 cluster 2 {
 
 // -----
 
-// CHECK: error: kernel.peer: another block's memory in a kernel without clusters
-kernel.func @k() grid 6 warps 1 {
+// CHECK: error: kernel.mapa: another block's memory in a kernel without clusters
+kernel.func @k() grid [6] warps 1 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
-  %p = kernel.peer %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
+  %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
 }
 
 // -----
 
-// CHECK: error: kernel.peer: names another block's instance of a shared buffer, not of memref<64xf32>
-kernel.func @k(%x: memref<64xf32>) grid 6 warps 1 cluster 2 {
+// CHECK: error: kernel.mapa: names another block's instance of a shared buffer, not of memref<64xf32>
+kernel.func @k(%x: memref<64xf32>) grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
-  %p = kernel.peer %x of %i : memref<64xf32> -> memref<64xf32, "cluster">
+  %p = kernel.mapa %x of %i : memref<64xf32> -> memref<64xf32, "cluster">
 }
 
 // -----
 
-// CHECK: error: kernel.peer: gives memref<64xf32, "cluster">, not memref<64xf32, "shared">
-kernel.func @k() grid 6 warps 1 cluster 2 {
+// CHECK: error: kernel.mapa: gives memref<64xf32, "cluster">, not memref<64xf32, "shared">
+kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
-  %p = kernel.peer %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "shared">
+  %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.store: a block stores to its own shared memory, not to that of others in the cluster
-kernel.func @k() grid 6 warps 1 cluster 2 {
+kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %v = payload.constant 1.0 : vector<1xf32>
   %s = kernel.shared : memref<64xf32, "shared">
-  %p = kernel.peer %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
+  %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
   kernel.store %v, %p[%i] : memref<64xf32, "cluster"> (index), vector<1xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.cp_async: a copy goes from global memory to a shared buffer of one dimension
-kernel.func @k() grid 6 warps 1 cluster 2 {
+kernel.func @k() grid [6] warps 1 cluster 2 {
   %i = kernel.id rank
   %s = kernel.shared : memref<64xf32, "shared">
-  %p = kernel.peer %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
+  %p = kernel.mapa %s of %i : memref<64xf32, "shared"> -> memref<64xf32, "cluster">
   kernel.cp_async %p[%i] to %s[%i] : memref<64xf32, "cluster"> (index), memref<64xf32, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.mbar_arrive: an arrival at another block's barrier in a kernel without clusters
-kernel.func @k() grid 6 warps 1 {
+kernel.func @k() grid [6] warps 1 {
   %i = kernel.id rank
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
   kernel.mbar_arrive %f[%i] of %i : memref<1x!kernel.mbarrier, "shared">
@@ -92,7 +92,7 @@ kernel.func @k() grid 6 warps 1 {
 // -----
 
 // CHECK: error: kernel.tma_load: a box for several blocks in a kernel without clusters
-kernel.func @k(%x: memref<512x320xbf16>) grid 2 warps 1 {
+kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 {
   %r = kernel.id rank
   %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
   %f = kernel.shared : memref<2x!kernel.mbarrier, "shared">
@@ -103,7 +103,7 @@ kernel.func @k(%x: memref<512x320xbf16>) grid 2 warps 1 {
 // -----
 
 // CHECK: error: kernel.tma_load: a box for the blocks [0, 2] of a cluster of 2, in order
-kernel.func @k(%x: memref<512x320xbf16>) grid 2 warps 1 cluster 2 {
+kernel.func @k(%x: memref<512x320xbf16>) grid [2] warps 1 cluster 2 {
   %r = kernel.id rank
   %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
   %f = kernel.shared : memref<2x!kernel.mbarrier, "shared">
@@ -114,7 +114,7 @@ kernel.func @k(%x: memref<512x320xbf16>) grid 2 warps 1 cluster 2 {
 // -----
 
 // CHECK: error: kernel.mbar_arrive: an arrival at the block's own barrier tells of all that the thread has done
-kernel.func @k() grid 2 warps 1 cluster 2 {
+kernel.func @k() grid [2] warps 1 cluster 2 {
   %i = kernel.id rank
   %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
   kernel.mbar_arrive %f[%i] async : memref<1x!kernel.mbarrier, "shared">

@@ -1,99 +1,99 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.ldmatrix: matrices lie in shared memory
-kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
+kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
-  %a = kernel.ldmatrix x4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
+  %a = kernel.ldmatrix count 4 %x[%i] : memref<512xbf16> -> vector<8xbf16>
 }
 
 // -----
 
 // CHECK: error: kernel.ldmatrix: rows of memref<512xi32, "shared"> and vector<4xi32>: both hold bf16, or f16, or f32
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xi32, "shared">
-  %a = kernel.ldmatrix x4 %s[%i] : memref<512xi32, "shared"> -> vector<4xi32>
+  %a = kernel.ldmatrix count 4 %s[%i] : memref<512xi32, "shared"> -> vector<4xi32>
 }
 
 // -----
 
 // CHECK: error: kernel.ldmatrix: matrices of f32 cannot be transposed
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
-  %a = kernel.ldmatrix x4 trans %s[%i] : memref<512xf32, "shared"> -> vector<4xf32>
+  %a = kernel.ldmatrix count 4 trans %s[%i] : memref<512xf32, "shared"> -> vector<4xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xf32, "shared">
-  %a = kernel.ldmatrix x4 %s[%i] steps [2] : memref<512xf32, "shared"> -> vector<8xf32>
+  %a = kernel.ldmatrix count 4 %s[%i] steps [2] : memref<512xf32, "shared"> -> vector<8xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.ldmatrix: rows are aligned to 16 bytes
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
-  %a = kernel.ldmatrix x4 %s[%i] steps [4] : memref<512xbf16, "shared"> -> vector<16xbf16>
+  %a = kernel.ldmatrix count 4 %s[%i] steps [4] : memref<512xbf16, "shared"> -> vector<16xbf16>
 }
 
 // -----
 
-// CHECK: error: 4 matrices in each of 1 steps are not vector<16xbf16>
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.ldmatrix: 4 matrices in each of 1 steps
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %s = kernel.shared : memref<512xbf16, "shared">
-  %a = kernel.ldmatrix x4 %s[%i] : memref<512xbf16, "shared"> -> vector<16xbf16>
+  %a = kernel.ldmatrix count 4 %s[%i] : memref<512xbf16, "shared"> -> vector<16xbf16>
 }
 
 // -----
 
 // CHECK: error: kernel.stmatrix: matrices lie in shared memory
-kernel.func @k(%x: memref<512xbf16>) grid 1 warps 1 {
+kernel.func @k(%x: memref<512xbf16>) grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
-  kernel.stmatrix x4 %v, %x[%i] : vector<8xbf16>, memref<512xbf16>
+  kernel.stmatrix count 4 %v, %x[%i] : vector<8xbf16>, memref<512xbf16>
 }
 
 // -----
 
 // CHECK: error: kernel.stmatrix: rows of memref<512xf16, "shared"> and vector<8xbf16>: both hold bf16, or f16, or f32
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
   %s = kernel.shared : memref<512xf16, "shared">
-  kernel.stmatrix x4 %v, %s[%i] : vector<8xbf16>, memref<512xf16, "shared">
+  kernel.stmatrix count 4 %v, %s[%i] : vector<8xbf16>, memref<512xf16, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.stmatrix: 4 matrices in each of 2 steps
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<8xbf16>
   %s = kernel.shared : memref<512xbf16, "shared">
-  kernel.stmatrix x4 %v, %s[%i] steps [64] : vector<8xbf16>, memref<512xbf16, "shared">
+  kernel.stmatrix count 4 %v, %s[%i] steps [64] : vector<8xbf16>, memref<512xbf16, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.stmatrix: rows are aligned to 16 bytes
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %i = kernel.id lane
   %v = payload.constant 0.0 : vector<16xbf16>
   %s = kernel.shared : memref<512xbf16, "shared">
-  kernel.stmatrix x4 %v, %s[%i] steps [4] : vector<16xbf16>, memref<512xbf16, "shared">
+  kernel.stmatrix count 4 %v, %s[%i] steps [4] : vector<16xbf16>, memref<512xbf16, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.mma: rows [] and cols [1] do not number 4 registers in pairs
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<4xbf16>
   %b = payload.constant 0.0 : vector<8xbf16>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -103,7 +103,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.mma: rows [1] and cols [] need 8 and 4 registers
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<4xbf16>
   %c = payload.constant 0.0 : vector<4xf32>
   %d = kernel.mma %a, %a, %c rows [1] cols [] : vector<4xbf16>, vector<4xbf16>, vector<4xf32>
@@ -112,7 +112,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.mma: the operands are both bf16, or f16, or f32
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xf16>
   %c = payload.constant 0.0 : vector<4xf32>
@@ -122,7 +122,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.mma: the accumulator and the result are f32
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xbf16>
   %d = kernel.mma %a, %b, %b rows [1] cols [] : vector<8xbf16>, vector<4xbf16>, vector<4xbf16>
@@ -131,7 +131,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.mma: rows [1] and cols [] need 4 and 2 registers
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xf32>
   %b = payload.constant 0.0 : vector<4xf32>
   %d = kernel.mma %a, %b, %b rows [1] cols [] : vector<8xf32>, vector<4xf32>, vector<4xf32>

@@ -1,84 +1,84 @@
 // RUN: %diagnostics
 
 // CHECK: error: kernel.func: the arguments of a kernel are memrefs
-kernel.func @k(%x: f32) grid 1 warps 1 {}
+kernel.func @k(%x: f32) grid [1] warps 1 {}
 
 // -----
 
-// CHECK: error: kernel.func: a block without roles has 1, 2, 4, 8, 16 or 32 warps, not 3
-kernel.func @k(%x: memref<4xf32>) grid 1 warps 3 {}
+// CHECK: error: kernel.func: a block without partitions has 1, 2, 4, 8, 16 or 32 warps, not 3
+kernel.func @k(%x: memref<4xf32>) grid [1] warps 3 {}
 
 // -----
 
 // CHECK: error: kernel.func: a grid has 1 to 2^31 - 1 blocks, not 0
-kernel.func @k(%x: memref<4xf32>) grid 0 warps 1 {}
+kernel.func @k(%x: memref<4xf32>) grid [0] warps 1 {}
 
 // -----
 
 // CHECK: error: kernel.shared: a shared buffer is a memref in space "shared", not memref<8xf32>
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %s = kernel.shared : memref<8xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.shared: groups of 0 warps
-kernel.func @k() grid 1 warps 1 {
-  %s = kernel.shared apart 0 : memref<8xf32, "shared">
+kernel.func @k() grid [1] warps 1 {
+  %s = kernel.shared warp_group_private 0 : memref<8xf32, "shared">
 }
 
 // -----
 
 // CHECK: error: kernel.shuffle_xor: a shuffle reaches lanes 1 to 31 away, not 32
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
   %s = kernel.shuffle_xor %v by 32 : vector<2xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.shuffle_xor: a shuffle keeps the type
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.shuffle_xor: result 'result' at position 0 does not verify: attribute vector<2xf32> expected from variable 'T', but got vector<4xf32>
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
   %s = "kernel.shuffle_xor"(%v) <{"mask" = #builtin.int<1>}> : (vector<2xf32>) -> vector<4xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.fold: register bits [2] of 4 registers
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.reduce_registers: register bits [2] of 4 registers
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.fold add %v over [2] : vector<4xf32> -> vector<2xf32>
+  %s = kernel.reduce_registers add %v over [2] : vector<4xf32> -> vector<2xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.fold: folding 1 bits of 4 registers leaves 2
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.reduce_registers: folding 1 bits of 4 registers leaves 2
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.fold add %v over [1] : vector<4xf32> -> vector<1xf32>
+  %s = kernel.reduce_registers add %v over [1] : vector<4xf32> -> vector<1xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.fold: reduces bf16, a storage type: cast to f32 first
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.reduce_registers: reduces bf16, a storage type: cast to f32 first
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xbf16>
-  %s = kernel.fold add %v over [1] : vector<4xbf16> -> vector<2xbf16>
+  %s = kernel.reduce_registers add %v over [1] : vector<4xbf16> -> vector<2xbf16>
 }
 
 // -----
 
-// CHECK: error: kernel.pick: picks [0, 4] of 4 registers
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.shuffle_registers: picks [0, 4] of 4 registers
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.pick %v from [0, 4] : vector<4xf32> -> vector<2xf32>
+  %s = kernel.shuffle_registers %v from [0, 4] : vector<4xf32> -> vector<2xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.splat: f32 in all registers is not vector<4xi32>
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : f32
   %s = kernel.splat %v : f32 -> vector<4xi32>
 }
@@ -86,7 +86,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.extract: register 4 of vector<4xf32>
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
   %s = kernel.extract %v[4] : vector<4xf32>
 }
@@ -94,7 +94,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.indices: one step for each bit of the register number
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %v = kernel.id lane
   %s = kernel.indices %v steps [1] : vector<4xindex>
 }
@@ -102,7 +102,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.outer_fma: rows [1] and cols [1] do not number 4 registers from 2 and 2
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<2xf32>
   %c = payload.constant 0.0 : vector<4xf32>
   %s = kernel.outer_fma %a, %a, %c rows [1] cols [1] : vector<2xf32>, vector<2xf32>, vector<4xf32>
@@ -111,7 +111,7 @@ kernel.func @k() grid 1 warps 1 {
 // -----
 
 // CHECK: error: kernel.outer_fma: operands and accumulator have one element type
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0 : vector<2xi32>
   %c = payload.constant 0.0 : vector<4xf32>
   %s = kernel.outer_fma %a, %a, %c rows [1] cols [0] : vector<2xi32>, vector<2xi32>, vector<4xf32>
@@ -125,53 +125,53 @@ kernel.func @k(%x: memref<4xf32>) grid [#payload.symbol<s0[1:5]> / 2, 0] warps 1
 // -----
 
 // CHECK: error: kernel.shuffle: one flip for each bit of the register number, not 1
-kernel.func @k() grid 1 warps 1 {
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.shuffle %v flips [1] : vector<4xf32>
+  %s = kernel.shuffle %v lane_xor [1] : vector<4xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.shuffle: flips [0, 32] of lanes 0 to 31
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.shuffle: lane_xor [0, 32] of lanes 0 to 31
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.shuffle %v flips [0, 32] : vector<4xf32>
+  %s = kernel.shuffle %v lane_xor [0, 32] : vector<4xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.shuffle: a shuffle keeps the type
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.shuffle: result 'result' at position 0 does not verify
+kernel.func @k() grid [1] warps 1 {
   %v = payload.constant 0.0 : vector<2xf32>
-  %s = "kernel.shuffle"(%v) <{flips = array<i64: 1>}> : (vector<2xf32>) -> vector<4xf32>
+  %s = "kernel.shuffle"(%v) <{lane_xor = array<i64: 1>}> : (vector<2xf32>) -> vector<4xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.renumber: [1, 2, 4, 0, 0] are no moves of 4 registers for 5 bits of a lane
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.permute_registers: [1, 2, 4, 0, 0] is no reg_xor of 4 registers for 5 bits of a lane
+kernel.func @k() grid [1] warps 1 {
   %l = kernel.id lane
   %v = payload.constant 0.0 : vector<4xf32>
-  %s = kernel.renumber %v by %l moves [1, 2, 4, 0, 0] : vector<4xf32>
+  %s = kernel.permute_registers %v by %l reg_xor [1, 2, 4, 0, 0] : vector<4xf32>
 }
 
 // -----
 
-// CHECK: error: kernel.renumber: [1, 0, 0, 0] are no moves of 2 registers for 5 bits of a lane
-kernel.func @k() grid 1 warps 1 {
+// CHECK: error: kernel.permute_registers: [1, 0, 0, 0] is no reg_xor of 2 registers for 5 bits of a lane
+kernel.func @k() grid [1] warps 1 {
   %l = kernel.id lane
   %v = payload.constant 0.0 : vector<2xf32>
-  %s = kernel.renumber %v by %l moves [1, 0, 0, 0] : vector<2xf32>
+  %s = kernel.permute_registers %v by %l reg_xor [1, 0, 0, 0] : vector<2xf32>
 }
 
 // -----
 
 // CHECK: error: kernel.func: 3 blocks of 1024 threads do not fit on a multiprocessor
-kernel.func @k() grid 1 warps 32 blocks_per_sm 3 {
+kernel.func @k() grid [1] warps 32 blocks_per_sm 3 {
 }
 
 // -----
 
 // CHECK: error: kernel.func: 0 blocks of 32 threads do not fit on a multiprocessor
-kernel.func @k() grid 1 warps 1 blocks_per_sm 0 {
+kernel.func @k() grid [1] warps 1 blocks_per_sm 0 {
 }

@@ -1,11 +1,11 @@
 // RUN: %roundtrip
 
-// CHECK-LABEL: kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64xf32>) grid 7 warps 4 shared 512 attributes {note = "kept"} {
-kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64xf32>) grid 7 warps 4 shared 512 attributes {note = "kept"} {
+// CHECK-LABEL: kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64xf32>) grid [7] warps 4 shared 512 attributes {note = "kept"} {
+kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64xf32>) grid [7] warps 4 shared 512 attributes {note = "kept"} {
   // CHECK-NEXT: %s = kernel.shared at 128 : memref<64xf32, "shared">
   %s = kernel.shared at 128 : memref<64xf32, "shared">
-  // CHECK-NEXT: %apart = kernel.shared at 512 apart 4 : memref<64xf32, "shared">
-  %apart = kernel.shared at 512 apart 4 : memref<64xf32, "shared">
+  // CHECK-NEXT: %apart = kernel.shared at 512 warp_group_private 4 : memref<64xf32, "shared">
+  %apart = kernel.shared at 512 warp_group_private 4 : memref<64xf32, "shared">
   // CHECK-NEXT: %u = kernel.shared : memref<8xi32, "shared">
   %u = kernel.shared : memref<8xi32, "shared">
   // CHECK-NEXT: %block = kernel.id block
@@ -33,16 +33,16 @@ kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64x
   kernel.barrier
   // CHECK-NEXT: %h = kernel.shuffle_xor %v by 16 : vector<4xf32>
   %h = kernel.shuffle_xor %v by 16 : vector<4xf32>
-  // CHECK-NEXT: %h1 = kernel.shuffle %v from %lane flips [0, 2] : vector<4xf32>
-  %h1 = kernel.shuffle %v from %lane flips [0, 2] : vector<4xf32>
-  // CHECK-NEXT: %h2 = kernel.shuffle %v flips [1, 0] : vector<4xf32>
-  %h2 = kernel.shuffle %v flips [1, 0] : vector<4xf32>
-  // CHECK-NEXT: %h3 = kernel.renumber %v by %lane moves [1, 2, 0, 0, 0] : vector<4xf32>
-  %h3 = kernel.renumber %v by %lane moves [1, 2, 0, 0, 0] : vector<4xf32>
-  // CHECK-NEXT: %f = kernel.fold max %h over [0] : vector<4xf32> -> vector<2xf32>
-  %f = kernel.fold max %h over [0] : vector<4xf32> -> vector<2xf32>
-  // CHECK-NEXT: %p = kernel.pick %f from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
-  %p = kernel.pick %f from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
+  // CHECK-NEXT: %h1 = kernel.shuffle %v from %lane lane_xor [0, 2] : vector<4xf32>
+  %h1 = kernel.shuffle %v from %lane lane_xor [0, 2] : vector<4xf32>
+  // CHECK-NEXT: %h2 = kernel.shuffle %v lane_xor [1, 0] : vector<4xf32>
+  %h2 = kernel.shuffle %v lane_xor [1, 0] : vector<4xf32>
+  // CHECK-NEXT: %h3 = kernel.permute_registers %v by %lane reg_xor [1, 2, 0, 0, 0] : vector<4xf32>
+  %h3 = kernel.permute_registers %v by %lane reg_xor [1, 2, 0, 0, 0] : vector<4xf32>
+  // CHECK-NEXT: %f = kernel.reduce_registers max %h over [0] : vector<4xf32> -> vector<2xf32>
+  %f = kernel.reduce_registers max %h over [0] : vector<4xf32> -> vector<2xf32>
+  // CHECK-NEXT: %p = kernel.shuffle_registers %f from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
+  %p = kernel.shuffle_registers %f from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
   // CHECK-NEXT: %e = kernel.extract %p[3] : vector<4xf32>
   %e = kernel.extract %p[3] : vector<4xf32>
   // CHECK-NEXT: %n = kernel.splat %e : f32 -> vector<4xf32>

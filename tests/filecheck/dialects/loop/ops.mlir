@@ -37,9 +37,9 @@
     loop.yield %m0 : f32
   }
   // CHECK: loop.yield %m0, %l0 : f32, f32
-  // CHECK-NEXT: } transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+  // CHECK-NEXT: } rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
   loop.yield %m0, %l0 : f32, f32
-} transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+} rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
   // CHECK-NEXT: loop.yield %om, %ol : f32, f32
   loop.yield %om, %ol : f32, f32
 }

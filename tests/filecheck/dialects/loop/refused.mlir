@@ -115,7 +115,7 @@
     loop.yield %z : f32
   }
   loop.yield %m0, %l0 : f32, f32
-} transport (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+} rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
   loop.yield %om, %ol : f32, f32
 }
 
@@ -128,33 +128,33 @@
     loop.yield %z : f32
   }
   loop.yield %z : f32
-} transport (%om: f32, %nm: f32) {
+} rescale (%om: f32, %nm: f32) {
   loop.yield %om : f32
 }
 
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the transport takes all results twice: in the old frame, then those of the new frame
+// CHECK: loop.staged_reduce: the rescaling takes all results twice: in the old frame, then those of the new frame
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
   }
   loop.yield %m0 : f32
-} transport (%om: f32) {
+} rescale (%om: f32) {
   loop.yield %om : f32
 }
 
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.staged_reduce: the transport yields every result, moved
+// CHECK: loop.staged_reduce: the rescaling yields every result, moved
 %m = loop.staged_reduce -> f32 stages {
   %m0 = loop.reduce max (%k) in [37] -> f32 {
     loop.yield %z : f32
   }
   loop.yield %m0 : f32
-} transport (%om: f32, %nm: f32) {
+} rescale (%om: f32, %nm: f32) {
   %t = payload.constant true : i1
   loop.yield %t : i1
 }

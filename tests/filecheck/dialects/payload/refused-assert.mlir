@@ -12,6 +12,6 @@
 
 // -----
 
-// CHECK: payload.assert: gives i32 for i64
+// CHECK: payload.assert: result 'result' at position 0 does not verify: attribute i64 expected from variable 'T', but got i32
 %x, %c = "test.op"() : () -> (i64, i1)
 %y = "payload.assert"(%x, %c) <{message = "narrower"}> : (i64, i1) -> i32

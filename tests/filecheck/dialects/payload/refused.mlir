@@ -25,8 +25,8 @@
 
 // -----
 
-// CHECK: expected a #payload.symbol
-%n = payload.extent 5 : i64
+// CHECK: payload.extent: 5 : i64 should be of base attribute payload.symbol
+%n = "payload.extent"() <{symbol = 5 : i64}> : () -> i64
 
 // -----
 
@@ -82,7 +82,7 @@
 
 // CHECK: f32 is not rounded to i32
 %x = "test.op"() : () -> f32
-%y = payload.cast %x loose : f32 -> i32
+%y = payload.cast %x reassoc : f32 -> i32
 
 // -----
 
@@ -100,4 +100,4 @@
 
 // CHECK: joins parts to f64: only f32 has some
 %x = "test.op"() : () -> f64
-%y = payload.join %x, %x, %x : f64
+%y = payload.combine_bf16x3 %x, %x, %x : f64

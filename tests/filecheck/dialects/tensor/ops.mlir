@@ -20,7 +20,7 @@ func.func @main(%x: tensor<16x64xf32>, %t: tensor<100x8xbf16>, %i: tensor<5x8xi6
   %b = arith.maximumf %s, %c {fuse.root} : tensor<16xf32>
   // CHECK-NEXT: %f = payload.fmod %b, %s {fuse.root} : tensor<16xf32>
   %f = payload.fmod %b, %s {fuse.root} : tensor<16xf32>
-  // CHECK-NEXT: %j = payload.join %b, %f, %s : tensor<16xf32>
-  %j = payload.join %b, %f, %s : tensor<16xf32>
+  // CHECK-NEXT: %j = payload.combine_bf16x3 %b, %f, %s : tensor<16xf32>
+  %j = payload.combine_bf16x3 %b, %f, %s : tensor<16xf32>
   func.return %f : tensor<16xf32>
 }

@@ -1,53 +1,53 @@
 // RUN: %diagnostics
 
 // CHECK: a row has at least one place, not 0
-%r = "test.op"() : () -> (!tile.row<0 of tensor<8xf32>>)
+%r = "test.op"() : () -> (!tile.row_buffer<0 of tensor<8xf32>>)
 
 // -----
 
 // CHECK: a row holds tiles without a layout, not f32
-%r = "test.op"() : () -> (!tile.row<2 of f32>)
+%r = "test.op"() : () -> (!tile.row_buffer<2 of f32>)
 
 // -----
 
 #a = #tile.shared<offset = [[1], [2], [4]]>
 // CHECK: a row holds tiles without a layout, not tensor<8xf32, #tile.shared
-%r = "test.op"() : () -> (!tile.row<2 of tensor<8xf32, #a>>)
+%r = "test.op"() : () -> (!tile.row_buffer<2 of tensor<8xf32, #a>>)
 
 // -----
 
-%x, %k, %r = "test.op"() : () -> (tensor<4xf32>, index, !tile.row<2 of tensor<8xf32>>)
-// CHECK: tile.keep: tensor<4xf32> is no tile of !tile.row<2 of tensor<8xf32>>
-tile.keep %x, %r[%k] : tensor<4xf32>, !tile.row<2 of tensor<8xf32>>
+%x, %k, %r = "test.op"() : () -> (tensor<4xf32>, index, !tile.row_buffer<2 of tensor<8xf32>>)
+// CHECK: tile.row_buffer_store: tensor<4xf32> is no tile of !tile.row_buffer<2 of tensor<8xf32>>
+tile.row_buffer_store %x, %r[%k] : tensor<4xf32>, !tile.row_buffer<2 of tensor<8xf32>>
 
 // -----
 
-%k, %r = "test.op"() : () -> (index, !tile.row<2 of tensor<8xf32>>)
-// CHECK: tile.kept: tensor<8xbf16> is no tile of !tile.row<2 of tensor<8xf32>>
-%x = tile.kept %r[%k] : !tile.row<2 of tensor<8xf32>> -> tensor<8xbf16>
+%k, %r = "test.op"() : () -> (index, !tile.row_buffer<2 of tensor<8xf32>>)
+// CHECK: tile.row_buffer_load: tensor<8xbf16> is no tile of !tile.row_buffer<2 of tensor<8xf32>>
+%x = tile.row_buffer_load %r[%k] : !tile.row_buffer<2 of tensor<8xf32>> -> tensor<8xbf16>
 
 // -----
 
 %m = "test.op"() : () -> f32
-// CHECK: tile.peers: gives one tile for each that it takes, and takes some
-%a, %b = tile.peers %m : f32 -> tensor<4xf32>, tensor<4xf32>
+// CHECK: tile.cluster_allgather: gives one tile for each that it takes, and takes some
+%a, %b = tile.cluster_allgather %m : f32 -> tensor<4xf32>, tensor<4xf32>
 
 // -----
 
 %m, %t = "test.op"() : () -> (f32, tensor<8xf32>)
-// CHECK: tile.peers: tensor<2x8xf32> is not tensor<8xf32> of every block of a cluster
-%a, %b = tile.peers %m, %t : f32, tensor<8xf32> -> tensor<4xf32>, tensor<2x8xf32>
+// CHECK: tile.cluster_allgather: tensor<2x8xf32> is not tensor<8xf32> of every block of a cluster
+%a, %b = tile.cluster_allgather %m, %t : f32, tensor<8xf32> -> tensor<4xf32>, tensor<2x8xf32>
 
 // -----
 
 %m = "test.op"() : () -> f32
-// CHECK: tile.peers: tensor<4xbf16> is not f32 of every block of a cluster
-%a = tile.peers %m : f32 -> tensor<4xbf16>
+// CHECK: tile.cluster_allgather: tensor<4xbf16> is not f32 of every block of a cluster
+%a = tile.cluster_allgather %m : f32 -> tensor<4xbf16>
 
 // -----
 
-// CHECK: tile.peers: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
+// CHECK: tile.cluster_allgather: tiles of every block of a cluster of 4 blocks in a kernel with clusters of 2
 tile.kernel @k(%x: memref<8xf32>) blocks (%r) in [2] warps 1 cluster 2 {
   %m = payload.constant 1.0 : f32
-  %a = tile.peers %m : f32 -> tensor<4xf32>
+  %a = tile.cluster_allgather %m : f32 -> tensor<4xf32>
 }

@@ -170,7 +170,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: 5 warps; a block has 1, 2, 4, 8, 16 or 32
+// CHECK: error: {{.*}}schedule: warps is 5; it is one of 1, 2, 4, 8, 16, 32
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], warps = 5>} {
     %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
@@ -181,7 +181,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: atom fast is none of fma, mma, wgmma
+// CHECK: error: {{.*}}schedule: atom is fast; it is one of fma, mma, wgmma
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], atom = fast>} {
     %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
@@ -192,7 +192,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: copy slow is none of plain, cp_async, tma
+// CHECK: error: {{.*}}schedule: copy is slow; it is one of sync, cp_async, tma
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], copy = slow>} {
     %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
@@ -203,7 +203,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: stages, split_k and group are at least 1
+// CHECK: error: {{.*}}schedule: stages is 0; it is at least 1
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], stages = 0>} {
     %a = loop.load %x[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
@@ -287,7 +287,7 @@ tile.kernel @k(%x: memref<4xf32>) blocks (%i, %j) in [8, 6] warps 1 cluster 4 {
 
 // -----
 
-// CHECK: error: {{.*}}schedule: clusters of 3 blocks; they have 1, 2, 4 or 8
+// CHECK: error: {{.*}}schedule: cluster is 3; it is one of 1, 2, 4, 8
 module {
   %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], cluster = 3>} {
     %z = payload.constant 0.0 : f32

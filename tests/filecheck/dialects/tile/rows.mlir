@@ -1,13 +1,13 @@
 // RUN: %roundtrip
 
-// CHECK:      %r = tile.row : !tile.row<13 of tensor<4096xf32>>
-// CHECK-NEXT: tile.keep %x, %r[%k] : tensor<4096xf32>, !tile.row<13 of tensor<4096xf32>>
-// CHECK-NEXT: %y = tile.kept %r[%k] : !tile.row<13 of tensor<4096xf32>> -> tensor<4096xf32>
+// CHECK:      %r = tile.row_buffer : !tile.row_buffer<13 of tensor<4096xf32>>
+// CHECK-NEXT: tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
+// CHECK-NEXT: %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
 %x, %k = "test.op"() : () -> (tensor<4096xf32>, index)
-%r = tile.row : !tile.row<13 of tensor<4096xf32>>
-tile.keep %x, %r[%k] : tensor<4096xf32>, !tile.row<13 of tensor<4096xf32>>
-%y = tile.kept %r[%k] : !tile.row<13 of tensor<4096xf32>> -> tensor<4096xf32>
+%r = tile.row_buffer : !tile.row_buffer<13 of tensor<4096xf32>>
+tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
+%y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
 
-// CHECK:      %a, %b = tile.peers %m, %t : f32, tensor<8xi64> -> tensor<4xf32>, tensor<4x8xi64>
+// CHECK:      %a, %b = tile.cluster_allgather %m, %t : f32, tensor<8xi64> -> tensor<4xf32>, tensor<4x8xi64>
 %m, %t = "test.op"() : () -> (f32, tensor<8xi64>)
-%a, %b = tile.peers %m, %t : f32, tensor<8xi64> -> tensor<4xf32>, tensor<4x8xi64>
+%a, %b = tile.cluster_allgather %m, %t : f32, tensor<8xi64> -> tensor<4xf32>, tensor<4x8xi64>

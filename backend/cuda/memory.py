@@ -1,0 +1,224 @@
+"""Loads and stores as C++: addresses, wide accesses, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects.kernel import SharedOp
+from ...dialects.kernel.atomic import AtomicRmwOp
+from ...dialects.kernel.cp_async import CopyAsyncOp
+from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.mma import MatrixRows
+from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
+from ...dialects.shapes.ranges import span
+from ...dialects.support.locations import location_text
+from ...errors import CompileError
+from .expressions import add, infix, multiply
+from .ordering import registers
+from .types import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, c_size
+from .writer import Register, Writer, terms
+
+Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
+"""What has an address in a buffer for each register."""
+
+
+def memory_extents(t: Attribute) -> tuple[Extent, ...]:
+    """The extents of a dense memref. Raises CompileError for any other."""
+    assert isinstance(t, MemRefType)
+    if not isinstance(t.layout, NoneAttr | ExtentsAttr):
+        raise CompileError(f"{t} is no dense memory")
+    if isinstance(t.element_type, IndexType):
+        raise CompileError(f"{t}: an index has no size in memory, store i32 or i64")
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
+
+
+@dataclass(frozen=True)
+class Pitch:
+    """How many elements lie between neighbours along a dimension: `number` times the values of `sizes`."""
+
+    number: int
+    sizes: tuple[SymbolAttr, ...] = ()
+
+
+def pitches(extents: Sequence[Extent]) -> list[Pitch]:
+    """The pitch of every dimension of row-major memory."""
+    result, pitch = list[Pitch](), Pitch(1)
+    for extent in reversed(extents):
+        result.append(pitch)
+        if isinstance(extent, int):
+            pitch = Pitch(pitch.number * extent, pitch.sizes)
+        else:
+            pitch = Pitch(pitch.number, (extent, *pitch.sizes))
+    return result[::-1]
+
+
+def print_load(writer: Writer, op: LoadOp) -> None:
+    """A load into a new place."""
+    size, width, fill = op.registers, op.vec.data, op.fill
+    scalar_type = writer.type_of(op.result)
+    prepare(writer, op)
+    place = writer.declare(op.result)
+    with writer.registers_loop(size, width) as r:
+        met = condition(writer, op, r)
+        if width == 1:
+            text = element_at(writer, op, r)
+            if fill is not None and met is not None:
+                text = f"{met.at(AND)} ? {text} : {writer.read(fill).at(TERNARY)}"
+            writer.line(f"const {scalar_type} {place.name} = {text};" if size == 1 else f"{place[r].text} = {text};")
+            return
+        target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
+        call = f"{wide(writer, op, 'ld')}({target}, {pointer_to(writer, op, r)});"
+        writer.line(call if met is None else f"if ({met.text}) {call}")
+        if met is not None and fill is not None:
+            writer.line(f"else {wide(writer, op, 'fill')}({target}, {writer.read(fill).text});")
+
+
+def print_store(writer: Writer, op: StoreOp) -> None:
+    """A store of a value that has a place."""
+    size, width = op.registers, op.vec.data
+    prepare(writer, op)
+    with writer.registers_loop(size, width) as r:
+        head = guard(writer, op, r)
+        if width == 1:
+            writer.line(f"{head}{element_at(writer, op, r)} = {writer.read(op.value, r).text};")
+            return
+        source = writer.pointer(writer.places[op.value].name, str(r), width * c_size(op.value.type))
+        writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
+
+
+def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
+    """What stands in front of the write of register `r`: `if (...) `, or nothing if it always happens."""
+    met = condition(writer, op, r)
+    if op.predicate is not None:
+        predicate = writer.read(op.predicate)
+        met = predicate if met is None else infix(predicate, "&&", met, AND)
+    return "" if met is None else f"if ({met.text}) "
+
+
+def prepare(writer: Writer, op: Mover) -> None:
+    """Name the part of the address that does not depend on the register, if it is long and there is a loop."""
+    if any(not isinstance(c.type, IndexType) for c in op.coordinates):
+        return
+    base = _base(writer, op)
+    if len(base.text) > 24 and base.level < UNARY and op.registers > op.vec.data:
+        writer.named(base, "at")
+
+
+def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
+    """The name of the helper for an access as wide as `op`."""
+    value = op.result if isinstance(op, LoadOp) else op.value
+    size = c_size(value.type)
+    if op.vec.data * size not in (2, 4, 8, 16):
+        raise CompileError(
+            f"no access is {op.vec.data * size} bytes wide", operator=op.name, location=location_text(op)
+        )
+    name = f"{kind}{op.vec.data}"
+    writer.use(f"{name}.{writer.type_of(value)}.{size}")
+    return name
+
+
+def element_at(writer: Writer, op: Mover, r: Register) -> str:
+    """`x[offset]`"""
+    return f"{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
+
+
+def pointer_to(writer: Writer, op: Mover, r: Register) -> str:
+    """`&x[offset]`"""
+    return f"&{element_at(writer, op, r)}"
+
+
+def memory_name(writer: Writer, memory: SSAValue) -> str:
+    """The pointer to a buffer."""
+    if memory not in writer.places:
+        name = memory.owner.name if isinstance(memory.owner, SharedOp) else None
+        raise CompileError("a buffer without a place: run kernel-allocate-shared", operator=name)
+    return writer.places[memory].name
+
+
+def offset(writer: Writer, op: Mover, r: Register) -> Expr:
+    """The number of the element that register `r` moves."""
+    base = _base(writer, op, r)
+    base = writer.find(base.text) or base
+    low = op.vec.data.bit_length() - 1
+    if op.xor is not None:  # a buffer of one dimension
+        return exclusive(base, r, [b[0] for b in op.reg_bases], low)
+    pitch = pitches(memory_extents(op.memory.type))
+    for sizes in dict.fromkeys(p.sizes for p in pitch):
+        own = [p.number if p.sizes == sizes else 0 for p in pitch]
+        steps = [sum(b * n for b, n in zip(basis, own, strict=True)) for basis in op.reg_bases]
+        base = add(base, _times(writer, terms(r, steps, low), sizes))
+    return base
+
+
+def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
+    """The element of register 0: dimensions whose pitches have the same symbols are added up before those are
+    multiplied with."""
+    pitch = pitches(memory_extents(op.memory.type))
+    result = Expr("0")
+    for sizes in dict.fromkeys(p.sizes for p in pitch):
+        part = Expr("0")
+        for coordinate, p in zip(op.coordinates, pitch, strict=True):
+            if p.sizes == sizes:
+                part = add(part, multiply(writer.read(coordinate, r), p.number))
+        result = add(result, _times(writer, part, sizes))
+    return result
+
+
+def _times(writer: Writer, a: Expr, sizes: Sequence[SymbolAttr]) -> Expr:
+    """`a` times the values of `sizes`."""
+    for size in sizes if a.text != "0" else ():
+        a = infix(a, "*", writer.size(size), MUL)
+    return a
+
+
+def exclusive(base: Expr, r: Register, steps: Sequence[int], low: int) -> Expr:
+    """base ^ the exclusive or of the steps of the set bits of r."""
+    if isinstance(r, int):
+        number = 0
+        for b, step in enumerate(steps):
+            number ^= step if r >> b & 1 else 0
+        return base if number == 0 else infix(base, "^", Expr(str(number)), BIT_XOR)
+    seen = 0
+    for step in steps:
+        if seen & step:
+            break
+        seen |= step
+    else:
+        moved = terms(r, steps, low)
+        return base if moved.text == "0" else Expr(f"{base.at(UNARY)} ^ {moved.at(UNARY)}", BIT_XOR)
+    text = base.at(UNARY)
+    for b, step in enumerate(steps):
+        if step and b >= low:
+            text += f" ^ ({f'{r} >> {b}' if b else r} & 1) * {step}"
+    return Expr(text, BIT_XOR)
+
+
+def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, r: Register) -> Expr | None:
+    """When the access of register `r` happens; None if always. Comparisons that the ranges decide are left out."""
+    result: Expr | None = None
+    low = op.vec.data.bit_length() - 1
+    for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
+        steps = [basis[c] for basis in op.check_steps]
+        first, last = writer.ranges.of(value)
+        below, above = span(steps)
+        at = add(writer.read(value, r), terms(r, steps, low))
+        parts: list[Expr] = []
+        if first + below < lo:
+            parts.append(Expr(f"{at.at(ADD)} >= {lo}", RELATION))
+        if last + above >= least(hi):
+            end = str(hi) if isinstance(hi, int) else writer.size(hi).text
+            parts.append(Expr(f"{at.at(ADD)} < {end}", RELATION))
+        for part in parts:
+            result = part if result is None else Expr(f"{result.at(AND)} && {part.at(EQUALITY)}", AND)
+    return result
+
+
+def is_stored_whole(value: SSAValue) -> bool:
+    """Whether a wide store needs `value` in an array of its own."""
+    return registers(value) > 1 and any(
+        isinstance(u.operation, StoreOp) and u.operation.value is value and u.operation.vec.data > 1 for u in value.uses
+    )

@@ -1,0 +1,106 @@
+"""Tensor cores as C++: loads of matrices and their products, in loops over the blocks of a warp's tile."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from ...dialects.kernel import ShuffleRegistersOp
+from ...dialects.kernel.mma import LdMatrixOp, MmaOp, StMatrixOp, mma_atom, word_elements
+from .memory import pointer_to, prepare
+from .statements import Statements, add_printer
+from .writer import Register, Writer, terms
+
+WORD = 4
+"""Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""
+
+
+def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
+    """One call a step; the loop variable counts the elements that a lane's rows have so far."""
+    writer, count = statements.writer, op.count.data
+    place = writer.declare(op.result)
+    helper = f"ldmatrix_x{count}{'_trans' if op.trans is not None else ''}"
+    writer.use(f"{helper}.{writer.type_of(op.result)}")
+    prepare(writer, op)
+    with writer.registers_loop(op.registers, op.row) as r:
+        target = _words(writer, place.name, 0, _place(r, count))
+        writer.line(f"{helper}({target}, {pointer_to(writer, op, r)});")
+
+
+def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
+    """One call a step, of registers in the order of an array."""
+    writer, count = statements.writer, op.count.data
+    name, first = operand_array(statements, op.value)
+    helper = f"stmatrix_x{count}{'_trans' if op.trans is not None else ''}"
+    writer.use(f"{helper}.{writer.type_of(op.value)}")
+    prepare(writer, op)
+    with writer.registers_loop(op.registers, op.row) as r:
+        source = _words(writer, name, first, _place(r, count))
+        writer.line(f"{helper}({pointer_to(writer, op, r)}, {source});")
+
+
+def print_mma(statements: Statements, op: MmaOp) -> None:
+    """All products of a warp, into the accumulator's own registers where nobody else reads them."""
+    writer = statements.writer
+    target = statements.owned(op.acc)
+    if target is None:
+        target = writer.declare(op.result)
+        statements.copy(op.acc, target)
+    writer.places[op.result] = target
+    atom, word = mma_atom(op.lhs.type), word_elements(op.lhs.type)
+    assert atom is not None
+    helper = f"mma_{atom.shape}"
+    writer.type_of(op.lhs)
+    writer.use(f"{helper}.{atom.c_type}")
+    high, *rows = op.row_bits
+    cols = op.col_bits
+    lhs = _words(writer, *operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
+    rhs = _words(writer, *operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
+    heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
+    for depth, (v, size) in enumerate(heads):
+        writer.line("  " * depth + "#pragma unroll")
+        writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
+    parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
+    at = " + ".join(p.text for p in parts if p.text != "0")
+    upper, lower = (_element(target.name, offset, at) for offset in (0, 1 << high))
+    writer.line(f"{'  ' * len(heads)}{helper}({upper}, {lower}, {lhs}, {rhs});")
+
+
+def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
+    """The array that `value` is a part of, and where it starts; a new one for registers in another order."""
+    writer, op = statements.writer, value.owner
+    if value in writer.places:
+        return writer.places[value].name, 0
+    if isinstance(op, ShuffleRegistersOp) and op.source in writer.places:
+        picked = op.registers.get_values()
+        if picked[0] % 2 == 0 and tuple(picked) == tuple(range(picked[0], picked[0] + len(picked))):
+            return writer.places[op.source].name, int(picked[0])
+    place = writer.declare(value)
+    del writer.places[value]  # until it is filled, the value is its expression
+    statements.copy(value, place)
+    writer.places[value] = place
+    return place.name, 0
+
+
+def _place(register: Register, count: int) -> str:
+    """The element of an array where the rows of `register` lie, which move `count` matrices."""
+    return "" if register == 0 else str(register) if count == 4 else f"{register} / {4 // count}"
+
+
+def _index(offset: int, at: str) -> str:
+    return " + ".join(part for part in (at, str(offset) if offset else "") if part)
+
+
+def _element(array: str, offset: int, at: str) -> str:
+    """A pointer to one element of an array of registers."""
+    index = _index(offset, at)
+    return f"&{array}[{index}]" if index else array
+
+
+def _words(writer: Writer, array: str, offset: int, at: str) -> str:
+    """The same of elements that are taken as words."""
+    return writer.pointer(array, _index(offset, at), WORD)
+
+
+add_printer(LdMatrixOp, print_ldmatrix)
+add_printer(StMatrixOp, print_stmatrix)
+add_printer(MmaOp, print_mma)

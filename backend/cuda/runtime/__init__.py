@@ -1,0 +1,267 @@
+"""Run a program on the GPU: cubins from NVRTC, loaded by CuPy, on torch's current stream and with torch's memory.
+
+torch and CuPy are imported only here, and only when a program is made. CuPy arrays know no bf16, so buffers are torch
+tensors throughout and kernels get raw pointers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from ....dialects.payload import AssertOp
+from ....errors import ExecutionError, TargetError
+from ...launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
+from .driver import check_driver, driver_version
+from .nvrtc import Compiled, compile_cubin, compiler_version
+from .tensor_maps import encode
+
+ALIGNMENT = 16
+"""Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
+
+_Placed = tuple[LaunchPlan, list[int], int]
+
+KEPT_PLANS = 256
+"""So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
+
+_SHARED_WITHOUT_ASKING = 48 * 1024
+_ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
+"""Architecture to compile for, by compute capability. Code for 8.0 runs on every 8.x."""
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """The architecture to compile for on a device of that compute capability. Raises TargetError."""
+    arch = _ARCHS.get(capability[0], {}).get(capability[1])
+    if arch is None:
+        raise TargetError(f"no code for a device of compute capability {capability[0]}.{capability[1]}")
+    return arch
+
+
+class CudaProgram:
+    """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
+
+    `module` is at the kernel level, or the plan of such a one, and `cuda` its text. Making one compiles and loads the
+    kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
+    `eager` computes, on tensors on the device, the functions that are left to PyTorch.
+    Raises ExecutionError where there is no CUDA device or no CuPy, or while a CUDA graph is captured; TargetError for a
+    device that no target, or not the saved one, fits, and for a driver that is too old for the machine code.
+
+    `run` may be part of a CUDA graph (`torch.cuda.graph`): then nothing is copied from or to the host. Keep the program
+    as long as graphs of it are replayed, since they run its kernels.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp | LaunchPlan,
+        cuda: str,
+        saved: tuple[str, bytes] | None = None,
+        eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
+    ) -> None:
+        self.torch, self.cupy, self.eager = torch_with_cuda(), _cupy(), eager or {}
+        if self.torch.cuda.is_current_stream_capturing():
+            raise ExecutionError(
+                "is compiled and loaded at its first call: call it once before a CUDA graph is captured"
+            )
+        self.plan = module if isinstance(module, LaunchPlan) else make_plan(module)
+        self.device = self.torch.device("cuda", self.torch.cuda.current_device())
+        arch = arch_of(self.torch.cuda.get_device_capability(self.device))
+        if saved is not None and saved[0] != arch:
+            raise TargetError(f"was compiled for {saved[0]}, the device is {arch}", operator="cuda")
+        compiled = None if saved is not None else _compile(cuda, arch)
+        self.use = compiled.kernels if compiled is not None else {}
+        cubin = compiled.cubin if compiled is not None else (saved or ("", b""))[1]
+        with self.cupy.cuda.Device(self.device.index):
+            self._load(cubin, arch)
+        self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
+        self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
+
+    def _load(self, cubin: bytes, arch: str) -> None:
+        """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
+        self.loaded = self.cupy.cuda.function.Module()
+        try:
+            self.loaded.load(cubin)
+            self.functions = {x.kernel: self._prepare(x.kernel, x.shared) for x in self.plan.launches}
+        except self.cupy.cuda.driver.CUDADriverError as error:
+            runs = "CUDA {}.{}".format(*driver_version())
+            raise ExecutionError(f"the driver, of {runs}, refuses code for {arch}: {error}", operator="cuda") from error
+
+    def _prepare(self, kernel: str, shared: int) -> Any:
+        """The loaded function, allowed as much shared memory as it is launched with."""
+        function = self.loaded.get_function(kernel)
+        if shared > _SHARED_WITHOUT_ASKING:
+            driver = self.cupy.cuda.driver
+            attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(function.ptr, attribute, shared)
+        return function
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """The results for the tensors `args`, on the device if any of them is there, else on the host.
+
+        Asynchronous on torch's current stream, unless the program asserts something: that is waited for. Raises
+        ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
+        to the host while a CUDA graph is captured.
+        """
+        torch, placed = self.torch, self._placed(args)
+        plan, offsets, scratch_bytes = placed
+        capturing = torch.cuda.is_current_stream_capturing()
+        stays = any(getattr(a, "is_cuda", False) for a in args)
+        if capturing and not stays:
+            raise ExecutionError("its results go to the host, which cannot be part of a CUDA graph", operator="cuda")
+        inputs = _on_device(torch, plan, args, self.device, capturing)
+        places = dict(plan.in_place)
+        numbers = range(plan.inputs, plan.arguments)
+        outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
+        scratch = torch.empty(max(scratch_bytes, 1), dtype=torch.uint8, device=self.device)
+        pointers = [t.data_ptr() for t in (*inputs, *outputs)]
+        pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]
+        stream = _Stream(torch.cuda.current_stream(self.device).cuda_stream)
+        try:
+            with self.cupy.cuda.Device(self.device.index):
+                for x in plan.steps:
+                    if isinstance(x, EagerStep):
+                        self._eager(x, placed, [*inputs, *outputs], scratch)
+                        continue
+                    places = zip(x.buffers, x.begins(), strict=True)
+                    starts = [pointers[i] + begin for i, begin in places]
+                    number = np.int32 if x.size_bytes == 4 else np.int64
+                    maps, sizes = (encode(m, starts[m.argument]) for m in x.maps), (number(v) for v in x.values)
+                    arguments = (*(np.uint64(p) for p in starts), *maps, *sizes)
+                    function = self.functions[x.kernel]
+                    function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
+        except self.cupy.cuda.driver.CUDADriverError as error:
+            raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+        if self.asserts and not capturing:
+            self._wait()
+        return outputs if stays else [t.cpu() for t in outputs]
+
+    def _wait(self) -> None:
+        """Wait for the launches. Raises ExecutionError for one that stopped; the device has printed why."""
+        try:
+            self.torch.cuda.current_stream(self.device).synchronize()
+        except RuntimeError as error:
+            reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
+            raise ExecutionError(reason, operator="cuda") from error
+
+    def _eager(self, step: EagerStep, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> None:
+        """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""
+        if step.function not in self.eager:
+            raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+        results = self.eager[step.function]([self._tensor(i, placed, arguments, scratch) for i in step.inputs])
+        for i, result in zip(step.outputs, results, strict=True):
+            buffer = self._tensor(i, placed, arguments, scratch)
+            if result.shape != buffer.shape or result.dtype != buffer.dtype:
+                raise ExecutionError(f"PyTorch gives {result.dtype}{list(result.shape)}", operator=step.function)
+            buffer.copy_(result)
+
+    def _tensor(self, number: int, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> Any:
+        """The buffer `number` as a tensor."""
+        if number < len(arguments):
+            return arguments[number]
+        plan, offsets, _ = placed
+        buffer = plan.buffers[number]
+        start = offsets[max(buffer.slot, 0)]
+        part = scratch[start : start + buffer.bytes]
+        return part.view(_torch_dtype(self.torch, buffer)).view(buffer.shape)
+
+    def _placed(self, args: Sequence[Any]) -> _Placed:
+        """The plan in numbers for these arguments, and where scratch buffers lie; the last ones are kept."""
+        shapes = tuple(tuple(a.shape) for a in args) if self.plan.main is not None else ()
+        if (found := self._plans.get(shapes)) is None:
+            if len(self._plans) >= KEPT_PLANS:
+                self._plans.clear()
+            plan = self.plan.with_inputs(len(args)).at(shapes) if shapes else self.plan
+            found = self._plans[shapes] = (plan, *_scratch_offsets(plan))
+        return found
+
+    def _empty(self, buffer: Buffer) -> Any:
+        dtype = _torch_dtype(self.torch, buffer)
+        return self.torch.empty(buffer.shape, dtype=dtype, device=self.device)
+
+
+def torch_with_cuda() -> Any:
+    """torch, with CUDA initialised. Raises ExecutionError where it sees no device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ExecutionError("PyTorch sees no CUDA device", operator="cuda")
+    torch.cuda.init()
+    return torch
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream as CuPy's launches take it: anything with a `ptr`. Its class for streams of others is deprecated."""
+
+    ptr: int
+
+
+def _compile(cuda: str, arch: str) -> Compiled:
+    """Machine code that the driver takes. Raises TargetError if NVRTC makes none."""
+    check_driver(compiler_version(), driver_version())
+    return compile_cubin(cuda, arch)
+
+
+def _cupy() -> Any:
+    try:
+        import cupy  # pyright: ignore[reportMissingImports]
+        import cupy.cuda.function  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        reason = "CuPy is not installed (pip install 'deplodock[cuda]')"
+        raise ExecutionError(reason, operator="cuda") from error
+    return cupy
+
+
+def _scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
+    """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
+    offsets: list[int] = []
+    end = 0
+    for size in plan.slots:
+        offsets.append(end)
+        end += -(-size // 256) * 256
+    return offsets or [0], end
+
+
+def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, capturing: bool) -> list[Any]:
+    """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes, or if
+    they come from the host while a CUDA graph is captured."""
+    checked = plan.with_inputs(len(args))
+    tensors: list[Any] = []
+    for buffer, arg in zip(checked.input_buffers, args, strict=True):
+        if tuple(arg.shape) != buffer.shape or arg.dtype != _torch_dtype(torch, buffer):
+            given = f"{str(arg.dtype).removeprefix('torch.')}{list(arg.shape)}"
+            raise ExecutionError(f"is {given}, not {buffer.dtype}{list(buffer.shape)}", argument=buffer.name)
+        if capturing and not arg.is_cuda:
+            raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=buffer.name)
+        tensor = arg.detach().to(device).contiguous()
+        tensors.append(tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor)
+    return tensors
+
+
+def _torch_dtype(torch: Any, buffer: Buffer) -> Any:
+    return getattr(torch, _TORCH_NAMES[buffer.dtype])
+
+
+_TORCH_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "index": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "ui8": "uint8",
+    "i1": "bool",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
+
+
+def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,88 @@
+"""What machine code a cubin holds: counts of instructions and of memory accesses by width."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from ....errors import ExecutionError
+
+_FUNCTION = re.compile(r"^\s*\.section\s+\.text\.([A-Za-z_]\w*)")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
+
+
+@dataclass
+class KernelCode:
+    """`opcodes` counts whole mnemonics (`LDG.E.128.CONSTANT`) of one kernel."""
+
+    opcodes: Counter[str] = field(default_factory=Counter[str])
+
+    def count(self, opcode: str) -> int:
+        """How many instructions are `opcode` (`"FFMA"`), whatever follows it."""
+        return sum(n for name, n in self.opcodes.items() if name.split(".")[0] == opcode)
+
+    def widths(self, opcode: str) -> dict[int, int]:
+        """How many instructions of a memory access (`"LDG"`) move how many bits."""
+        found: Counter[int] = Counter()
+        for name, n in self.opcodes.items():
+            parts = name.split(".")
+            if parts[0] == opcode:
+                found[_width(parts)] += n
+        return dict(sorted(found.items()))
+
+    @property
+    def local_accesses(self) -> int:
+        """Accesses to local memory: registers that were spilled, or arrays with an index unknown to the compiler."""
+        return self.count("LDL") + self.count("STL")
+
+
+def _width(parts: list[str]) -> int:
+    for part in parts[1:]:
+        if part in ("128", "64"):
+            return int(part)
+        if match := re.fullmatch(r"[US](8|16)", part):
+            return int(match[1])
+    return 32
+
+
+def disassemble(cubin: bytes) -> dict[str, KernelCode]:
+    """The code of every kernel in a cubin, by name. Raises ExecutionError where nvdisasm is missing or refuses it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([_nvdisasm(), "-c", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ExecutionError(f"nvdisasm: {(done.stderr.strip() or 'failed').splitlines()[0]}")
+    return parse_listing(done.stdout)
+
+
+def parse_listing(text: str) -> dict[str, KernelCode]:
+    """Instructions by kernel, from nvdisasm's listing."""
+    kernels: dict[str, KernelCode] = {}
+    current = KernelCode()
+    for line in text.splitlines():
+        if (section := _FUNCTION.match(line)) is not None:
+            current = kernels.setdefault(section[1], KernelCode())
+        elif (instruction := _INSTRUCTION.match(line)) is not None:
+            current.opcodes[instruction[1]] += 1
+    return kernels
+
+
+def _nvdisasm() -> str:
+    """The disassembler: of the wheel `nvidia-cuda-nvdisasm`, or of an installed CUDA."""
+    spec = find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for root in roots:
+        for path in sorted(Path(root).glob("*/bin/nvdisasm")):
+            return str(path)
+    found = shutil.which("nvdisasm", path=None) or shutil.which("nvdisasm", path=str(Path(sys.executable).parent))
+    if found is None:
+        raise ExecutionError("nvdisasm is not available: pip install nvidia-cuda-nvdisasm")
+    return found

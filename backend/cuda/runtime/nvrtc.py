@@ -1,0 +1,200 @@
+"""Compiling CUDA text to a cubin with NVRTC, which needs no GPU, and reading what the compiler says about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ....dialects.target import Target, get_target
+from ....errors import CompileError, ExecutionError, TargetError
+from ...build_cache import cache_folder
+
+FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
+"""Flags of every compilation. No fast math: what PyTorch rounds, we round."""
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """What one kernel takes: registers of a thread, bytes it spilled and has on the stack, static shared memory."""
+
+    registers: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+    shared: int = 0
+
+    @property
+    def spills(self) -> int:
+        """Bytes of registers that did not fit, stored or loaded."""
+        return self.spill_stores + self.spill_loads
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The machine code of a module for `arch`, the compiler's log, and each kernel's use of resources by its name.
+
+    `warnings` are lines of the log that say that code was compiled worse than it was written (C75xx).
+    """
+
+    arch: str
+    cubin: bytes
+    log: str
+    kernels: dict[str, KernelUse]
+    warnings: tuple[str, ...]
+
+
+def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
+    """Compile CUDA C++ for `arch` (`"sm_90a"`).
+
+    `name` is what messages call the text. Results are kept in a folder of the user's unless `cached` is false.
+    Raises TargetError for an unknown arch, ExecutionError where NVRTC is not installed, CompileError with the
+    compiler's first message if it refuses the text.
+    """
+    if "__cluster_dims__" in source and not check_arch(arch).has("cluster"):
+        raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
+    check_arch(arch)
+    flags = (f"--gpu-architecture={arch}", *FLAGS)
+    store = _Store(source, flags) if cached else None
+    found = store.load() if store is not None else None
+    if found is None:
+        found = _compile(source, flags, re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu")
+        if store is not None:
+            store.save(*found)
+    cubin, log = found
+    return Compiled(arch, cubin, log, kernel_uses(log), _warnings(log))
+
+
+def check_arch(arch: str) -> Target:
+    """The target that `arch` names; raises TargetError for anything else."""
+    if not re.fullmatch(r"sm_[0-9]{2,3}[a-f]?", arch):
+        raise TargetError(f"{arch!r} is no architecture", argument="arch")
+    return get_target(arch)
+
+
+@cache
+def _nvrtc() -> ModuleType:
+    """The binding with its library loaded. Raises ExecutionError."""
+    try:
+        from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExecutionError(
+            f"NVRTC is not available ({reason}): pip install cuda-bindings nvidia-cuda-nvrtc"
+        ) from error
+    return nvrtc
+
+
+def compiler_version() -> tuple[int, int]:
+    """The version of NVRTC, major and minor. Raises ExecutionError where it is not installed."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return major, minor
+
+
+def nvrtc_version() -> str:
+    """The version of NVRTC as text (`"13.0"`). Raises ExecutionError where it is not installed."""
+    return "{}.{}".format(*compiler_version())
+
+
+def _compile(source: str, flags: tuple[str, ...], name: str) -> tuple[bytes, str]:
+    nvrtc = _nvrtc()
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
+    try:
+        result = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])[0]
+        log = (
+            _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            .rstrip(b"\0")
+            .decode(errors="replace")
+        )
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            lines = [line for line in log.splitlines() if "error" in line] or log.splitlines() or [str(result)]
+            raise CompileError(f"the CUDA compiler refuses the text: {lines[0].strip()}", operator="nvrtc")
+        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _read(size_of: Any, read: Any, program: Any) -> bytes:
+    data = b" " * _checked(size_of(program))[0]
+    _checked(read(program, data))
+    return data
+
+
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    if int(result[0]) != 0:
+        raise ExecutionError(f"NVRTC failed: {result[0]}")
+    return result[1:]
+
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+
+
+def kernel_uses(log: str) -> dict[str, KernelUse]:
+    """What each kernel takes, from the log of `--ptxas-options=-v`."""
+    found: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in log.splitlines():
+        if (match := _ENTRY.search(line)) is not None:
+            current = found.setdefault(match["name"], {})
+        elif (match := _FRAME.search(line)) is not None:
+            current |= zip(("stack", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True)
+        elif (match := _USED.search(line)) is not None:
+            current |= {"registers": int(match[1]), "shared": int(match[2] or 0)}
+    return {name: KernelUse(**use) for name, use in found.items()}
+
+
+def _warnings(log: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in log.splitlines() if re.search(r"\bC75\d\d\b", line))
+
+
+class _Store:
+    """A compiled module in the cache: one file, found by a digest of everything that went into it."""
+
+    def __init__(self, source: str, flags: tuple[str, ...]) -> None:
+        self.inputs = json.dumps({"source": source, "flags": flags, "nvrtc": nvrtc_version(), "format": 1})
+        digest = hashlib.sha256(self.inputs.encode()).hexdigest()
+        self.path: Path | None = None
+        try:
+            self.path = cache_folder("cubin") / f"{digest}.bin"
+        except (OSError, ExecutionError):
+            pass  # an unusable cache only costs time
+
+    def load(self) -> tuple[bytes, str] | None:
+        """(cubin, log), if a file is there whose digest and inputs are right."""
+        try:
+            data = b"" if self.path is None else self.path.read_bytes()
+        except OSError:
+            return None
+        digest, _, rest = data.partition(b"\n")
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
+            return None
+        header, _, cubin = rest.partition(b"\n")
+        try:
+            stored = json.loads(header)
+            return (cubin, str(stored["log"])) if stored["inputs"] == self.inputs else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, cubin: bytes, log: str) -> None:
+        """Write the file, all at once: readers see the old state or the new one."""
+        if self.path is None:
+            return
+        rest = json.dumps({"inputs": self.inputs, "log": log}).encode() + b"\n" + cubin
+        try:
+            handle, temporary = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+            os.replace(temporary, self.path)
+        except OSError:
+            pass

@@ -1,0 +1,232 @@
+"""One `.cu` file that needs no Python: the kernels, and a `main()` that fills inputs, runs the program and checks it.
+
+The inputs come from a counter-based generator that exists twice, here and in the file; the values are exact in their
+type. What the results must be is computed while emitting, in float64 on the tensor level: up to 256 values of every
+result are embedded, and a fingerprint of all of them, the sum of the elements times pseudo-random weights, which sees
+an element that is wrong, missing or in another's place. Integers are compared by a hash of all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from ....dialects.shapes.extents import static
+from ....errors import CompileError, ExecutionError, UnsupportedError
+from ...check_each import reduction_length
+from ...launch_plan import Buffer, LaunchPlan, make_plan
+from ...operand_precision import factor_roundoff
+from ...reference import run
+from ..runtime.tensor_maps import Encoding, encoding
+from .host import HOST, TENSOR_MAPS
+
+SAMPLES = 256
+"""Values of a result that the file holds."""
+
+_BITS = {"f64": 24, "f32": 24, "f16": 10, "bf16": 7}
+"""Bits of a random fraction: so many that the type holds it exactly."""
+
+_C_TYPES = {
+    "f64": "double",
+    "f32": "float",
+    "f16": "Half",
+    "bf16": "Brain",
+    "i64": "long long",
+    "index": "long long",
+    "i32": "int",
+    "i16": "short",
+    "i8": "signed char",
+    "ui8": "unsigned char",
+    "i1": "bool",
+}
+_STATIC_SHARED_LIMIT = 48 * 1024
+"""Bytes of dynamic shared memory that a kernel may have without asking."""
+
+
+def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str) -> str:
+    """The standalone program of `cuda`, the text of `kernel_module`, checked against `tensor_module`.
+
+    Both modules are the same program at two levels. Raises ExecutionError if the reference cannot run it,
+    CompileError if a part of it is left to PyTorch.
+    """
+    plan = make_plan(kernel_module)
+    if plan.eager:
+        raise CompileError(f"@{plan.eager[0].function} is left to PyTorch, so the program does not stand alone")
+    if plan.main is not None:
+        raise UnsupportedError("a standalone program has fixed sizes, this one has some that are known only at a call")
+    inputs = [make_input(b, i) for i, b in enumerate(plan.input_buffers)]
+    with np.errstate(all="ignore"):
+        real = run(tensor_module, inputs, "real")
+        typed = run(tensor_module, inputs, "typed")
+    if len(real) != len(plan.output_buffers):
+        raise ExecutionError(f"{len(real)} results at the tensor level, {len(plan.output_buffers)} at the kernel level")
+    length, factors = reduction_length(tensor_module), factor_roundoff(kernel_module)
+    pairs = zip(plan.output_buffers, real, typed, strict=True)
+    expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
+    maps = [TENSOR_MAPS] if any(x.maps for x in plan.launches) else []
+    return "\n".join([_INTRODUCTION, HOST, cuda, *maps, *_tables(expected), *_main(plan, expected), ""])
+
+
+def random_words(stream: int, count: int) -> np.ndarray:
+    """The first `count` 64-bit words of a stream of the generator (SplitMix64 of a counter)."""
+    with np.errstate(over="ignore"):
+        x = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        x += np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def make_input(buffer: Buffer, stream: int) -> np.ndarray:
+    """The contents of an input: fractions in [-1, 1), integers 0 to 3 (they may be indices), booleans."""
+    words = random_words(stream, buffer.elements)
+    if buffer.dtype in _BITS:
+        values = _fractions(words, _BITS[buffer.dtype]).astype(buffer.numpy_dtype)
+    else:
+        values = (words >> np.uint64(62)).astype(np.int64)
+        values = values > 1 if buffer.dtype == "i1" else values.astype(buffer.numpy_dtype)
+    return values.reshape(static(buffer.shape))
+
+
+def _fractions(words: np.ndarray, bits: int) -> np.ndarray:
+    half = 1 << bits
+    return ((words >> np.uint64(63 - bits)).astype(np.int64) - half).astype(np.float64) / half
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a result must be. For floats: values at some places, the tolerance, and the fingerprint of all."""
+
+    values: tuple[float, ...] = ()
+    tolerance: float = 0.0
+    fingerprint: float = 0.0
+    not_finite: int = 0
+    integer_hash: int | None = None
+
+
+def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, factors: float) -> _Expected:
+    """Allowed is what rounding may do: four times the error of the typed reference, and of sums in another order; and
+    of factors that are rounded to tf32, by `factors`."""
+    if buffer.dtype not in _BITS:
+        return _Expected(integer_hash=_hash(typed.reshape(-1)))
+    want, first = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
+    finite = np.isfinite(want) & np.isfinite(first)
+    scale = float(np.max(np.abs(want[finite]), initial=0.0))
+    own = float(np.max(np.abs(first - want)[finite], initial=0.0))
+    unit, rounding = 2.0**-53 if buffer.dtype == "f64" else 2.0**-24, 2.0 ** -(_BITS[buffer.dtype] + 1)
+    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
+    weights = _fractions(random_words(1 << 20, want.size), 24)
+    kept = np.where(finite, want, 0.0)
+    places = (np.arange(min(want.size, SAMPLES), dtype=np.int64) * sample_step(want.size)) % max(want.size, 1)
+    samples = np.where(finite, want, first)[places]
+    fingerprint = float(np.sum(kept * weights))
+    return _Expected(tuple(samples.tolist()), tolerance, fingerprint, int(np.sum(~finite)))
+
+
+def sample_step(size: int) -> int:
+    """The distance of the embedded values of a result: coprime to its size, so that no place comes twice."""
+    step = max(size // SAMPLES, 1) | 1 if size > SAMPLES else 1
+    while math.gcd(step, size) > 1:
+        step += 1
+    return step
+
+
+def _hash(values: np.ndarray) -> int:
+    """A hash of integers and their order: the sum of the values times odd pseudo-random weights, modulo 2^64."""
+    with np.errstate(over="ignore"):
+        weights = random_words(1 << 20, values.size) | np.uint64(1)
+        return int(np.sum(values.astype(np.int64).view(np.uint64) * weights, dtype=np.uint64))
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return repr(value)
+
+
+def _tables(expected: list[_Expected]) -> list[str]:
+    lines = ["", "// --- what the results must be"]
+    for i, e in enumerate(expected):
+        if not e.values:
+            continue
+        numbers = [_number(v) for v in e.values]
+        rows = [", ".join(numbers[k : k + 6]) for k in range(0, len(numbers), 6)]
+        lines += [f"static const double want{i}[] = {{", *(f"  {row}," for row in rows), "};"]
+    return lines
+
+
+def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
+    names = _host_names(plan)
+    lines = ["", "// --- host program", "int main() {"]
+    for i, b in enumerate(plan.input_buffers):
+        bits = f", {_BITS[b.dtype]}" if b.dtype in _BITS else ""
+        kind = "fractions" if b.dtype in _BITS else "integers"
+        lines.append(f"  {_C_TYPES[b.dtype]}* in{i} = {kind}<{_C_TYPES[b.dtype]}>({i}, {b.elements}{bits});{_note(b)}")
+    places = dict(plan.in_place)
+    for i, b in enumerate(plan.output_buffers):
+        if plan.inputs + i in places:
+            lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = in{places[plan.inputs + i]};{_note(b)}")
+            continue
+        lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = allocate<{_C_TYPES[b.dtype]}>({b.elements});{_note(b)}")
+    lines += [f"  char* slot{i} = allocate<char>({size});" for i, size in enumerate(plan.slots)]
+    for launch in plan.launches:
+        grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
+        lines.append("  {")
+        parts = {argument: begin for argument, begin, _ in launch.parts}
+        for argument, begin in parts.items():
+            lines.append(f"    void* part{argument} = (char*){names[launch.buffers[argument]]} + {begin};")
+        places = [f"part{n}" if n in parts else names[i] for n, i in enumerate(launch.buffers)]
+        made = enumerate(launch.maps)
+        lines += [f"    const TensorMap map{n} = {_tensor_map(encoding(m), places[m.argument])};" for n, m in made]
+        taken = [f"&{p}" for p in places] + [f"(void*)&map{n}" for n in range(len(launch.maps))]
+        lines.append(f"    void* arguments[] = {{{', '.join(taken)}}};")
+        if launch.shared > _STATIC_SHARED_LIMIT:
+            attribute = "cudaFuncAttributeMaxDynamicSharedMemorySize"
+            lines.append(f"    must(cudaFuncSetAttribute({launch.kernel}, {attribute}, {launch.shared}));")
+        call = f"cudaLaunchKernel({launch.kernel}, dim3({grid}), dim3({threads}), arguments, {launch.shared}, 0)"
+        lines += [f"    must({call});", "  }"]
+    lines += ["  must(cudaDeviceSynchronize());", "  bool good = true;"]
+    lines += [_check(i, b, e) for i, (b, e) in enumerate(zip(plan.output_buffers, expected, strict=True))]
+    return [*lines, '  std::printf(good ? "PASS\\n" : "FAIL\\n");', "  return good ? 0 : 1;", "}"]
+
+
+def _tensor_map(e: Encoding, place: str) -> str:
+    extents, strides, box = ("{" + ", ".join(map(str, n)) + "}" for n in (e.extents, e.strides or (0,), e.box))
+    return f"tensor_map({e.type}, {len(e.extents)}, {place}, {extents}, {strides}, {box}, {e.swizzle}, {e.promotion})"
+
+
+def _host_names(plan: LaunchPlan) -> dict[int, str]:
+    """What the host program calls each buffer: minted, whatever the IR calls it."""
+    names: dict[int, str] = {}
+    for i, b in enumerate(plan.buffers):
+        if i < plan.inputs:
+            names[i] = f"in{i}"
+        elif i < plan.arguments:
+            names[i] = f"out{i - plan.inputs}"
+        else:
+            names[i] = f"slot{b.slot}"
+    return names
+
+
+def _note(buffer: Buffer) -> str:
+    return f"  // {buffer.name}: {buffer.dtype}{list(buffer.shape)}"
+
+
+def _check(i: int, b: Buffer, e: _Expected) -> str:
+    if e.integer_hash is not None:
+        return f"  good &= check_integers(out{i}, {b.elements}, {e.integer_hash}ull, {i});"
+    values: list[Any] = [f"want{i}" if e.values else "nullptr", len(e.values), sample_step(b.elements), e.tolerance]
+    rest = ", ".join(map(str, [*values, _number(e.fingerprint), e.not_finite]))
+    return f"  good &= check_floats(out{i}, {b.elements}, {rest}, {i});"
+
+
+_INTRODUCTION = """\
+// Generated by deplodock: kernels, and a main() that fills inputs, runs them and checks the results.
+// Build it for the architecture it was made for, and run it:
+//   nvcc -std=c++17 -gencode arch=compute_90a,code=sm_90a -o program FILE.cu"""

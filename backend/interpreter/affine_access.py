@@ -1,0 +1,179 @@
+"""Reading an array through an affine map, a domain and a fill value; used by the loads of every level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+    AffineSymExpr,
+)
+
+from ...dialects.shapes.domain import DomainAttr
+from ...errors import ExecutionError
+from .domains import Array
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An index that runs through `range(start, start + size)` along one axis, counted from the last axis (0)."""
+
+    position: int
+    start: int
+    size: int
+
+    def values(self) -> Array:
+        """The index at every point, of size 1 along all axes but its own."""
+        return np.arange(self.start, self.start + self.size).reshape((-1,) + (1,) * self.position)
+
+
+def evaluate(expr: AffineExpr, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
+    """The value of an affine expression at arrays of indices; `floordiv` and `mod` round toward minus infinity."""
+    if isinstance(expr, AffineConstantExpr):
+        return np.asarray(expr.value, np.int64)
+    if isinstance(expr, AffineDimExpr):
+        return dims[expr.position]
+    if isinstance(expr, AffineSymExpr):
+        return symbols[expr.position]
+    assert isinstance(expr, AffineBinaryOpExpr)
+    a, b = evaluate(expr.lhs, dims, symbols), evaluate(expr.rhs, dims, symbols)
+    match expr.kind:
+        case AffineBinaryOpKind.Add:
+            return np.asarray(a + b)
+        case AffineBinaryOpKind.Mul:
+            return np.asarray(a * b)
+        case AffineBinaryOpKind.FloorDiv:
+            return np.asarray(a // b)
+        case AffineBinaryOpKind.CeilDiv:
+            return np.asarray(-(-a // b))
+        case AffineBinaryOpKind.Mod:
+            return np.asarray(a % b)
+
+
+def linear_form(expr: AffineExpr, dims: int) -> tuple[list[int], int] | None:
+    """`expr` as (coefficient of every dimension, constant), or None if it is not linear in the dimensions."""
+    if isinstance(expr, AffineConstantExpr):
+        return [0] * dims, expr.value
+    if isinstance(expr, AffineDimExpr):
+        return [int(d == expr.position) for d in range(dims)], 0
+    if not isinstance(expr, AffineBinaryOpExpr):
+        return None
+    a, b = linear_form(expr.lhs, dims), linear_form(expr.rhs, dims)
+    if a is None or b is None:
+        return None
+    if expr.kind == AffineBinaryOpKind.Add:
+        return [x + y for x, y in zip(a[0], b[0], strict=True)], a[1] + b[1]
+    if expr.kind == AffineBinaryOpKind.Mul:
+        if any(a[0]) and any(b[0]):
+            return None
+        (coefficients, constant), factor = (b, a[1]) if not any(a[0]) else (a, b[1])
+        return [x * factor for x in coefficients], constant * factor
+    return None
+
+
+def _interval(form: tuple[list[int], int], axes: Sequence[Axis]) -> tuple[int, int]:
+    """The smallest and the largest value of a linear form over non-empty axes."""
+    lo = hi = form[1]
+    for c, axis in zip(form[0], axes, strict=True):
+        ends = (c * axis.start, c * (axis.start + axis.size - 1))
+        lo, hi = lo + min(ends), hi + max(ends)
+    return lo, hi
+
+
+def _strided(source: Array, map: AffineMap, axes: Sequence[Axis], domain: DomainAttr | None) -> Array | None:
+    """The access as a view of `source`, if it is linear and wholly inside the source and the domain."""
+    if any(axis.size == 0 for axis in axes):
+        return None
+    forms = [linear_form(e, len(axes)) for e in map.results]
+    guards = [linear_form(e, len(axes)) for e in domain.affine.results] if domain else []
+    bounds = [(0, n) for n in source.shape] + list(domain.bounds if domain else ())
+    for form, (lower, upper) in zip(forms + guards, bounds, strict=True):
+        if form is None:
+            return None
+        lo, hi = _interval(form, axes)
+        if lo < lower or hi >= upper:
+            return None
+    rank = max((axis.position + 1 for axis in axes), default=0)
+    shape, strides, offset = [1] * rank, [0] * rank, [0] * source.ndim
+    for d, form in enumerate(forms):
+        assert form is not None
+        offset[d] = form[1] + sum(c * axis.start for c, axis in zip(form[0], axes, strict=True))
+        for c, axis in zip(form[0], axes, strict=True):
+            if c:
+                place = rank - 1 - axis.position
+                shape[place] = axis.size
+                strides[place] += c * source.strides[d]
+    corner = source[tuple(slice(o, None) for o in offset)]
+    return as_strided(corner, shape, strides, writeable=False)
+
+
+def inside(domain: DomainAttr | None, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
+    """Where the domain holds, as a bool array."""
+    mask = np.asarray(True)
+    if domain is not None:
+        for expr, (lo, hi) in zip(domain.affine.results, domain.bounds, strict=True):
+            value = evaluate(expr, dims, symbols)
+            mask = mask & (lo <= value) & (value < hi)
+    return np.asarray(mask)
+
+
+def coordinates(
+    map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array], mask: Array
+) -> tuple[Array, ...]:
+    """The coordinates of an access, 0 where `mask` is False. Raises ExecutionError for one outside `shape`."""
+    found: list[Array] = []
+    for d, (expr, extent) in enumerate(zip(map.results, shape, strict=True)):
+        c = evaluate(expr, dims, symbols)
+        wrong = ((c < 0) | (c >= extent)) & mask
+        if np.any(wrong):
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            value = int(np.broadcast_to(c, wrong.shape)[at])
+            raise ExecutionError(f"coordinate {d} is {value}, outside 0..{extent - 1}, at index {at}")
+        found.append(np.where(mask, c, 0))
+    return tuple(found)
+
+
+def read(
+    source: Array,
+    map: AffineMap,
+    axes: Sequence[Axis],
+    symbols: Sequence[Array] = (),
+    domain: DomainAttr | None = None,
+    fill: Array | None = None,
+) -> Array:
+    """source[map(axes)[symbols]] inside the domain, else `fill`; `source` has its full shape.
+
+    The result broadcasts to the space of the axes. Raises ExecutionError for a coordinate outside the source.
+    """
+    if not symbols:
+        view = _strided(source, map, axes, domain)
+        if view is not None:
+            return view
+    if any(axis.size == 0 for axis in axes):
+        return _nothing(source, axes)  # no index at which a coordinate could be wrong
+    dims = [axis.values() for axis in axes]
+    mask = inside(domain, dims, symbols)
+    places = coordinates(map, source.shape, dims, symbols, mask)
+    if 0 in source.shape:
+        shape = np.broadcast_shapes(mask.shape, *(p.shape for p in places))
+        assert fill is not None or 0 in shape
+        return np.broadcast_to(fill if fill is not None else np.zeros((), source.dtype), shape)
+    values = source[places] if places else source
+    return values if fill is None else np.where(mask, values, fill)
+
+
+def _nothing(source: Array, axes: Sequence[Axis]) -> Array:
+    """The access over an empty space."""
+    rank = max(axis.position + 1 for axis in axes)
+    shape = [1] * rank
+    for axis in axes:
+        shape[rank - 1 - axis.position] = axis.size
+    return np.zeros(shape, source.dtype)

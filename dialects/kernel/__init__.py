@@ -1,0 +1,419 @@
+"""The kernel dialect: one thread's program in hardware primitives.
+
+Registers are SSA vectors: `vector<8xf32>` is eight registers of each thread, whose number's bits are the register bits
+of the tile layout it came from. The payload computes on them; `scf.for` with the same bounds in all threads loops.
+Accesses stay n-dimensional; a register's place is the base coordinate plus a constant for every set bit of its number.
+Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a list of allocations, launches, and
+loops of launches on slices of buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Dialect, Operation, Region, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import (
+    EffectInstance,
+    IsolatedFromAbove,
+    MemoryEffect,
+    MemoryEffectKind,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    NoTerminator,
+    Pure,
+    SymbolOpInterface,
+)
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
+
+from ..payload import ExtentOp
+from ..shapes.extents import SymbolAttr, extents_of, static
+from ..shapes.tile_counts import Count, CountAttr, counts_attr, counts_in, most_tiles
+from ..support.assembly import FormattedOp
+from .atomic import AtomicRmwOp
+from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
+from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
+from .host import SliceOp
+from .mbarrier import (
+    AdvanceOp,
+    FenceMbarInitOp,
+    GroupBarrierOp,
+    MbarArriveOp,
+    MbarExpectOp,
+    MbarInitOp,
+    MbarrierType,
+    MbarWaitOp,
+)
+from .memory import LoadOp, MemoryAccess, StoreOp
+from .mma import LdMatrixOp, MmaOp, StMatrixOp
+from .registers import ExtractOp, IndicesOp, OuterFmaOp, ReduceRegistersOp, ShuffleRegistersOp, ShuffleXorOp, SplatOp
+from .shuffle import PermuteRegistersOp, ShuffleOp
+from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
+from .warp_specialize import WarpSpecializeOp
+from .wgmma import (
+    AsyncAccumulatorsType,
+    RegistersToAccumulatorsOp,
+    UndefAccumulatorsOp,
+    WgmmaCommitOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+)
+
+MOST_THREADS = 2048
+"""Threads that a multiprocessor runs at once, of the targets that have most."""
+
+
+class Id(StrEnum):
+    """Who a thread is: its block in the grid, its block in the cluster, itself in the block, its lane in the warp, its
+    warp in the block."""
+
+    BLOCK = "block"
+    RANK = "rank"
+    THREAD = "thread"
+    LANE = "lane"
+    WARP = "warp"
+
+
+@irdl_attr_definition
+class IdAttr(EnumAttribute[Id], SpacedOpaqueSyntaxAttribute):
+    """`#kernel<id lane>`"""
+
+    name = "kernel.id"
+
+
+@irdl_op_definition
+class FuncOp(FormattedOp):
+    """A kernel: the program of every thread of a one-dimensional grid of blocks.
+
+    ```
+    kernel.func @k0(%x: memref<32x2048xf32>, %y: memref<32x2048xf32>) grid [32] warps 8 {
+      %lane = kernel.id lane
+      ...
+    }
+    ```
+    `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
+    known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
+    consecutive numbers form a cluster (see `kernel_cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
+    at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
+    CUDA's `__launch_bounds__`); without, it takes as many registers as it likes.
+    """
+
+    name = "kernel.func"
+    sym_name = prop_def(SymbolNameConstraint())
+    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
+    warps = prop_def(IntAttr)
+    shared = opt_prop_def(IntAttr)
+    cluster = prop_def(IntAttr, default_value=IntAttr(1))
+    blocks_per_sm = opt_prop_def(IntAttr)
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
+    assembly_format = (
+        "$sym_name `` custom<Arguments>(ref($body)) `grid` custom<Counts>($grid) `warps` custom<Int>($warps)"
+        " (`cluster` custom<Int>($cluster)^)? (`blocks_per_sm` custom<Int>($blocks_per_sm)^)?"
+        " (`shared` custom<Int>($shared)^)? attr-dict-with-keyword custom<Body>($body)"
+    )
+
+    def __init__(
+        self,
+        name: str,
+        grid: int | Sequence[Count],
+        warps: int,
+        body: Region,
+        shared: int | None = None,
+        cluster: int = 1,
+        blocks_per_sm: int = 0,
+    ):
+        """`blocks_per_sm` is 0 where nobody asks for a number."""
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "grid": counts_attr([grid] if isinstance(grid, int) else grid),
+                "warps": IntAttr(warps),
+                "shared": None if shared is None else IntAttr(shared),
+                "cluster": IntAttr(cluster),
+                "blocks_per_sm": None if blocks_per_sm == 0 else IntAttr(blocks_per_sm),
+            },
+            regions=[body],
+        )
+
+    @property
+    def cluster_size(self) -> int:
+        """How many blocks a cluster has; 1 where there are none."""
+        return self.cluster.data
+
+    @property
+    def resident(self) -> int:
+        """How many blocks have to fit on a multiprocessor at once; 0 where nobody asks for a number."""
+        return 0 if self.blocks_per_sm is None else self.blocks_per_sm.data
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return 32 * self.warps.data
+
+    @property
+    def partitions(self) -> WarpSpecializeOp | None:
+        """The parts of the block's warps, if they run different programs."""
+        return next((op for op in self.body.block.ops if isinstance(op, WarpSpecializeOp)), None)
+
+    @property
+    def factors(self) -> tuple[Count, ...]:
+        """The numbers whose product is the number of blocks."""
+        return counts_in(self.grid)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are. Raises ExtentError if that is known only at run time."""
+        return prod(static(c if isinstance(c, int) else c.symbol for c in self.factors))
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks there are at most."""
+        return prod(map(most_tiles, self.factors))
+
+    def verify_(self) -> None:
+        if any(not isinstance(a.type, MemRefType) for a in self.body.block.args):
+            raise VerifyException("the arguments of a kernel are memrefs")
+        partitions = self.partitions
+        if sum(isinstance(op, WarpSpecializeOp) for op in self.body.block.ops) > 1:
+            raise VerifyException("the warps of a block part once")
+        if partitions is not None:
+            if sum(partitions.partition_warps) != self.warps.data:
+                raise VerifyException(
+                    f"partitions of {partitions.partition_warps} warps in a block of {self.warps.data}"
+                )
+            if not 1 <= self.warps.data <= 32:
+                raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
+        elif self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"a block without partitions has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        fixed = prod(c for c in self.factors if isinstance(c, int))
+        if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
+            raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")
+        if self.blocks_per_sm is not None and not 1 <= self.resident <= MOST_THREADS // self.threads:
+            raise VerifyException(f"{self.resident} blocks of {self.threads} threads do not fit on a multiprocessor")
+        if self.cluster_size not in CLUSTERS:
+            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+        if fixed % self.cluster_size:
+            raise VerifyException(
+                f"clusters of {self.cluster_size} do not make up a grid of {self._grid_text()} blocks"
+            )
+
+    def _grid_text(self) -> str:
+        return " * ".join(map(str, self.factors))
+
+
+def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
+    """The sizes known only at run time that a kernel computes with, in a fixed order: they are passed to it after its
+    buffers. The first extent of a buffer is in no address."""
+    found = dict[SymbolAttr, None]()
+    for argument in func.body.block.args:
+        for extent in extents_of(argument.type)[1:]:
+            if isinstance(extent, SymbolAttr):
+                found[extent] = None
+    for op in func.walk():
+        if isinstance(op, ExtentOp):
+            found[op.symbol] = None
+        elif isinstance(op, MemoryAccess):
+            found.update({hi: None for _, hi in op.bounds if isinstance(hi, SymbolAttr)})
+    return tuple(found)
+
+
+@irdl_op_definition
+class IdOp(IRDLOperation):
+    """Who this thread is.
+
+    ```
+    %lane = kernel.id lane
+    ```
+    """
+
+    name = "kernel.id"
+    kind = prop_def(IdAttr)
+    result = result_def(IndexType())
+    traits = traits_def(Pure())
+    assembly_format = "$kind attr-dict"
+
+    def __init__(self, kind: str | Id):
+        super().__init__(properties={"kind": IdAttr(Id(kind))}, result_types=[IndexType()])
+        self.result.name_hint = Id(kind).value
+
+
+class _Allocates(MemoryEffect):
+    """The operation allocates its result: unused, it disappears."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> set[EffectInstance]:
+        return {EffectInstance(MemoryEffectKind.ALLOC, op.results[0])}
+
+
+@irdl_op_definition
+class SharedOp(FormattedOp):
+    """A buffer in the block's shared memory; `at` is its byte offset, once allocated.
+
+    Inside a loop it is a new buffer, with undefined contents, in every iteration. `warp_group_private` says that groups
+    of so many consecutive warps keep to a part of their own each, so none of them waits for another one because of it.
+
+    ```
+    %s = kernel.shared at 1024 : memref<8xf32, "shared">
+    %t = kernel.shared at 2048 warp_group_private 4 : memref<8xf32, "shared">
+    ```
+    """
+
+    name = "kernel.shared"
+    offset = opt_prop_def(IntAttr)
+    warp_group_private = opt_prop_def(IntAttr)
+    result = result_def(base(MemRefType))
+    traits = traits_def(_Allocates())
+    assembly_format = (
+        "(`at` custom<Int>($offset)^)? (`warp_group_private` custom<Int>($warp_group_private)^)?"
+        " attr-dict `:` type($result)"
+    )
+
+    def __init__(self, element: Attribute, size: int, offset: int | None = None, warp_group_private: int | None = None):
+        super().__init__(
+            properties={
+                "offset": None if offset is None else IntAttr(offset),
+                "warp_group_private": None if warp_group_private is None else IntAttr(warp_group_private),
+            },
+            result_types=[MemRefType(element, [size], memory_space=StringAttr("shared"))],
+        )
+
+    def verify_(self) -> None:
+        if not is_shared(self.result.type):
+            raise VerifyException(f'a shared buffer is a memref in space "shared", not {self.result.type}')
+        if self.warp_group_private is not None and self.warp_group_private.data < 1:
+            raise VerifyException(f"groups of {self.warp_group_private.data} warps")
+
+
+def is_shared(t: Attribute) -> bool:
+    """Whether a memref type lies in shared memory."""
+    return isinstance(t, MemRefType) and t.memory_space == StringAttr("shared")
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """All threads of the block wait for each other (`__syncthreads`); shared accesses before are seen after."""
+
+    name = "kernel.barrier"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class AllocOp(IRDLOperation):
+    """Host: a buffer in global memory.
+
+    ```
+    %t = kernel.alloc : memref<32x2048xf32>
+    ```
+    """
+
+    name = "kernel.alloc"
+    result = result_def(base(MemRefType))
+    traits = traits_def(_Allocates())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, result_type: Attribute):
+        super().__init__(result_types=[result_type])
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Host: run a kernel on buffers, after everything launched before.
+
+    ```
+    kernel.launch @k0(%x, %t) : memref<32x2048xf32>, memref<32x2048xf32>
+    ```
+    """
+
+    name = "kernel.launch"
+    kernel = prop_def(SymbolRefAttr)
+    buffers = var_operand_def(base(MemRefType))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$kernel `` `(` $buffers `)` attr-dict `:` type($buffers)"
+
+    def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
+        super().__init__(operands=[list(buffers)], properties={"kernel": SymbolRefAttr(kernel)})
+
+
+Kernel = Dialect(
+    "kernel",
+    [
+        FuncOp,
+        IdOp,
+        SharedOp,
+        LoadOp,
+        StoreOp,
+        AtomicRmwOp,
+        BarrierOp,
+        SubviewOp,
+        CopyAsyncOp,
+        AsyncCommitOp,
+        AsyncWaitOp,
+        ShuffleXorOp,
+        ShuffleOp,
+        PermuteRegistersOp,
+        ReduceRegistersOp,
+        ShuffleRegistersOp,
+        SplatOp,
+        ExtractOp,
+        IndicesOp,
+        OuterFmaOp,
+        LdMatrixOp,
+        StMatrixOp,
+        MmaOp,
+        MbarInitOp,
+        MbarExpectOp,
+        MbarArriveOp,
+        MbarWaitOp,
+        FenceMbarInitOp,
+        AdvanceOp,
+        GroupBarrierOp,
+        TensorMapOp,
+        TmaLoadOp,
+        TmaStoreOp,
+        BulkCommitOp,
+        BulkWaitOp,
+        FenceAsyncOp,
+        UndefAccumulatorsOp,
+        RegistersToAccumulatorsOp,
+        WgmmaFenceOp,
+        WgmmaOp,
+        WgmmaCommitOp,
+        WgmmaWaitOp,
+        WarpSpecializeOp,
+        ClusterBarrierOp,
+        MapaOp,
+        AllocOp,
+        SliceOp,
+        LaunchOp,
+    ],
+    [IdAttr, MbarrierType, TensorMapType, AsyncAccumulatorsType],
+)

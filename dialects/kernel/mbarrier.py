@@ -1,0 +1,263 @@
+"""Barriers of the kernel dialect that are narrower than the block: mbarriers in shared memory, and groups of warps.
+
+An mbarrier is a cell of shared memory that counts. Its *phase* n is complete when `arrivals` threads have arrived and
+every byte announced with `kernel.mbar_expect` has been written by asynchronous copies; then phase n + 1 begins. Who
+waits names the parity of the phase: `parity p` returns once a phase of parity p is the last one that is complete. A new
+barrier is in phase 0, so waiting for parity 1 returns at once: that is how the producer of a ring starts with free
+slots. An arrival publishes what its thread did before; a wait that returns makes it visible.
+
+A ring of S slots has two buffers of S barriers, `full` (one arrival, by the producer's `mbar_expect`, and the bytes of
+a slot) and `empty` (one arrival for every consumer). Producer: wait empty[slot] parity phase ^ 1, expect full[slot],
+start the copies that signal full[slot]. Consumer: wait full[slot] parity phase, use the slot, arrive at empty[slot].
+Both walk the ring with `kernel.advance`, from slot 0 and phase 0.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr, UnitAttr
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..support.assembly import FormattedOp
+from .cluster import require_cluster
+from .warp_specialize import partition_of
+
+MOST_ARRIVALS = (1 << 20) - 1
+"""How many arrivals, and how many bytes, one phase of an mbarrier can count."""
+
+MOST_NAMED = 16
+"""Hardware barriers of a block; number 0 is that of `kernel.barrier`."""
+
+
+@irdl_attr_definition
+class MbarrierType(ParametrizedAttribute, TypeAttribute):
+    """The element type of a buffer of mbarriers, eight bytes each: `memref<3x!kernel.mbarrier, "shared">`."""
+
+    name = "kernel.mbarrier"
+
+
+def is_mbarriers(t: Attribute) -> bool:
+    """Whether `t` is a shared buffer of mbarriers."""
+    return (
+        isinstance(t, MemRefType)
+        and isinstance(t.element_type, MbarrierType)  # pyright: ignore[reportUnknownMemberType]
+        and t.memory_space == StringAttr("shared")
+        and len(t.get_shape()) == 1
+    )
+
+
+class MbarrierOp(FormattedOp):
+    """What works on one barrier of a buffer has in common; `index` is the barrier's number in the buffer."""
+
+    barriers = operand_def(base(MemRefType))
+    index = operand_def(IndexType())
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def verify_(self) -> None:
+        if not is_mbarriers(self.barriers.type):
+            raise VerifyException(f"works on a shared buffer of mbarriers, not {self.barriers.type}")
+
+
+@irdl_op_definition
+class MbarInitOp(MbarrierOp):
+    """Set a barrier up, for `arrivals` arrivals a phase. One thread does this; before anybody uses the barrier, that
+    thread executes `kernel.fence_mbar_init` and all threads meet at a `kernel.barrier`.
+
+    ```
+    kernel.mbar_init %full[%i] arrivals 1 : memref<3x!kernel.mbarrier, "shared">
+    ```
+    """
+
+    name = "kernel.mbar_init"
+    arrivals = prop_def(IntAttr)
+    assembly_format = "$barriers `` `[` $index `]` `arrivals` custom<Int>($arrivals) attr-dict `:` type($barriers)"
+
+    def __init__(self, barriers: SSAValue, index: SSAValue, arrivals: int):
+        super().__init__(operands=[barriers, index], properties={"arrivals": IntAttr(arrivals)})
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not 1 <= self.arrivals.data <= MOST_ARRIVALS:
+            raise VerifyException(f"a barrier counts 1 to {MOST_ARRIVALS} arrivals, not {self.arrivals.data}")
+
+
+@irdl_op_definition
+class MbarExpectOp(MbarrierOp):
+    """Arrive, and announce that `bytes` more bytes will be copied in this phase; by every thread that gets here.
+
+    `bytes` is the sum of the boxes that signal the barrier in the phase, the parts outside of a buffer included.
+
+    ```
+    kernel.mbar_expect %full[%slot] bytes 16384 : memref<3x!kernel.mbarrier, "shared">
+    ```
+    """
+
+    name = "kernel.mbar_expect"
+    bytes = prop_def(IntAttr)
+    assembly_format = "$barriers `` `[` $index `]` `bytes` custom<Int>($bytes) attr-dict `:` type($barriers)"
+
+    def __init__(self, barriers: SSAValue, index: SSAValue, bytes: int):
+        super().__init__(operands=[barriers, index], properties={"bytes": IntAttr(bytes)})
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not 1 <= self.bytes.data <= MOST_ARRIVALS:
+            raise VerifyException(f"a phase counts 1 to {MOST_ARRIVALS} bytes, not {self.bytes.data}")
+
+
+@irdl_op_definition
+class MbarArriveOp(MbarrierOp):
+    """Arrive, once for every thread that gets here; with a rank, at the barrier of that block of the cluster (PTX
+    `mapa` and `mbarrier.arrive.release.cluster.shared::cluster`). With `async` it tells the other block only that the
+    asynchronous operations that the thread has waited for are over, not what threads have done: that needs no fence of
+    memory (`mbarrier.arrive.shared::cluster`), and is enough for a slot that products have read.
+
+    ```
+    kernel.mbar_arrive %empty[%slot] : memref<3x!kernel.mbarrier, "shared">
+    kernel.mbar_arrive %empty[%slot] of %rank : memref<3x!kernel.mbarrier, "shared">
+    kernel.mbar_arrive %empty[%slot] of %rank async : memref<3x!kernel.mbarrier, "shared">
+    ```
+    """
+
+    name = "kernel.mbar_arrive"
+    rank = opt_operand_def(IndexType())
+    asynchronous = opt_prop_def(UnitAttr)
+    assembly_format = (
+        "$barriers `` `[` $index `]` (`of` $rank^)? (`async` $asynchronous^)? attr-dict `:` type($barriers)"
+    )
+
+    def __init__(self, barriers: SSAValue, index: SSAValue, rank: SSAValue | None = None, asynchronous: bool = False):
+        super().__init__(
+            operands=[rank, barriers, index], properties={"asynchronous": UnitAttr() if asynchronous else None}
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.rank is not None:
+            require_cluster(self, "an arrival at another block's barrier")
+        elif self.asynchronous is not None:
+            raise VerifyException("an arrival at the block's own barrier tells of all that the thread has done")
+
+
+@irdl_op_definition
+class MbarWaitOp(MbarrierOp):
+    """Wait until the phase of the given parity (0 or 1) is complete: see the module's docstring.
+
+    ```
+    kernel.mbar_wait %full[%slot] parity %phase : memref<3x!kernel.mbarrier, "shared">
+    ```
+    """
+
+    name = "kernel.mbar_wait"
+    parity = operand_def(IndexType())
+    assembly_format = "$barriers `` `[` $index `]` `parity` $parity attr-dict `:` type($barriers)"
+
+    def __init__(self, barriers: SSAValue, index: SSAValue, parity: SSAValue):
+        super().__init__(operands=[parity, barriers, index])
+
+
+@irdl_op_definition
+class FenceMbarInitOp(IRDLOperation):
+    """Make the barriers that this thread has set up visible to asynchronous copies.
+
+    ```
+    kernel.fence_mbar_init
+    ```
+    """
+
+    name = "kernel.fence_mbar_init"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class AdvanceOp(FormattedOp):
+    """The next slot of a ring of `slots`, and the phase there: the phase flips when the ring starts over.
+
+    ```
+    %next, %flipped = kernel.advance %slot, %phase of 3
+    ```
+    """
+
+    name = "kernel.advance"
+    slot = operand_def(IndexType())
+    phase = operand_def(IndexType())
+    slots = prop_def(IntAttr)
+    next_slot = result_def(IndexType())
+    next_phase = result_def(IndexType())
+    traits = traits_def(Pure())
+    assembly_format = "$slot `,` $phase `of` custom<Int>($slots) attr-dict"
+
+    def __init__(self, slot: SSAValue, phase: SSAValue, slots: int):
+        super().__init__(
+            operands=[slot, phase], properties={"slots": IntAttr(slots)}, result_types=[IndexType(), IndexType()]
+        )
+
+    def verify_(self) -> None:
+        if self.slots.data < 1:
+            raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
+
+
+@irdl_op_definition
+class GroupBarrierOp(FormattedOp):
+    """The threads of each group of `warps` consecutive warps of the partition wait for each other; what they did before
+    is seen after. Outside of partitions the groups are those of the block.
+
+    The first group uses hardware barrier `first`, the next one `first` + 1 and so on; a kernel gives every operation
+    that may run at the same time others.
+
+    ```
+    kernel.group_barrier 1 warps 4
+    ```
+    """
+
+    name = "kernel.group_barrier"
+    first = prop_def(IntAttr)
+    warps = prop_def(IntAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "custom<Int>($first) `warps` custom<Int>($warps) attr-dict"
+
+    def __init__(self, first: int, warps: int) -> None:
+        super().__init__(properties={"first": IntAttr(first), "warps": IntAttr(warps)})
+
+    def verify_(self) -> None:
+        if not 1 <= self.first.data < MOST_NAMED:
+            raise VerifyException(f"hardware barriers 1 to {MOST_NAMED - 1} are free, not {self.first.data}")
+        if not 1 <= self.warps.data <= 32:
+            raise VerifyException(f"a group has 1 to 32 warps, not {self.warps.data}")
+        if (found := partition_of(self)) is None:
+            return
+        partitions, mine = found
+        around = partitions.partition_warps[mine]
+        if around % self.warps.data or self.first.data + around // self.warps.data > MOST_NAMED:
+            raise VerifyException(
+                f"groups of {self.warps.data} warps in a partition of {around}, from {self.first.data} on"
+            )
+        for partition, program in enumerate(partitions.programs):
+            for op in program.walk() if partition != mine else ():
+                if isinstance(op, GroupBarrierOp) and (both := self.numbers & op.numbers):
+                    names = [partitions.partition_names[r] for r in sorted((mine, partition))]
+                    raise VerifyException(f"partitions {names} both wait at hardware barrier {min(both)}")
+
+    @property
+    def numbers(self) -> set[int]:
+        """The hardware barriers that groups of the partition use."""
+        found = partition_of(self)
+        around = self.warps.data if found is None else found[0].partition_warps[found[1]]
+        return set(range(self.first.data, self.first.data + around // max(1, self.warps.data)))

@@ -1,0 +1,304 @@
+"""Loads and stores of the kernel dialect: n-dimensional, checked, several registers wide.
+
+Both operations access one element for every register r of a thread. Its coordinate along dimension d is
+
+    coordinate[d] + sum over the set bits b of r of regs[b][d]
+
+(with `xor`, in shared memory only, exclusive or instead of both sums), where a coordinate is an `index`, or a vector of
+`index` with one entry a register. `vec` consecutive registers are consecutive in memory and move as one access of
+`vec` elements, aligned to its size. The access happens where all checks hold: for every check c,
+
+    lower[c] <= check[c] + sum over the set bits b of r of steps[b][c] < upper[c]
+
+with checks constant over each group of `vec` registers. Elsewhere a load gives the fill value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    IntegerType,
+    MemRefType,
+    StringAttr,
+    UnitAttr,
+    VectorType,
+    i1,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from ..layouts.attributes import Bases, bases_attr, bases_of
+from ..payload import element_type, is_vector, shape_of
+from ..shapes.extents import (
+    Extent,
+    SymbolAttr,
+    extents_attr,
+    extents_in,
+    extents_of,
+    static,
+)
+from ..support.assembly import FormattedOp
+from .cluster import CLUSTER_SPACE, is_cluster_shared
+
+
+class _ReadsSharedMemory(MemoryEffect):
+    """A load reads memory that the kernel may write only if that memory is shared, its block's or that of another block
+    of the cluster: a kernel never reads its results."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> set[EffectInstance]:
+        t = op.memory.type if isinstance(op, LoadOp) else None
+        return {EffectInstance(MemoryEffectKind.READ)} if _in_some_block(t) else set()
+
+
+def _in_some_block(t: Attribute | None) -> bool:
+    """Whether a memref lies in the shared memory of a block."""
+    return isinstance(t, MemRefType) and t.memory_space in (StringAttr("shared"), StringAttr(CLUSTER_SPACE))
+
+
+ACCESS = (
+    "$memory `` `[` $coordinates `]` (`xor` $xor^)? (`regs` custom<Bases>($regs)^)? (`vec` custom<Int>($vec)^)?"
+    " (`where` ` ` `(` $checks^ `)` (`steps` custom<Bases>($steps)^)? `in` custom<Bounds>($lower, $upper))?"
+)
+"""The text of an access: memory, coordinates, registers and checks."""
+
+ACCESS_TYPES = "attr-dict `:` type($memory) custom<IndexTypes>(type($coordinates), type($checks))"
+"""The types of an access."""
+
+WRITE = f"$value `,` {ACCESS} (`if` $predicate^)? {ACCESS_TYPES} `,` type($value)"
+"""The text of an operation that writes registers to memory."""
+
+
+class MemoryAccess(FormattedOp):
+    """What loads and stores share: see the module's docstring."""
+
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    memory = operand_def(base(MemRefType))
+    coordinates = var_operand_def()
+    checks = var_operand_def()
+    regs = prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
+    steps = prop_def(ArrayAttr[ArrayAttr[IntAttr]], default_value=ArrayAttr(()))
+    lower = prop_def(ArrayAttr[IntAttr], default_value=ArrayAttr(()))
+    upper = prop_def(ArrayAttr[IntAttr | SymbolAttr], default_value=ArrayAttr(()))
+    vec = prop_def(IntAttr, default_value=IntAttr(1))
+    xor = opt_prop_def(UnitAttr)
+
+    @property
+    def registers(self) -> int:
+        """How many registers each thread moves."""
+        raise NotImplementedError
+
+    @property
+    def reg_bases(self) -> Bases:
+        """For every bit of the register number, its step along every dimension of the memory."""
+        return bases_of(self.regs)
+
+    @property
+    def check_steps(self) -> Bases:
+        """For every bit of the register number, its step in every check."""
+        return bases_of(self.steps) or ((),) * len(self.regs)
+
+    @property
+    def bounds(self) -> tuple[tuple[int, Extent], ...]:
+        """(lower, upper) of every check; the upper bound may be a size known only at run time."""
+        return tuple((lo.data, hi) for lo, hi in zip(self.lower, extents_in(self.upper), strict=True))
+
+    def verify_access(self, moved: Attribute) -> None:
+        """Check the access against the type it moves. Raises `VerifyException`."""
+        if not is_vector(moved):
+            raise VerifyException(f"an access moves a vector of registers, not {moved}")
+        self.verify_places(element_type(moved))
+
+    def verify_places(self, moved_element: Attribute) -> None:
+        """Check where the access goes, and that `moved_element` is what lies there. Raises `VerifyException`."""
+        bits, rank = self.registers.bit_length() - 1, len(extents_of_memory(self.memory.type))
+        if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
+            raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
+        if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
+            raise VerifyException(f"one coordinate for each of {rank} dimensions")
+        if len(self.checks) != len(self.bounds) or any(len(b) != len(self.bounds) for b in self.check_steps):
+            raise VerifyException("one [lower:upper] and one step for each check")
+        if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
+            raise VerifyException("coordinates and checks are index, or a vector of index with one entry a register")
+        if moved_element != element_of_memory(self.memory.type):
+            raise VerifyException("memory and registers have one element type")
+        self._verify_width(rank)
+        if self.xor is not None and not _in_some_block(self.memory.type):
+            raise VerifyException("only offsets in shared memory combine by exclusive or")
+
+    def _verify_width(self, rank: int) -> None:
+        width = self.vec.data
+        if width < 1 or width & (width - 1) or width > self.registers:
+            raise VerifyException(f"an access {width} elements wide of {self.registers} registers")
+        low = width.bit_length() - 1
+        if any(self.reg_bases[b] != (0,) * (rank - 1) + (1 << b,) for b in range(low)):
+            raise VerifyException(f"the first {low} register bits are not consecutive in memory")
+        if any(any(self.check_steps[b]) for b in range(low)):
+            raise VerifyException("a check changes within one access")
+        if width > 1 and any(c.type != IndexType() for c in self.operand_indices):
+            raise VerifyException("a coordinate for every register allows no wide access")
+
+    @property
+    def operand_indices(self) -> tuple[SSAValue, ...]:
+        """Coordinates, then checks."""
+        return (*self.coordinates, *self.checks)
+
+
+def extents_of_memory(t: Attribute) -> tuple[Extent, ...]:
+    """The extents of a memref type."""
+    assert isinstance(t, MemRefType)
+    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def shape_of_memory(t: Attribute) -> tuple[int, ...]:
+    """The shape of a memref type. Raises ExtentError for a size known only at run time."""
+    return static(extents_of_memory(t))
+
+
+def access_properties(
+    regs: Sequence[Sequence[int]],
+    vec: int,
+    checks: Sequence[SSAValue],
+    steps: Sequence[Sequence[int]] | None,
+    bounds: Sequence[tuple[int, Extent]],
+    xor: bool,
+) -> dict[str, Attribute | None]:
+    """The properties that all accesses have."""
+    if steps is None or not checks:
+        steps = [[0] * len(checks)] * len(regs) if checks else ()
+    return {
+        "regs": bases_attr(regs),
+        "steps": bases_attr(steps),
+        "lower": ArrayAttr([IntAttr(lo) for lo, _ in bounds]),
+        "upper": extents_attr(hi for _, hi in bounds),
+        "vec": IntAttr(vec),
+        "xor": UnitAttr() if xor else None,
+    }
+
+
+@irdl_op_definition
+class LoadOp(MemoryAccess):
+    """Registers from memory.
+
+    ```
+    %v = kernel.load %x[%i, %j] regs [[0, 1], [0, 2], [8, 0]] vec 4 where (%i) steps [[0], [0], [8]] in [0:100]
+         else %zero : memref<100x64xf32> (index, index, index) -> vector<8xf32>
+    ```
+    The types in parentheses are those of the coordinates and the checks. Shared memory has one dimension.
+    """
+
+    name = "kernel.load"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    fill = opt_operand_def(T)
+    result = result_def(VectorType.constr(T))
+    traits = traits_def(_ReadsSharedMemory())
+    assembly_format = f"{ACCESS} (`else` $fill^)? {ACCESS_TYPES} `->` type($result)"
+
+    def __init__(
+        self,
+        memory: SSAValue,
+        coordinates: Sequence[SSAValue],
+        regs: Sequence[Sequence[int]],
+        *,
+        vec: int = 1,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] | None = None,
+        bounds: Sequence[tuple[int, Extent]] = (),
+        fill: SSAValue | None = None,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[fill, memory, list(coordinates), list(checks)],
+            properties=access_properties(regs, vec, checks, steps, bounds, xor),
+            result_types=[VectorType(memory.type.element_type, [1 << len(regs)])],  # pyright: ignore
+        )
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.result.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.result.type)
+        if bool(self.bounds) != (self.fill is not None):
+            raise VerifyException("checks and a fill value come together")
+        if self.fill is not None and self.fill.type != element_type(self.result.type):
+            raise VerifyException(f"fill of type {self.fill.type} in registers of {self.result.type}")
+
+
+@irdl_op_definition
+class StoreOp(MemoryAccess):
+    """Registers to memory, in the threads where the predicate, if any, holds.
+
+    ```
+    kernel.store %v, %y[%i, %j] regs [[0, 1], [0, 2]] vec 4 if %first : memref<100x64xf32> (index, index), vector<4xf32>
+    ```
+    """
+
+    name = "kernel.store"
+    value = operand_def(base(VectorType))
+    predicate = opt_operand_def(i1)
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = WRITE
+
+    def __init__(
+        self,
+        value: SSAValue,
+        memory: SSAValue,
+        coordinates: Sequence[SSAValue],
+        regs: Sequence[Sequence[int]],
+        *,
+        vec: int = 1,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] | None = None,
+        bounds: Sequence[tuple[int, Extent]] = (),
+        predicate: SSAValue | None = None,
+        xor: bool = False,
+    ):
+        super().__init__(
+            operands=[value, predicate, memory, list(coordinates), list(checks)],
+            properties=access_properties(regs, vec, checks, steps, bounds, xor),
+        )
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.value.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.value.type)
+        if is_cluster_shared(self.memory.type):
+            raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
+
+
+def memory_bytes(t: Attribute) -> int:
+    """How many bytes a memref of static shape takes; a truth value takes one."""
+    element = element_of_memory(t)
+    bits = element.bitwidth if isinstance(element, IntegerType | AnyFloat) else 64
+    return max(1, bits // 8) * math.prod(shape_of_memory(t))
+
+
+def element_of_memory(t: Attribute) -> Attribute:
+    """The element type of a memref type."""
+    assert isinstance(t, MemRefType)
+    return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

@@ -1,0 +1,246 @@
+"""Register operations of the kernel dialect: what a thread does with its registers beyond the payload.
+
+A value is `vector<NxT>`: N registers of each thread, N a power of two unless it was picked. The bits of a register's
+number are what folds, contractions and indices speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, VectorType, i64
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, shape_of
+from ..support.assembly import FormattedOp
+from ..tensor import KindAttr, ReductionKind, verify_kind
+
+
+@irdl_op_definition
+class ShuffleXorOp(FormattedOp):
+    """The value of the lane whose number differs by the bits of `mask`, register by register, within a warp.
+
+    ```
+    %t = kernel.shuffle_xor %s by 16 : vector<2xf32>
+    ```
+    """
+
+    name = "kernel.shuffle_xor"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(T)
+    mask = prop_def(IntAttr)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$source `by` custom<Int>($mask) attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue, mask: int):
+        super().__init__(operands=[source], properties={"mask": IntAttr(mask)}, result_types=[source.type])
+
+    def verify_(self) -> None:
+        if not 0 < self.mask.data < 32:
+            raise VerifyException(f"a shuffle reaches lanes 1 to 31 away, not {self.mask.data}")
+
+
+@irdl_op_definition
+class ReduceRegistersOp(IRDLOperation):
+    """Combine registers whose numbers differ in the given bits; the other bits, in order, number the result.
+
+    ```
+    %s = kernel.reduce_registers add %x over [0, 1] : vector<8xf32> -> vector<2xf32>
+    ```
+    """
+
+    name = "kernel.reduce_registers"
+    kind = prop_def(KindAttr)
+    source = operand_def(base(VectorType))
+    bits = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(VectorType))
+    traits = traits_def(Pure())
+    assembly_format = "$kind $source `over` $bits attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, kind: str | ReductionKind, source: SSAValue, bits: Sequence[int]):
+        size = shape_of(source.type)[0] >> len(bits)
+        super().__init__(
+            operands=[source],
+            properties={"kind": KindAttr(ReductionKind(kind)), "bits": DenseArrayBase.from_list(i64, list(bits))},
+            result_types=[VectorType(element_type(source.type), [size])],
+        )
+
+    def verify_(self) -> None:
+        (n,), bits = shape_of(self.source.type), set(self.bits.get_values())
+        if any(not 0 <= b < n.bit_length() - 1 for b in bits):
+            raise VerifyException(f"register bits {sorted(bits)} of {n} registers")
+        if shape_of(self.result.type) != (n >> len(bits),):
+            raise VerifyException(f"folding {len(bits)} bits of {n} registers leaves {n >> len(bits)}")
+        verify_kind(self.kind.data, element_type(self.source.type))
+
+
+@irdl_op_definition
+class ShuffleRegistersOp(IRDLOperation):
+    """Renumber registers: register r of the result is register `from[r]` of the source.
+
+    ```
+    %b = kernel.shuffle_registers %r from [0, 0, 1, 1] : vector<2xf32> -> vector<4xf32>
+    ```
+    """
+
+    name = "kernel.shuffle_registers"
+    source = operand_def(base(VectorType))
+    registers = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(VectorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source `from` $registers attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, registers: Sequence[int]):
+        super().__init__(
+            operands=[source],
+            properties={"registers": DenseArrayBase.from_list(i64, list(registers))},
+            result_types=[VectorType(element_type(source.type), [len(registers)])],
+        )
+
+    def verify_(self) -> None:
+        n = shape_of(self.source.type)[0]
+        picked = self.registers.get_values()
+        if shape_of(self.result.type) != (len(picked),) or any(not 0 <= r < n for r in picked):
+            raise VerifyException(f"picks {list(picked)} of {n} registers")
+
+
+@irdl_op_definition
+class SplatOp(IRDLOperation):
+    """The same scalar in all registers.
+
+    ```
+    %v = kernel.splat %s : f32 -> vector<8xf32>
+    ```
+    """
+
+    name = "kernel.splat"
+    source = operand_def()
+    result = result_def(base(VectorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, size: int):
+        super().__init__(operands=[source], result_types=[VectorType(source.type, [size])])
+
+    def verify_(self) -> None:
+        if element_type(self.result.type) != self.source.type:
+            raise VerifyException(f"{self.source.type} in all registers is not {self.result.type}")
+
+
+@irdl_op_definition
+class ExtractOp(FormattedOp):
+    """One register as a scalar.
+
+    ```
+    %s = kernel.extract %v[0] : vector<1xf32>
+    ```
+    """
+
+    name = "kernel.extract"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(VectorType.constr(T))
+    register = prop_def(IntAttr)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$source `` `[` custom<Int>($register) `]` attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue, register: int = 0):
+        super().__init__(
+            operands=[source],
+            properties={"register": IntAttr(register)},
+            result_types=[element_type(source.type)],
+        )
+
+    def verify_(self) -> None:
+        if not 0 <= self.register.data < shape_of(self.source.type)[0]:
+            raise VerifyException(f"register {self.register.data} of {self.source.type}")
+
+
+@irdl_op_definition
+class IndicesOp(IRDLOperation):
+    """An index for every register: base plus the step of every set bit of the register's number.
+
+    ```
+    %k = kernel.indices %base steps [1, 2, 64] : vector<8xindex>
+    ```
+    """
+
+    name = "kernel.indices"
+    origin = operand_def(IndexType())
+    steps = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(VectorType))
+    traits = traits_def(Pure())
+    assembly_format = "$origin `steps` $steps attr-dict `:` type($result)"
+
+    def __init__(self, origin: SSAValue, steps: Sequence[int]):
+        super().__init__(
+            operands=[origin],
+            properties={"steps": DenseArrayBase.from_list(i64, list(steps))},
+            result_types=[VectorType(IndexType(), [1 << len(steps)])],
+        )
+
+    def verify_(self) -> None:
+        if self.result.type != VectorType(IndexType(), [1 << len(self.steps.get_values())]):
+            raise VerifyException("one step for each bit of the register number")
+
+
+class RegisterDotOp(FormattedOp):
+    """A dot of operands in registers: `rows` and `cols` say which bits of an accumulator's register number are bits of
+    the number in `lhs` and in `rhs`."""
+
+    T: ClassVar = VarConstraint("T", base(VectorType))
+    lhs = operand_def(base(VectorType))
+    rhs = operand_def(base(VectorType))
+    acc = operand_def(T)
+    rows = prop_def(DenseArrayBase.constr(i64))
+    cols = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$lhs `,` $rhs `,` $acc `rows` $rows `cols` $cols attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
+    )
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue, rows: Sequence[int], cols: Sequence[int]):
+        super().__init__(
+            operands=[lhs, rhs, acc],
+            properties={
+                "rows": DenseArrayBase.from_list(i64, list(rows)),
+                "cols": DenseArrayBase.from_list(i64, list(cols)),
+            },
+            result_types=[acc.type],
+        )
+
+
+@irdl_op_definition
+class OuterFmaOp(RegisterDotOp):
+    """acc[r] + lhs[i] * rhs[j] for every register r, fused: bit `rows[p]` of r is bit p of i, `cols[q]` is bit q of j.
+
+    ```
+    %c = kernel.outer_fma %a, %b, %acc rows [3, 4, 5] cols [0, 1, 2] : vector<8xf32>, vector<8xf32>, vector<64xf32>
+    ```
+    """
+
+    name = "kernel.outer_fma"
+
+    def verify_(self) -> None:
+        rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
+        (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
+        if sorted(rows + cols) != list(range(c.bit_length() - 1)) or a != 1 << len(rows) or b != 1 << len(cols):
+            raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers from {a} and {b}")
+        if len({element_type(v.type) for v in self.operands}) != 1:
+            raise VerifyException("operands and accumulator have one element type")

@@ -1,0 +1,102 @@
+"""Exchanges of registers between the lanes of a warp, in the kernel dialect: what converts layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, VectorType, i64
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..layouts.linear import LANE_BITS, LANES
+from ..payload import shape_of
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """Registers of other lanes of the warp: register r of the result is register r of the lane `from`, whose number is
+    combined by exclusive or with `lane_xor` of the set bits of r. Without `from` it is the lane itself; registers with
+    no such bit stay where they are.
+
+    ```
+    %t = kernel.shuffle %s from %lane lane_xor [0, 2] : vector<4xf32>
+    %u = kernel.shuffle %s lane_xor [1, 0] : vector<4xf32>
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", base(VectorType))
+    name = "kernel.shuffle"
+    source = operand_def(T)
+    lane = opt_operand_def(IndexType())
+    lane_xor = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$source (`from` $lane^)? `lane_xor` $lane_xor attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue, lane: SSAValue | None, lane_xor: Sequence[int]):
+        super().__init__(
+            operands=[source, lane],
+            properties={"lane_xor": DenseArrayBase.from_list(i64, list(lane_xor))},
+            result_types=[source.type],
+        )
+
+    @property
+    def lane_xors(self) -> list[int]:
+        """`lane_xor` as numbers."""
+        return [int(f) for f in self.lane_xor.get_values()]
+
+    def verify_(self) -> None:
+        if shape_of(self.source.type) != (1 << len(self.lane_xor),):
+            raise VerifyException(f"one flip for each bit of the register number, not {len(self.lane_xor)}")
+        if any(not 0 <= f < LANES for f in self.lane_xors):
+            raise VerifyException(f"lane_xor {self.lane_xors} of lanes 0 to {LANES - 1}")
+
+
+@irdl_op_definition
+class PermuteRegistersOp(IRDLOperation):
+    """Registers in an order that depends on the lane: register r of the result is register r of the source, its number
+    combined by exclusive or with `reg_xor` of the set bits of the lane's number.
+
+    ```
+    %t = kernel.permute_registers %s by %lane reg_xor [1, 2, 0, 0, 0] : vector<4xf32>
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", base(VectorType))
+    name = "kernel.permute_registers"
+    source = operand_def(T)
+    lane = operand_def(IndexType())
+    reg_xor = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$source `by` $lane `reg_xor` $reg_xor attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue, lane: SSAValue, reg_xor: Sequence[int]):
+        super().__init__(
+            operands=[source, lane],
+            properties={"reg_xor": DenseArrayBase.from_list(i64, list(reg_xor))},
+            result_types=[source.type],
+        )
+
+    @property
+    def reg_xors(self) -> list[int]:
+        """`reg_xor` as numbers."""
+        return [int(m) for m in self.reg_xor.get_values()]
+
+    def verify_(self) -> None:
+        (size,) = shape_of(self.source.type)
+        if size & (size - 1) or len(self.reg_xors) != LANE_BITS or any(not 0 <= m < size for m in self.reg_xors):
+            raise VerifyException(f"{self.reg_xors} is no reg_xor of {size} registers for {LANE_BITS} bits of a lane")

@@ -1,0 +1,343 @@
+"""The tensor memory accelerator in the kernel dialect: boxes of a buffer to and from shared memory, by one thread.
+
+A *tensor map* says which boxes of which buffer are copied and how they lie in shared memory. It is a constant of the
+kernel, which the host makes from the buffer's address when it launches: it only follows from the memref's type.
+
+A box lies in shared memory row by row, without gaps. With `swizzle` W (32, 64 or 128) its rows have W bytes, and the
+16-byte piece p of row r lies where piece p ^ s of that row would, where s has the low log2(W / 16) bits of the place
+of the row's start counted in 128 bytes: for W = 128 the bits of r, as boxes start at multiples of 1024 bytes.
+That is a linear layout: row bit i (below 3) also moves by exclusive or in the row. In elements of two bytes, W = 128:
+`offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], ...]`.
+
+Asynchronous copies and `kernel.wgmma` see shared memory through the *asynchronous proxy*. What threads store, they see
+once each thread that stored has executed `kernel.fence_async` and then synchronised with who starts the copy; what a
+copy has loaded, threads see behind their wait at its mbarrier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, i64
+from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..support.assembly import FormattedOp
+from .atomic import AtomicRmwOp
+from .cluster import CLUSTERS, cluster_of, require_cluster
+from .mbarrier import is_mbarriers
+from .memory import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
+
+SWIZZLES = (0, 32, 64, 128)
+"""Bytes of the rows that a swizzle permutes; 0: none."""
+
+BOX_EXTENT = 256
+"""The most elements of a box along a dimension."""
+
+SWIZZLED_ROWS = 8
+"""Rows after which a swizzle repeats itself: a swizzled box is aligned to the bytes of so many."""
+
+SWIZZLED_ALIGNMENT = SWIZZLED_ROWS * max(SWIZZLES)
+"""To how many bytes any swizzled box is aligned in shared memory."""
+
+PLAIN_ALIGNMENT = 128
+"""To how many bytes any other box is aligned in shared memory."""
+
+
+def element_bytes(element: Attribute) -> int:
+    """Bytes of one element in memory."""
+    return memory_bytes(MemRefType(element, [1]))
+
+
+@irdl_attr_definition
+class TensorMapType(ParametrizedAttribute, TypeAttribute):
+    """Boxes of a buffer: `!kernel.tensor_map<64x64xbf16, swizzle 128>`. The shape has as many extents as the buffer."""
+
+    name = "kernel.tensor_map"
+    box: MemRefType[Attribute]
+    swizzle: IntAttr
+
+    @staticmethod
+    def get(box: Sequence[int], element: Attribute, swizzle: int) -> TensorMapType:
+        """A map of boxes of the shape `box`."""
+        return TensorMapType(MemRefType(element, list(box)), IntAttr(swizzle))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of a box."""
+        return shape_of_memory(self.box)
+
+    @property
+    def element(self) -> Attribute:
+        """The type of the elements."""
+        return element_of_memory(self.box)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a box in shared memory: what a load of it brings, parts outside of the buffer included."""
+        return memory_bytes(self.box)
+
+    @property
+    def alignment(self) -> int:
+        """To how many bytes a box is aligned in shared memory."""
+        return SWIZZLED_ROWS * self.swizzle.data or PLAIN_ALIGNMENT
+
+    def verify(self) -> None:
+        shape, swizzle = self.shape, self.swizzle.data
+        if not 1 <= len(shape) <= 5 or any(not 1 <= n <= BOX_EXTENT for n in shape):
+            raise VerifyException(f"a box has 1 to 5 extents of 1 to {BOX_EXTENT}, not {list(shape)}")
+        if swizzle not in SWIZZLES:
+            raise VerifyException(f"a swizzle of 0, 32, 64 or 128 bytes, not {swizzle}")
+        row = shape[-1] * element_bytes(self.element)
+        if row % 16:
+            raise VerifyException(f"a row of a box has a multiple of 16 bytes, not {row}")
+        if swizzle and row != swizzle:
+            raise VerifyException(f"a box swizzled by {swizzle} bytes has rows of {swizzle} bytes, not {row}")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            shape, element = parser.parse_ranked_shape()
+            swizzle = 0
+            if parser.parse_optional_punctuation(","):
+                parser.parse_keyword("swizzle")
+                swizzle = parser.parse_integer()
+        return [MemRefType(element, shape), IntAttr(swizzle)]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string("".join(f"{n}x" for n in self.shape))
+            printer.print_attribute(self.element)
+            if self.swizzle.data:
+                printer.print_string(f", swizzle {self.swizzle.data}")
+
+
+@irdl_op_definition
+class TensorMapOp(IRDLOperation):
+    """The map of an argument of the kernel, at the top of the kernel. In CUDA it is a further parameter.
+
+    ```
+    %a = kernel.tensor_map %x : memref<512x320xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+    ```
+    """
+
+    name = "kernel.tensor_map"
+    memory = operand_def(base(MemRefType))
+    result = result_def(base(TensorMapType))
+    traits = traits_def(Pure())
+    assembly_format = "$memory attr-dict `:` type($memory) `->` type($result)"
+
+    def __init__(self, memory: SSAValue, result_type: TensorMapType):
+        super().__init__(operands=[memory], result_types=[result_type])
+
+    def verify_(self) -> None:
+        t, m = self.result.type, self.memory.type
+        assert isinstance(t, TensorMapType)
+        if not isinstance(self.memory, BlockArgument):
+            raise VerifyException("a map is of a buffer that is an argument of the kernel")
+        extents = extents_of_memory(m)
+        if len(extents) != len(t.shape) or element_of_memory(m) != t.element:
+            raise VerifyException(f"boxes of {list(t.shape)} {t.element} in {m}")
+        known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
+        pitches = [math.prod(known[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
+        if any(p % 16 for p in pitches):
+            raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
+
+
+def is_shared_line(t: Attribute) -> bool:
+    """Whether `t` is a shared buffer of one dimension."""
+    return isinstance(t, MemRefType) and t.memory_space == StringAttr("shared") and len(t.get_shape()) == 1
+
+
+class _BoxOp(IRDLOperation):
+    """What moves one box has in common: the buffer in shared memory, the element of it where the box starts, the map
+    and the coordinates of the box's first element."""
+
+    shared = operand_def(base(MemRefType))
+    place = operand_def(IndexType())
+    map = operand_def(base(TensorMapType))
+    coordinates = var_operand_def(IndexType())
+
+    @property
+    def map_type(self) -> TensorMapType:
+        """The type of the map."""
+        assert isinstance(self.map.type, TensorMapType)
+        return self.map.type
+
+    def verify_(self) -> None:
+        m, t = self.shared.type, self.map_type
+        if not is_shared_line(m):
+            raise VerifyException(f"a box lies in a shared buffer of one dimension, not in {m}")
+        if element_of_memory(m) != t.element:
+            raise VerifyException("buffer and map have one element type")
+        if memory_bytes(m) < t.bytes:
+            raise VerifyException(f"a box of {t.bytes} bytes is larger than {m}")
+        if len(self.coordinates) != len(t.shape):
+            raise VerifyException(f"one coordinate for each of {len(t.shape)} dimensions")
+
+
+@irdl_op_definition
+class TmaLoadOp(_BoxOp):
+    """Start copying a box from global to shared memory; every thread that gets here starts one.
+
+    What lies outside of the buffer arrives as zeros. The bytes of the whole box count at the mbarrier. With `multicast`
+    it arrives in the blocks of the cluster that have these ranks, in each at the same place of its shared memory, and
+    its bytes count at each one's own mbarrier (PTX `cp.async.bulk.tensor ... .multicast::cluster`).
+
+    ```
+    kernel.tma_load %a[%i, %k] to %s[%o] signal %full[%slot]
+        : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<12288xbf16, "shared">,
+          memref<3x!kernel.mbarrier, "shared">
+    kernel.tma_load %b[%j, %k] to %t[%o] signal %full[%slot] multicast [0, 1] : ...
+    ```
+    """
+
+    name = "kernel.tma_load"
+    barriers = operand_def(base(MemRefType))
+    index = operand_def(IndexType())
+    multicast = opt_prop_def(DenseArrayBase.constr(i64))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$map `` `[` $coordinates `]` `to` $shared `` `[` $place `]` `signal` $barriers `` `[` $index `]`"
+        " (`multicast` $multicast^)? attr-dict"
+        " `:` type($map) `,` type($shared) `,` type($barriers)"
+    )
+
+    def __init__(
+        self,
+        map: SSAValue,
+        coordinates: Sequence[SSAValue],
+        shared: SSAValue,
+        place: SSAValue,
+        barriers: SSAValue,
+        index: SSAValue,
+        multicast: Sequence[int] = (),
+    ):
+        """`multicast` are the ranks of the blocks that the box arrives in; empty: in the block itself."""
+        ranks = DenseArrayBase.from_list(i64, list(multicast)) if multicast else None
+        super().__init__(
+            operands=[barriers, index, shared, place, map, list(coordinates)], properties={"multicast": ranks}
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The blocks of the cluster that the box arrives in; empty for the block itself."""
+        return () if self.multicast is None else tuple(int(r) for r in self.multicast.get_values())
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not is_mbarriers(self.barriers.type):
+            raise VerifyException(f"signals an mbarrier in shared memory, not {self.barriers.type}")
+        if self.multicast is None:
+            return
+        require_cluster(self, "a box for several blocks")
+        most = cluster_of(self) or max(CLUSTERS)
+        if not self.ranks or list(self.ranks) != sorted({*self.ranks} & {*range(most)}):
+            raise VerifyException(f"a box for the blocks {list(self.ranks)} of a cluster of {most}, in order")
+
+
+@irdl_op_definition
+class TmaStoreOp(_BoxOp):
+    """Start copying a box from shared to global memory; what lies outside of the buffer is left out.
+
+    It belongs to the open bulk group of its thread, see `kernel.bulk_commit`. Until that group was waited for, nobody
+    may overwrite the box in shared memory.
+
+    ```
+    kernel.tma_store %s[%o] to %c[%i, %j] : memref<4096xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
+    ```
+    """
+
+    name = "kernel.tma_store"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$shared `` `[` $place `]` `to` $map `` `[` $coordinates `]` attr-dict `:` type($shared) `,` type($map)"
+    )
+
+    def __init__(self, shared: SSAValue, place: SSAValue, map: SSAValue, coordinates: Sequence[SSAValue]):
+        super().__init__(operands=[shared, place, map, list(coordinates)])
+
+
+@irdl_op_definition
+class BulkCommitOp(IRDLOperation):
+    """Close the group of this thread's `kernel.tma_store`s since the last group.
+
+    ```
+    kernel.bulk_commit
+    ```
+    """
+
+    name = "kernel.bulk_commit"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class BulkWaitOp(FormattedOp):
+    """Wait until all bulk groups of this thread but the `pending` newest are done; with `read`, until they have read
+    shared memory. A thread waits for all its groups, at least for their reads, before it ends.
+
+    ```
+    kernel.bulk_wait 0 read
+    ```
+    """
+
+    name = "kernel.bulk_wait"
+    pending = prop_def(IntAttr)
+    read = opt_prop_def(UnitAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "custom<Int>($pending) (`read` $read^)? attr-dict"
+
+    def __init__(self, pending: int, read: bool = False) -> None:
+        super().__init__(properties={"pending": IntAttr(pending), "read": UnitAttr() if read else None})
+
+    def verify_(self) -> None:
+        if not 0 <= self.pending.data < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+
+
+@irdl_op_definition
+class FenceAsyncOp(IRDLOperation):
+    """Order this thread's stores to shared memory before what asynchronous copies and `kernel.wgmma` do there later.
+
+    ```
+    kernel.fence_async
+    ```
+    """
+
+    name = "kernel.fence_async"
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def is_written(memory: SSAValue) -> bool:
+    """Whether a kernel writes the buffer that is its argument `memory`, itself or through a tensor map."""
+    for use in memory.uses:
+        op = use.operation
+        if isinstance(op, StoreOp | AtomicRmwOp) and op.memory is memory:
+            return True
+        if isinstance(op, TensorMapOp) and any(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
+            return True
+    return False

@@ -1,0 +1,351 @@
+"""Products of a warpgroup in the kernel dialect: `wgmma`, asynchronous, with operands in shared memory.
+
+A warpgroup is four consecutive warps, the first one's number a multiple of four; all its threads execute these
+operations together. One `kernel.wgmma` computes acc + A * B for A of 64 x K and B of K x N elements of two bytes, with
+K = 16 * `k_steps`, or of f32 with K = 8 * `k_steps`, of which the last 13 bits do not count (tf32), summed in f32. What
+it works on is in flight from there until a wait: the accumulators are a `!kernel.async_accumulators<vector<...>>`,
+which nothing but these operations takes.
+
+Accumulators: N / 2 registers. In register r, lane t of warp w of the warpgroup holds row 16 * w + t / 4 (+ 8 if bit 1
+of r is set) and column 8 * (r / 4) + 2 * (t % 4) + bit 0 of r. As a layout of 64 x N:
+`reg = [[0, 1], [8, 0], [0, 8], [0, 16], ...], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+warp = [[16, 0], [32, 0]]`.
+
+A in registers: 8 * `k_steps` of them; in register e of slice s the lane holds row 16 * w + t / 4 (+ 8 if bit 1 of e is
+set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight consecutive accumulators,
+narrowed, are one slice. Of f32 there are 4 * `k_steps`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
+is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
+
+Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see kernel_tma.py). A and B may
+lie along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`.
+Or, `transposed`, across: panels of W / 2 rows of A or columns of B, each panel with one row of W bytes for each k;
+panel p + 1 starts `panel` elements behind panel p. The operand's place is where its first element lies, in a tile that
+starts at a multiple of 1024 bytes (8 * W would do); along k a place may be a multiple of 16 elements into the row.
+f32 lie along k, W / 4 of them in a row, and a place may be a multiple of 8 of them into the row.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    Float32Type,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    UnitAttr,
+    VectorType,
+    i1,
+)
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    ParamAttrConstraint,
+    VarConstraint,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_bytes, element_type, is_vector, shape_of
+from ..support.assembly import FormattedOp
+from .memory import element_of_memory, shape_of_memory
+from .mma import WORD_BYTES, is_factor
+from .tma import is_shared_line
+
+ROWS = 64
+"""Rows of a warpgroup's product."""
+
+SLICE_BYTES = 32
+"""Extent along k of one instruction, in bytes."""
+
+MOST_COLUMNS = 256
+"""Columns of a warpgroup's product, at most."""
+
+SWIZZLES = (32, 64, 128)
+"""Row widths, in bytes, of operands in shared memory."""
+
+
+def slice_elements(t: Attribute) -> int:
+    """Extent along k of one instruction, in elements of `t`: 16, or 8 of f32."""
+    return SLICE_BYTES // element_bytes(t)
+
+
+@irdl_attr_definition
+class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
+    """Accumulators of products in flight: `!kernel.async_accumulators<vector<64xf32>>`."""
+
+    name = "kernel.async_accumulators"
+    registers: VectorType[Attribute]
+
+    def verify(self) -> None:
+        if not isinstance(element_type(self.registers), Float32Type):
+            raise VerifyException(f"accumulators are f32, not {self.registers}")
+        (count,) = shape_of(self.registers)
+        if count % 4 or not 4 <= count <= MOST_COLUMNS // 2:
+            raise VerifyException(f"4 to 128 accumulators, in steps of 4, not {count}")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            return [parser.parse_type()]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_attribute(self.registers)
+
+
+class _InOrder(FormattedOp):
+    """What keeps its place among the operations of the warpgroup: nothing may move across it."""
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+
+@irdl_op_definition
+class UndefAccumulatorsOp(_InOrder):
+    """Accumulators without values: the first product into them must not accumulate.
+
+    ```
+    %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<64xf32>>
+    ```
+    """
+
+    name = "kernel.undef_accumulators"
+    result = result_def(base(AsyncAccumulatorsType))
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, result_type: AsyncAccumulatorsType):
+        super().__init__(result_types=[result_type])
+
+
+@irdl_op_definition
+class RegistersToAccumulatorsOp(_InOrder):
+    """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them.
+
+    ```
+    %p = kernel.registers_to_accumulators %acc : vector<64xf32>
+    ```
+    """
+
+    name = "kernel.registers_to_accumulators"
+    T: ClassVar = VarConstraint("T", base(VectorType))
+    source = operand_def(T)
+    result = result_def(ParamAttrConstraint(AsyncAccumulatorsType, (T,)))
+    assembly_format = "$source attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue):
+        assert isinstance(source.type, VectorType)
+        super().__init__(operands=[source], result_types=[AsyncAccumulatorsType(source.type)])  # pyright: ignore
+
+
+@irdl_op_definition
+class WgmmaFenceOp(_InOrder):
+    """Order what the warpgroup has done with its registers before the products that follow.
+
+    Comes before the first product, and again whenever registers of accumulators or of A were written in between.
+
+    ```
+    kernel.wgmma_fence
+    ```
+    """
+
+    name = "kernel.wgmma_fence"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class WgmmaOp(_InOrder):
+    """Start a product: see the module's docstring.
+
+    `scale_d_zero`: the accumulators' old values are overwritten (PTX scale-d = 0). `use_acc`: they count where the
+    condition, the same in the whole warpgroup, holds.
+
+    ```
+    %q = kernel.wgmma %a[%i], %b[%j] into %p k_steps 4 swizzle 128 use_acc %more
+        : memref<12288xbf16, "shared">, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+    %r = kernel.wgmma %regs, %b[%j] transposed leading_offset 4096 into %q k_steps 4 swizzle 128
+        : vector<32xbf16>, memref<12288xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
+    ```
+    """
+
+    name = "kernel.wgmma"
+    T: ClassVar = VarConstraint("T", base(AsyncAccumulatorsType))
+    lhs = operand_def(base(MemRefType) | base(VectorType))
+    lhs_offset = opt_operand_def(IndexType())
+    rhs = operand_def(base(MemRefType))
+    rhs_offset = operand_def(IndexType())
+    acc = operand_def(T)
+    use_acc = opt_operand_def(i1)
+    k_steps = prop_def(IntAttr)
+    swizzle = prop_def(IntAttr)
+    lhs_transposed = opt_prop_def(UnitAttr)
+    rhs_transposed = opt_prop_def(UnitAttr)
+    leading_offset = opt_prop_def(IntAttr)
+    scale_d_zero = opt_prop_def(UnitAttr)
+    result = result_def(T)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "$lhs (`` `[` $lhs_offset^ `]`)? (`transposed` $lhs_transposed^)?"
+        " `,` $rhs `` `[` $rhs_offset `]` (`transposed` $rhs_transposed^)?"
+        " (`leading_offset` custom<Int>($leading_offset)^)? `into` $acc `k_steps` custom<Int>($k_steps)"
+        " `swizzle` custom<Int>($swizzle) (`scale_d_zero` $scale_d_zero^)? (`use_acc` $use_acc^)? attr-dict"
+        " `:` type($lhs) `,` type($rhs) `,` type($acc)"
+    )
+
+    def __init__(
+        self,
+        lhs: SSAValue,
+        lhs_offset: SSAValue | None,
+        rhs: SSAValue,
+        rhs_offset: SSAValue,
+        acc: SSAValue,
+        *,
+        k_steps: int,
+        swizzle: int = 128,
+        lhs_transposed: bool = False,
+        rhs_transposed: bool = False,
+        leading_offset: int | None = None,
+        scale_d_zero: bool = False,
+        use_acc: SSAValue | None = None,
+    ):
+        """`lhs` is registers, without a place, or a shared buffer with one."""
+        super().__init__(
+            operands=[lhs, lhs_offset, rhs, rhs_offset, acc, use_acc],
+            properties={
+                "k_steps": IntAttr(k_steps),
+                "swizzle": IntAttr(swizzle),
+                "lhs_transposed": UnitAttr() if lhs_transposed else None,
+                "rhs_transposed": UnitAttr() if rhs_transposed else None,
+                "leading_offset": None if leading_offset is None else IntAttr(leading_offset),
+                "scale_d_zero": UnitAttr() if scale_d_zero else None,
+            },
+            result_types=[acc.type],
+        )
+
+    @property
+    def columns(self) -> int:
+        """N, the columns of the product."""
+        assert isinstance(self.acc.type, AsyncAccumulatorsType)
+        return 2 * shape_of(self.acc.type.registers)[0]
+
+    @property
+    def element(self) -> Attribute:
+        """The type of the operands' elements."""
+        return element_of_memory(self.rhs.type)
+
+    @property
+    def row(self) -> int:
+        """Elements of a row of an operand in shared memory."""
+        return self.swizzle.data // element_bytes(self.element)
+
+    @property
+    def depth(self) -> int:
+        """K."""
+        return slice_elements(self.element) * self.k_steps.data
+
+    def verify_(self) -> None:
+        if self.swizzle.data not in SWIZZLES or self.k_steps.data < 1:
+            raise VerifyException(f"{self.k_steps.data} k-steps swizzled by {self.swizzle.data} bytes")
+        if self.scale_d_zero is not None and self.use_acc is not None:
+            raise VerifyException("a product with scale-d = 0 has no `use_acc`")
+        if not is_factor(self.element):
+            raise VerifyException(f"the operands are bf16, f16 or f32, not {self.element}")
+        if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
+            raise VerifyException("operands of f32 lie along k")
+        self._verify_shared(self.rhs, self.columns, self.rhs_transposed is not None, "right")
+        t: Attribute = self.lhs.type
+        if isinstance(t, MemRefType):
+            self._verify_shared(self.lhs, ROWS, self.lhs_transposed is not None, "left")
+            if self.lhs_offset is None or t.element_type != self.element:  # pyright: ignore
+                raise VerifyException(f"the left operand is a place in a shared buffer of {self.element}")
+        elif (
+            self.lhs_offset is not None
+            or self.lhs_transposed is not None
+            or not is_vector(self.lhs.type)
+            or element_type(self.lhs.type) != self.element
+            or shape_of(self.lhs.type) != (self.depth // 2,)
+        ):
+            raise VerifyException(f"the left operand is {self.depth // 2} registers of {self.element}")
+
+    def _verify_shared(self, memory: SSAValue, extent: int, transposed: bool, side: str) -> None:
+        t: Attribute = memory.type
+        if not is_shared_line(t):
+            raise VerifyException(f"the {side} operand lies in a shared buffer of one dimension, not in {t}")
+        depth, row = self.depth, self.row
+        if not transposed:
+            if depth > row:
+                raise VerifyException(f"{depth} elements of k in rows of {row}")
+            needed = (extent - 1) * row + depth
+        else:
+            panels = -(-extent // row)
+            if extent % min(row, extent) or extent > row and self.leading_offset is None:
+                raise VerifyException(f"the {side} operand has {extent} elements across: {panels} panels of {row}")
+            step = 0 if self.leading_offset is None else self.leading_offset.data
+            if panels > 1 and (step < depth * row or step % (8 * row)):
+                raise VerifyException(f"panels {step} elements apart, of {depth} rows of {row} each")
+            needed = (panels - 1) * step + depth * row
+        if shape_of_memory(t)[0] < needed:
+            raise VerifyException(f"the {side} operand takes {needed} elements of {t}")
+
+
+@irdl_op_definition
+class WgmmaCommitOp(_InOrder):
+    """Close the group of the warpgroup's products since the last group.
+
+    ```
+    kernel.wgmma_commit
+    ```
+    """
+
+    name = "kernel.wgmma_commit"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class WgmmaWaitOp(_InOrder):
+    """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
+    shared memory. With 0 the accumulators may become registers again; otherwise they stay accumulators.
+
+    ```
+    %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<64xf32>> ->
+    !kernel.async_accumulators<vector<64xf32>> %acc = kernel.wgmma_wait 0, %q :
+    !kernel.async_accumulators<vector<64xf32>> -> vector<64xf32>
+    ```
+    """
+
+    name = "kernel.wgmma_wait"
+    pending = prop_def(IntAttr)
+    acc = operand_def(base(AsyncAccumulatorsType))
+    result = result_def(base(AsyncAccumulatorsType) | base(VectorType))
+    assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
+
+    def __init__(self, pending: int, acc: SSAValue, keep: bool = False):
+        """Once nothing is pending the accumulators become registers, unless told to `keep` them."""
+        assert isinstance(acc.type, AsyncAccumulatorsType)
+        result = acc.type if pending or keep else acc.type.registers
+        super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
+
+    def verify_(self) -> None:
+        assert isinstance(self.acc.type, AsyncAccumulatorsType)
+        if not 0 <= self.pending.data < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+        if self.result.type == self.acc.type:
+            return
+        if self.pending.data or self.result.type != self.acc.type.registers:
+            raise VerifyException("accumulators become registers of their type once nothing is pending")

@@ -1,0 +1,420 @@
+"""Linear layouts over GF(2): the algebra behind `#tile.layout` and `#tile.shared`, free of IR.
+
+A `Linear` sends the bits of (register, lane, warp) to the coordinates of a tile, a `Shared` the bits of an element
+offset in shared memory. Both are linear over GF(2): the coordinate of a set of bits is the exclusive or of their bases.
+Tiles have power-of-two extents, so a coordinate fits in one integer (`pack`: its row-major position), and questions
+about layouts become questions about small sets of integers: which registers are contiguous in memory, which lanes hold
+the same element, how one layout is turned into another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TypeAlias
+
+Coordinate: TypeAlias = tuple[int, ...]
+Bases: TypeAlias = tuple[Coordinate, ...]
+
+LANES = 32
+LANE_BITS = 5
+
+
+def log2(n: int) -> int:
+    """The exponent of the power of two `n`; ValueError for anything else."""
+    if n < 1 or n & (n - 1):
+        raise ValueError(f"{n} is not a power of two")
+    return n.bit_length() - 1
+
+
+def pack(shape: Sequence[int], coordinate: Sequence[int]) -> int:
+    """The row-major position of `coordinate`; exclusive or of coordinates is exclusive or of positions."""
+    position = 0
+    for extent, c in zip(shape, coordinate, strict=True):
+        position = position * extent + c
+    return position
+
+
+def unpack(shape: Sequence[int], position: int) -> Coordinate:
+    """The inverse of `pack`."""
+    coordinate: list[int] = []
+    for extent in reversed(shape):
+        coordinate.append(position % extent)
+        position //= extent
+    return tuple(reversed(coordinate))
+
+
+def combine(images: Sequence[int], number: int) -> int:
+    """The exclusive or of the images of the set bits of `number`."""
+    result = 0
+    for bit, image in enumerate(images):
+        if number >> bit & 1:
+            result ^= image
+    return result
+
+
+class Span:
+    """The span of vectors over GF(2), each remembered as a combination of the vectors that were added."""
+
+    def __init__(self, vectors: Iterable[int] = ()) -> None:
+        self._reduced: list[tuple[int, int]] = []
+        self.size = 0
+        for v in vectors:
+            self.add(v)
+
+    def _reduce(self, vector: int) -> tuple[int, int]:
+        combination = 0
+        for v, c in self._reduced:
+            if vector ^ v < vector:
+                vector, combination = vector ^ v, combination ^ c
+        return vector, combination
+
+    def add(self, vector: int) -> bool:
+        """Add a vector; whether it was independent of those before it."""
+        rest, combination = self._reduce(vector)
+        number, self.size = self.size, self.size + 1
+        if rest:
+            self._reduced.append((rest, combination | 1 << number))
+            self._reduced.sort(reverse=True)
+        return bool(rest)
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the span."""
+        return len(self._reduced)
+
+    def solve(self, vector: int) -> int | None:
+        """A set of added vectors, as a bit mask of their numbers, that combines to `vector`; None if there is none."""
+        rest, combination = self._reduce(vector)
+        return None if rest else combination
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a tile is reduced: which register bits are folded by each thread, which lanes are exchanged by shuffles
+    (as masks for an exclusive or), and over which bits of the warp number partial results meet in shared memory."""
+
+    registers: tuple[int, ...]
+    shuffles: tuple[int, ...]
+    warps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Redundant:
+    """Bits that may be held at zero without losing an element: their holders only repeat what others hold."""
+
+    reg: tuple[int, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Who holds which element of a tile of `shape` in registers. `lane` has five bases, `warp` log2(warps)."""
+
+    shape: tuple[int, ...]
+    reg: Bases
+    lane: Bases
+    warp: Bases
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread uses for the tile (of the element's width)."""
+        return 1 << len(self.reg)
+
+    @property
+    def warps(self) -> int:
+        """Warps of the block."""
+        return 1 << len(self.warp)
+
+    @property
+    def bases(self) -> Bases:
+        """All bases: of registers, then lanes, then warps."""
+        return self.reg + self.lane + self.warp
+
+    @cached_property
+    def packed(self) -> tuple[int, ...]:
+        """`bases`, each as one integer."""
+        return tuple(pack(self.shape, b) for b in self.bases)
+
+    def apply(self, reg: int, lane: int, warp: int) -> Coordinate:
+        """The coordinate of the element in register `reg` of thread (`lane`, `warp`)."""
+        number = reg | lane << len(self.reg) | warp << len(self.reg) + len(self.lane)
+        return unpack(self.shape, combine(self.packed, number))
+
+    def register_coordinates(self) -> list[Coordinate]:
+        """The coordinates of the registers of thread 0; any other thread's differ by an exclusive or."""
+        return [self.apply(r, 0, 0) for r in range(self.registers)]
+
+    @property
+    def is_surjective(self) -> bool:
+        """Whether every element is held by someone."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return 1 << Span(self.packed).rank == size
+
+    @property
+    def is_injective(self) -> bool:
+        """Whether no element is held twice."""
+        return Span(self.packed).rank == len(self.packed)
+
+    @property
+    def is_bijective(self) -> bool:
+        """Whether every element is held exactly once."""
+        return self.is_surjective and self.is_injective
+
+    def redundant(self) -> Redundant:
+        """The bits that only replicate, so that a store leaves them out; registers are kept in favour of threads."""
+        span, position = Span(), 0
+        found: list[tuple[int, ...]] = []
+        for bases in (self.reg, self.lane, self.warp):
+            own = self.packed[position : position + len(bases)]
+            found.append(tuple(bit for bit, p in enumerate(own) if not span.add(p)))
+            position += len(bases)
+        return Redundant(*found)
+
+    def compact(self) -> tuple[Linear, tuple[int, ...]]:
+        """This layout without registers that repeat others, and which registers are left."""
+        gone = set(self.redundant().reg)
+        left = [b for b in range(len(self.reg)) if b not in gone]
+        layout = Linear(self.shape, tuple(self.reg[b] for b in left), self.lane, self.warp)
+        return layout, tuple(combine([1 << b for b in left], r) for r in range(layout.registers))
+
+    def drop(self, dims: Iterable[int]) -> Linear:
+        """The layout of the tile without `dims`: of what a reduction leaves, or of what is broadcast along them.
+
+        Registers that would only repeat others are given up; lanes and warps stay and replicate.
+        """
+        full, span = self.without(dims), Span()
+        independent = tuple(b for b in full.reg if span.add(pack(full.shape, b)))
+        return Linear(full.shape, independent, full.lane, full.warp)
+
+    def without(self, dims: Iterable[int]) -> Linear:
+        """The layout with the coordinates along `dims` left out, and all bases kept."""
+        gone = set(dims)
+
+        def kept(values: Sequence[int]) -> Coordinate:
+            return tuple(v for d, v in enumerate(values) if d not in gone)
+
+        reg, lane, warp = (tuple(map(kept, bases)) for bases in (self.reg, self.lane, self.warp))
+        return Linear(kept(self.shape), reg, lane, warp)
+
+    def part(self, dim: int, size: int) -> Linear | None:
+        """The layout of an aligned part with `size` elements along `dim`, if every thread holds its share of each part
+        in registers of its own; else None."""
+        kept: list[Coordinate] = []
+        for b in self.reg:
+            if b[dim] < size:
+                kept.append(b)
+            elif b[dim] % size or any(c for d, c in enumerate(b) if d != dim):
+                return None
+        if any(b[dim] >= size for b in (*self.lane, *self.warp)):
+            return None
+        shape = tuple(size if d == dim else n for d, n in enumerate(self.shape))
+        return Linear(shape, tuple(kept), self.lane, self.warp)
+
+    def registers_of(self, part: Linear, start: Sequence[int]) -> tuple[int, ...]:
+        """For each register of `part`, a layout that `part` has made, the register that holds its element when the part
+        starts at `start`."""
+        span = Span(self.packed[: len(self.reg)])
+        images = [span.solve(pack(self.shape, b)) for b in (*part.reg, tuple(start))]
+        if None in images:
+            raise ValueError(f"{part} at {tuple(start)} is not held by the same threads as {self}")
+        *bits, first = [i for i in images if i is not None]
+        return tuple(first ^ combine(bits, r) for r in range(part.registers))
+
+    def reduction(self, dims: Iterable[int]) -> Reduction | None:
+        """How to reduce over `dims`; None if some base mixes reduced and kept dimensions or repeats another."""
+        gone = set(dims)
+        along: list[bool] = []
+        for b in self.bases:
+            touched = {d in gone for d, c in enumerate(b) if c}
+            if len(touched) > 1:
+                return None
+            along.append(touched == {True})
+        used = [p for p in self.packed if p]
+        if Span(used).rank != len(used):
+            return None
+        lanes, warps = len(self.reg), len(self.reg) + len(self.lane)
+        return Reduction(
+            tuple(i for i in range(lanes) if along[i]),
+            tuple(1 << i - lanes for i in range(lanes, warps) if along[i]),
+            tuple(i - warps for i in range(warps, len(along)) if along[i]),
+        )
+
+    def picks(self, source: Linear) -> tuple[int, ...] | None:
+        """For each register of this layout, the register of `source` that holds the same element in the same thread;
+        None if some thread needs an element of another."""
+        if self.shape != source.shape or (self.lane, self.warp) != (source.lane, source.warp):
+            return None
+        span, n = Span(source.packed[: len(source.reg)]), len(self.reg)
+        images = [span.solve(p) for p in self.packed[:n]]
+        if any(i is None for i in images):
+            return None
+        known = [i for i in images if i is not None]
+        return tuple(combine(known, r) for r in range(self.registers))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A tile in shared memory: bit i of the element offset owns the coordinate `offset[i]`; a bijection."""
+
+    shape: tuple[int, ...]
+    offset: Bases
+
+    @cached_property
+    def _span(self) -> Span:
+        return Span(pack(self.shape, b) for b in self.offset)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return 1 << len(self.offset)
+
+    @property
+    def is_bijective(self) -> bool:
+        """Whether every element has exactly one offset."""
+        elements = 1
+        for extent in self.shape:
+            elements *= extent
+        return self._span.rank == len(self.offset) and elements == self.size
+
+    def place(self, coordinate: Sequence[int]) -> int:
+        """The element offset at which `coordinate` is kept; linear in the coordinate over GF(2)."""
+        found = self._span.solve(pack(self.shape, coordinate))
+        if found is None:
+            raise ValueError(f"{tuple(coordinate)} has no place in {self}")
+        return found
+
+    def images(self, bases: Iterable[Coordinate]) -> list[int]:
+        """The offset of every basis."""
+        return [self.place(b) for b in bases]
+
+
+def ordered(shape: Sequence[int], order: Sequence[int], swizzle: Sequence[tuple[int, int]] = ()) -> Shared:
+    """A shared layout with the dimensions `order` from fastest to slowest: row-major is (1, 0) for a matrix.
+
+    Every pair (from, to) of `swizzle`, offsets with one bit set, adds `to` by exclusive or to the place of what lies at
+    `from`; `from` is above `to`.
+    """
+    fill = _Filler(shape)
+    bases = fill.bits(order)
+    packed = [pack(shape, b) for b in bases]
+    for source, target in swizzle:
+        packed[log2(source)] ^= packed[log2(target)]
+    return Shared(tuple(shape), tuple(unpack(shape, p) for p in packed))
+
+
+@cache
+def wavefronts(lanes: tuple[int, ...], vec: int, element_bytes: int) -> int:
+    """How many times 128 bytes of shared memory are moved for one access of a warp, in which lane bit i adds `lanes[i]`
+    elements to the offset (by exclusive or) and each lane moves `vec` elements."""
+    width = vec * element_bytes
+    together = LANES * 4 // max(width, 4)
+    total = 0
+    for first in range(0, LANES, together):
+        banks: dict[int, set[int]] = {}
+        for lane in range(first, first + together):
+            start = combine(lanes, lane) * element_bytes
+            for word in range(start // 4, (start + width + 3) // 4):
+                banks.setdefault(word % 32, set()).add(word)
+        total += max(len(words) for words in banks.values())
+    return total
+
+
+def register_width(images: Sequence[int], others: Iterable[int], limit: int) -> int:
+    """The widest access, up to `limit` elements, whose registers are consecutive: register bit i adds `images[i]` to
+    the offset, `others` is what else may be added."""
+    vec, bit = 1, 0
+    rest = list(others)
+    while vec < limit and bit < len(images) and images[bit] == vec:
+        if any(i % (2 * vec) for i in (*rest, *images[bit + 1 :])):
+            break
+        vec, bit = 2 * vec, bit + 1
+    return vec
+
+
+def _unit(rank: int, dim: int, value: int) -> Coordinate:
+    return tuple(value if d == dim else 0 for d in range(rank))
+
+
+class _Filler:
+    """Hands out the coordinate bits of a tile, low bits of a dimension first."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+        self.next = [1] * len(shape)
+
+    def take(self, dim: int) -> Coordinate | None:
+        value = self.next[dim]
+        if value >= self.shape[dim]:
+            return None
+        self.next[dim] *= 2
+        return _unit(len(self.shape), dim, value)
+
+    def bits(self, order: Sequence[int], count: int | None = None) -> list[Coordinate]:
+        """Up to `count` bits, exhausting the dimensions in `order`."""
+        found: list[Coordinate] = []
+        for dim in order:
+            while count is None or len(found) < count:
+                if (b := self.take(dim)) is None:
+                    break
+                found.append(b)
+        return found
+
+    def padded(self, order: Sequence[int], count: int) -> Bases:
+        """`count` bits; zero bases, which replicate, once the tile is exhausted."""
+        found = self.bits(order, count)
+        return tuple(found + [(0,) * len(self.shape)] * (count - len(found)))
+
+
+def blocked(
+    shape: Sequence[int], order: Sequence[int], vec: int, warps: int, warp_order: Sequence[int] | None = None
+) -> Linear:
+    """Threads side by side: `vec` elements a thread along `order[0]`, lanes along `order`, then warps.
+
+    `order` lists the dimensions from the fastest to the slowest; `warp_order` overrides it for warps. A tile larger
+    than the block repeats the pattern in further registers, a smaller one is replicated.
+    """
+    fill = _Filler(shape)
+    vector = fill.bits(order[:1], log2(vec))
+    lane = fill.padded(order, LANE_BITS)
+    warp = fill.padded(warp_order if warp_order is not None else order, log2(warps))
+    return Linear(tuple(shape), tuple(vector + fill.bits(order)), lane, warp)
+
+
+def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False) -> Linear:
+    """The accumulator of a contraction computed with scalar fused multiply-adds.
+
+    Each thread owns `thread_rows` rows and as many columns as that leaves, in groups of up to four that are contiguous
+    along each dimension, so that operands are read 16 bytes at a time. `row_in_warp` keeps a row within as few warps as
+    possible (where rows are reduced later); otherwise a warp is about square. Which rows a thread owns does not depend
+    on the number of columns, so contractions that share rows agree on them.
+    """
+    m, n = shape
+    row_bits = min(log2(m) - min(log2(m), log2(thread_rows)), LANE_BITS + log2(warps))
+    column_bits = LANE_BITS + log2(warps) - row_bits
+    fill = _Filler(shape)
+    reg_rows = fill.bits([0], min(2, log2(m) - row_bits))
+    reg_columns = fill.bits([1], min(2, max(log2(n) - column_bits, 0)))
+    columns = fill.padded([1], column_bits)
+    rows = fill.padded([0], row_bits)
+    lane_columns = min(column_bits, LANE_BITS if row_in_warp else 3)
+    lane_rows = min(row_bits, LANE_BITS - lane_columns)
+    lane_columns = LANE_BITS - lane_rows
+    lane = columns[:lane_columns] + rows[:lane_rows]
+    warp = columns[lane_columns:] + rows[lane_rows:]
+    reg = (*reg_columns, *fill.bits([1]), *reg_rows, *fill.bits([0]))
+    return Linear(tuple(shape), reg, lane, warp)
+
+
+def is_disjoint(images: Sequence[int]) -> bool:
+    """Whether no two images share a bit, so that exclusive or is addition."""
+    seen = 0
+    for image in images:
+        if seen & image:
+            return False
+        seen |= image
+    return True

@@ -1,0 +1,351 @@
+"""The loop dialect: a kernel as one loop nest over scalars, fused with its neighbours.
+
+`loop.nest` is a pure operation from tensors to tensors: free indices, reads by index map, nested reductions and the
+scalar payload. Nothing in it says how it runs; the schedule, once planned, is an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    VarConstraint,
+    irdl_op_definition,
+    lazy_traits_def,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import IsTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, is_tensor
+from ..shapes.access import verify_access
+from ..shapes.domain import DomainAttr
+from ..shapes.extents import (
+    Extent,
+    SymbolAttr,
+    extents_attr,
+    extents_in,
+    extents_of,
+    static,
+    tensor_of,
+)
+from ..support.assembly import FormattedOp
+from ..tensor import KindAttr, ReductionKind, verify_kind
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    """The values of one iteration: of a nest, a reduction body, the stages or the rescaling of a staged reduction."""
+
+    name = "loop.yield"
+    traits = lazy_traits_def(lambda: (IsTerminator(), Pure()))
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """One element: source[map(indices)[symbols]] inside the domain, else the fill value.
+
+    Indices are those of the enclosing nest and reductions; symbols are `index` values computed from data. A map with
+    symbols has a domain that keeps every symbol's coordinate inside the source.
+
+    ```
+    %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1 + 4)>](%i, %k) : tensor<16x64xf32>
+    %b = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%j)[%s]
+         where <affine_map<(d0)[s0] -> (s0)> in [0:100]> else %zero
+         : tensor<100x8xf32>
+    ```
+    """
+
+    name = "loop.load"
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(TensorType.constr(T))
+    map = prop_def(AffineMapAttr)
+    indices = var_operand_def(IndexType())
+    symbols = var_operand_def(IndexType())
+    domain = opt_prop_def(DomainAttr)
+    fill = opt_operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)?"
+        " attr-dict `:` type($source)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        indices: Sequence[SSAValue],
+        symbols: Sequence[SSAValue] = (),
+        domain: DomainAttr | None = None,
+        fill: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, list(indices), list(symbols), fill],
+            properties={"map": AffineMapAttr(map), "domain": domain},
+            result_types=[element_type(source.type)],
+        )
+
+    def verify_(self) -> None:
+        rank = len(extents_of(self.source.type))
+        verify_access(self.map, len(self.indices), len(self.symbols), rank, self.domain, self.fill, "a source")
+        if (self.domain is None) != (self.fill is None):
+            raise VerifyException("a domain and a fill value come together")
+        if self.symbols and self.domain is None:
+            raise VerifyException("a data-dependent coordinate needs a domain")
+
+
+def _verify_body(op: Operation, block: Block, indices: int, results: Sequence[Attribute]) -> None:
+    if [a.type for a in block.args] != [IndexType()] * indices:
+        raise VerifyException(f"the body of '{op.name}' takes one index for each of its {indices} extents")
+    end = block.last_op
+    if not isinstance(end, YieldOp) or [o.type for o in end.operands] != list(results):
+        raise VerifyException(f"the body of '{op.name}' ends with a loop.yield of {', '.join(map(str, results))}")
+
+
+def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequence[Extent]) -> None:
+    """Check that `map` takes indices below `extents` to every coordinate below `shape`, each once, by the digits rule:
+    every index is a digit of one coordinate, with the product of the extents of the lower digits as its weight. An
+    index of symbolic extent is a coordinate alone. Raises VerifyException."""
+    if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
+        raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
+    seen = set[int]()
+    for result, size in zip(map.results, shape, strict=True):
+        digits = sorted(((w, d) for w, d in _digits(result) if extents[d] != 1), key=lambda digit: digit[0])
+        weight: Extent = 1
+        for w, d in digits:
+            extent = extents[d]
+            if w != weight or d in seen or not isinstance(weight, int):
+                raise VerifyException(f"{result} in the result map is not a number in mixed radix")
+            seen.add(d)
+            if isinstance(extent, int):
+                weight *= extent
+            elif len(digits) > 1:
+                raise VerifyException(f"{result} in the result map has a digit of symbolic extent")
+            else:
+                weight = extent
+        if weight != size:
+            raise VerifyException(f"{result} in the result map counts to {weight}, not to {size}")
+    if any(n != 1 and d not in seen for d, n in enumerate(extents)):
+        raise VerifyException("an index does not occur in the result map")
+
+
+def _digits(expr: AffineExpr) -> list[tuple[int, int]]:
+    """(weight, dimension) of every term of a sum; anything else is refused."""
+    if isinstance(expr, AffineConstantExpr) and expr.value == 0:
+        return []
+    if isinstance(expr, AffineDimExpr):
+        return [(1, expr.position)]
+    if isinstance(expr, AffineBinaryOpExpr):
+        if expr.kind == AffineBinaryOpKind.Add:
+            return _digits(expr.lhs) + _digits(expr.rhs)
+        lhs, rhs = expr.lhs, expr.rhs
+        if (
+            expr.kind == AffineBinaryOpKind.Mul
+            and isinstance(lhs, AffineDimExpr)
+            and isinstance(rhs, AffineConstantExpr)
+        ):
+            return [(rhs.value, lhs.position)]
+    raise VerifyException(f"{expr} in the result map is not a number in mixed radix")
+
+
+@irdl_op_definition
+class NestOp(FormattedOp):
+    """A kernel: every element of its results, computed independently from the free indices.
+
+    Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
+    map: that takes the indices to the coordinates at which the value is stored, each coordinate exactly once, as a
+    number in mixed radix (`to <affine_map<(d0, d1, d2) -> (d0, d1 * 64 + d2)>>`). Splitting a dimension leaves one
+    behind.
+
+    ```
+    %y = loop.nest (%i, %j) in [16, 16] -> tensor<16x16xf32> {
+      %acc = loop.reduce add (%k) in [64] -> f32 { ... }
+      loop.yield %acc : f32
+    }
+    ```
+    A planned nest carries `attributes {schedule = #tile.schedule<...>}`.
+    """
+
+    name = "loop.nest"
+    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
+    result_map = opt_prop_def(AffineMapAttr)
+    body = region_def("single_block")
+    res = var_result_def()
+    traits = traits_def(Pure())
+    assembly_format = (
+        "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` $result_map^)? `->` type($res)"
+        " attr-dict-with-keyword custom<Body>($body)"
+    )
+
+    def __init__(
+        self,
+        extents: Sequence[Extent],
+        elements: Sequence[Attribute],
+        body: Region,
+        result_map: AffineMap | None = None,
+        shape: Sequence[Extent] | None = None,
+    ):
+        """`shape` is that of the results, where a result map makes it another than the extents."""
+        super().__init__(
+            properties={
+                "extents": extents_attr(extents),
+                "result_map": None if result_map is None else AffineMapAttr(result_map),
+            },
+            regions=[body],
+            result_types=[[tensor_of(e, extents if shape is None else shape) for e in elements]],
+        )
+
+    @property
+    def sizes(self) -> tuple[Extent, ...]:
+        """The extents of the free indices."""
+        return extents_in(self.extents)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the free indices as numbers. Raises ExtentError if one is known only at run time."""
+        return static(self.sizes)
+
+    def verify_(self) -> None:
+        shapes = {extents_of(r.type) if is_tensor(r.type) else None for r in self.res}
+        if self.result_map is not None:
+            if len(shapes) != 1 or None in shapes:
+                raise VerifyException("a nest with a result map has results of one shape")
+            shape = next(s for s in shapes if s is not None)
+            verify_mixed_radix(self.result_map.data, self.sizes, shape)
+        elif shapes - {self.sizes}:
+            over = ", ".join(map(str, self.sizes))
+            raise VerifyException(f"a nest over [{over}] yields tensors of that shape, not {self.res[0].type}")
+        _verify_body(self, self.body.block, len(self.sizes), [element_type(r.type) for r in self.res])
+
+
+@irdl_op_definition
+class ReduceOp(FormattedOp):
+    """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
+
+    ```
+    %acc = loop.reduce add (%k) in [64] -> f32 {
+      ...
+      loop.yield %p : f32
+    }
+    ```
+    """
+
+    name = "loop.reduce"
+    kind = prop_def(KindAttr)
+    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
+    body = region_def("single_block")
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind custom<Indices>(ref($body)) `in` custom<Extents>($extents) `->` type($result)"
+        " attr-dict-with-keyword custom<Body>($body)"
+    )
+
+    def __init__(self, kind: str | ReductionKind, extents: Sequence[Extent], element: Attribute, body: Region):
+        super().__init__(
+            properties={"kind": KindAttr(ReductionKind(kind)), "extents": extents_attr(extents)},
+            regions=[body],
+            result_types=[element],
+        )
+
+    @property
+    def sizes(self) -> tuple[Extent, ...]:
+        """The extents of the reduction indices."""
+        return extents_in(self.extents)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the reduction indices as numbers. Raises ExtentError for a symbol."""
+        return static(self.sizes)
+
+    def verify_(self) -> None:
+        _verify_body(self, self.body.block, len(self.sizes), [self.result.type])
+        verify_kind(self.kind.data, self.result.type)
+
+
+@irdl_op_definition
+class StagedReduceOp(FormattedOp):
+    """Reductions over one index range, in order, later ones using earlier results, mergeable chunk by chunk.
+
+    The first region holds the stages: `loop.reduce` operations of equal extents, and payload between them that does not
+    depend on the reduced index. Computed at once, the operation means its stages. Computed in chunks, a later stage was
+    evaluated in a *frame* (the earlier results so far) that has moved since; the second region, the rescaling, takes
+    all results in their old frame and all results that form the new frame, and gives the former moved into the latter.
+    Then a stage's kind combines them. Online softmax, flash attention and split reductions are this operation.
+
+    ```
+    %m, %l = loop.staged_reduce -> f32, f32 stages {
+      %m0 = loop.reduce max (%k) in [37] -> f32 { ... }
+      %l0 = loop.reduce add (%k) in [37] -> f32 { ... uses %m0 ... }
+      loop.yield %m0, %l0 : f32, f32
+    } rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+      %d = arith.subf %om, %nm : f32
+      %s = math.exp %d : f32
+      %t = arith.mulf %ol, %s : f32
+      loop.yield %om, %t : f32, f32
+    }
+    ```
+    Only the new values of earlier stages may be used to move a stage. Stage `i` yields result `i`.
+    """
+
+    name = "loop.staged_reduce"
+    stages = region_def("single_block")
+    rescale = region_def("single_block")
+    res = var_result_def()
+    traits = traits_def(Pure())
+    assembly_format = (
+        "`->` type($res) `stages` custom<Body>($stages)"
+        " `rescale` custom<Arguments>(ref($rescale)) custom<Body>($rescale) attr-dict-with-keyword"
+    )
+
+    def __init__(self, result_types: Sequence[Attribute], stages: Region, rescale: Region):
+        super().__init__(regions=[stages, rescale], result_types=[list(result_types)])
+
+    @property
+    def stage_ops(self) -> tuple[ReduceOp, ...]:
+        """The reductions, in order."""
+        return tuple(op for op in self.stages.block.ops if isinstance(op, ReduceOp))
+
+    def verify_(self) -> None:
+        types = [r.type for r in self.res]
+        _verify_body(self, self.stages.block, 0, types)
+        if [a.type for a in self.rescale.block.args] != types * 2:
+            raise VerifyException(
+                "the rescaling takes all results twice: in the old frame, then those of the new frame"
+            )
+        end = self.rescale.block.last_op
+        if not isinstance(end, YieldOp) or [o.type for o in end.operands] != types:
+            raise VerifyException("the rescaling yields every result, moved")
+        reduces = self.stage_ops
+        if tuple(r.result for r in reduces) != tuple(self.stages.block.last_op.operands):  # pyright: ignore
+            raise VerifyException("the stages yield their reductions, each once and in order")
+        if len({r.sizes for r in reduces}) > 1:
+            raise VerifyException("the stages of a staged reduction have equal extents")
+
+
+Loop = Dialect("loop", [NestOp, ReduceOp, StagedReduceOp, LoadOp, YieldOp])

@@ -1,0 +1,400 @@
+"""The payload dialect: the scalar operations that upstream `arith` and `math` lack on shaped types.
+
+Scalar computation is written once and survives from the tensor level to CUDA; only the *type* says at which level a
+value lives: `tensor<16x64xf32>` (tensor), `f32` (loop), `tensor<128x64xf32, #layout>` (tile), `vector<32xf32>`
+(kernel).
+Most of it is upstream `arith`/`math`. In xDSL 0.74 comparison, selection, conversion and constants fall short on shaped
+types (`arith.cmpf` on tensors yields a scalar `i1`, dense -inf does not round-trip); this dialect holds exactly those.
+
+Lowering the payload between levels is one operation: `retyped(op, operands, container)`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BoolAttr,
+    Float32Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    UnitAttr,
+    i1,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
+
+from ..shapes.binding import DerivedAttr
+from ..shapes.domain import DomainAttr
+from ..shapes.extents import ExtentsAttr, SymbolAttr
+from ..shapes.tile_counts import CountAttr
+from .assertion import AssertOp as AssertOp, ConditionOf
+from .types import (
+    Scalar as Scalar,
+    element_bytes as element_bytes,
+    element_type as element_type,
+    is_float as is_float,
+    is_float8 as is_float8,
+    is_low_precision as is_low_precision,
+    is_tensor as is_tensor,
+    is_vector as is_vector,
+    shape_of as shape_of,
+    tensor_bytes as tensor_bytes,
+    with_element as with_element,
+)
+
+
+class Predicate(StrEnum):
+    """How two values are compared. On floats all but `ne` are false when an operand is NaN; integers are signed, on
+    `i1` false < true."""
+
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+
+
+@irdl_attr_definition
+class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
+    """`#payload<predicate lt>`"""
+
+    name = "payload.predicate"
+
+
+def _container(t: Attribute) -> Attribute:
+    """`t` with its element forgotten, to compare containers of different elements."""
+    return with_element(t, i1)
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """The same scalar everywhere in a value of any payload type.
+
+    ```
+    %eps = payload.constant 1.0e-6 : f32
+    %low = payload.constant 0xff800000 : tensor<4x8xf32>      // -inf, by its bits
+    ```
+    """
+
+    name = "payload.constant"
+    value = prop_def(FloatAttr | IntegerAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, value: float | int | bool | FloatAttr | IntegerAttr, result_type: Attribute):
+        e = element_type(result_type)
+        if not isinstance(value, FloatAttr | IntegerAttr):
+            value = scalar_attr(value, e)
+        super().__init__(properties={"value": value}, result_types=[result_type])
+
+    @property
+    def scalar(self) -> float | int:
+        """The constant as a Python number (`i1` as 0 or 1)."""
+        if isinstance(self.value, IntegerAttr) and self.value.type == i1:
+            return abs(self.value.value.data)
+        return self.value.value.data
+
+    def verify_(self) -> None:
+        if self.value.type != element_type(self.result.type):
+            raise VerifyException(f"constant of type {self.value.type} in a result of type {self.result.type}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstantOp:
+        at = parser.pos
+        bits = parser._current_token.text.startswith("0x")  # pyright: ignore[reportPrivateUsage]
+        number = parser.parse_number(allow_boolean=True)
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        result_type = parser.parse_type()
+        e = element_type(result_type)
+        if isinstance(e, AnyFloat) and isinstance(number, int) and not isinstance(number, bool):
+            if not bits:
+                parser.raise_error(
+                    f"a constant of type {e} is written with a point, as {number}.0, or as bits, 0x...", at
+                )
+            if number >= 1 << 8 * e.size:
+                parser.raise_error(f"{number:#x} has more bits than {e}", at)
+            number = e.unpack(number.to_bytes(e.size, "little"), 1)[0]
+        op = cls(scalar_attr(number, e), result_type)
+        op.attributes.update(attrs)
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        if isinstance(self.value, FloatAttr):
+            printer.print_float(self.value.value.data, self.value.type)  # pyright: ignore[reportArgumentType]
+        elif self.value.type == i1:
+            printer.print_string("true" if self.scalar else "false")
+        else:
+            printer.print_string(str(self.value.value.data))
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.result.type)
+
+
+def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | IntegerAttr:
+    """`value` as an attribute of the scalar type `element`; a float is rounded to it (overflow gives an infinity)."""
+    if isinstance(element, AnyFloat):
+        try:
+            return FloatAttr(float(value), element)
+        except (OverflowError, struct.error):
+            return FloatAttr(float("inf") if value > 0 else float("-inf"), element)
+    if element == i1:
+        return BoolAttr.from_bool(bool(value))
+    if isinstance(element, IntegerType | IndexType):
+        return IntegerAttr(int(value), element)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    raise VerifyException(f"no constant of type {element}")
+
+
+@irdl_op_definition
+class ExtentOp(IRDLOperation):
+    """The value of a size that is known only at run time, everywhere in a value of any integer or index payload type.
+
+    ```
+    %n = payload.extent #payload.symbol<s0[1:1001]> : i64
+    ```
+    """
+
+    name = "payload.extent"
+    symbol = prop_def(SymbolAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "qualified($symbol) attr-dict `:` type($result)"
+
+    def __init__(self, symbol: SymbolAttr, result_type: Attribute):
+        super().__init__(properties={"symbol": symbol}, result_types=[result_type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.result.type), IntegerType | IndexType):
+            raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
+
+
+@irdl_op_definition
+class CmpOp(IRDLOperation):
+    """Elementwise comparison of two values of one type; the result has the same container with element `i1`.
+
+    ```
+    %c = payload.cmp lt %a, %b : tensor<4xf32>      // tensor<4xi1>
+    ```
+    """
+
+    name = "payload.cmp"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    custom_directives = (ConditionOf,)
+    predicate = prop_def(PredicateAttr)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$predicate $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($lhs), type($result))"
+
+    def __init__(self, predicate: str | Predicate | PredicateAttr, lhs: SSAValue, rhs: SSAValue):
+        if not isinstance(predicate, PredicateAttr):
+            predicate = PredicateAttr(Predicate(predicate))
+        super().__init__(
+            operands=[lhs, rhs], properties={"predicate": predicate}, result_types=[with_element(lhs.type, i1)]
+        )
+
+    def verify_(self) -> None:
+        if self.result.type != with_element(self.lhs.type, i1):
+            raise VerifyException(f"comparing {self.lhs.type} gives {with_element(self.lhs.type, i1)}")
+
+
+@irdl_op_definition
+class SelectOp(IRDLOperation):
+    """`%c ? %a : %b`, elementwise; both sides are computed. The condition has the container of the values.
+
+    ```
+    %r = payload.select %c, %a, %b : tensor<4xf32>      // %c : tensor<4xi1>
+    ```
+    """
+
+    name = "payload.select"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    custom_directives = (ConditionOf,)
+    cond = operand_def()
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$cond `,` $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($result), type($cond))"
+
+    def __init__(self, cond: SSAValue, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(operands=[cond, lhs, rhs], result_types=[lhs.type])
+
+    def verify_(self) -> None:
+        if self.cond.type != with_element(self.lhs.type, i1):
+            raise VerifyException(f"the condition of a select of {self.lhs.type} is {self.cond.type}")
+
+
+@irdl_op_definition
+class CastOp(IRDLOperation):
+    """Conversion between scalar types, elementwise, with C's meaning as PyTorch's `to(dtype)` has it.
+
+    float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
+    integer is sign-extended (`i1` counts as 0 or 1), a narrower one wraps; anything to `i1` is `x != 0`.
+
+    `reassoc` is a permission: floats may be rounded before or after they are scaled, whatever is easier to compute. So
+    the terms of a sum that is computed in chunks may be rounded chunk by chunk.
+
+    ```
+    %y = payload.cast %x : tensor<4xf32> -> tensor<4xbf16>
+    %z = payload.cast %x reassoc : tensor<4xf32> -> tensor<4xbf16>
+    ```
+    """
+
+    name = "payload.cast"
+    operand = operand_def()
+    reassoc = opt_prop_def(UnitAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$operand (`reassoc` $reassoc^)? attr-dict `:` type($operand) `->` type($result)"
+
+    def __init__(self, operand: SSAValue, element: Attribute, *, reassoc: bool = False):
+        """`element` is the scalar type to convert to."""
+        super().__init__(
+            operands=[operand],
+            properties={"reassoc": UnitAttr() if reassoc else None},
+            result_types=[with_element(operand.type, element_type(element))],
+        )
+
+    def verify_(self) -> None:
+        if _container(self.operand.type) != _container(self.result.type):
+            raise VerifyException(f"casts {self.operand.type} to {self.result.type}: the shapes differ")
+        if self.reassoc is not None and not (is_float(self.operand.type) and is_float(self.result.type)):
+            raise VerifyException(f"{self.operand.type} is not rounded to {self.result.type}")
+
+
+@irdl_op_definition
+class FmodOp(IRDLOperation):
+    """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
+
+    ```
+    %r = payload.fmod %a, %b : f32
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    name = "payload.fmod"
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
+
+    def verify_(self) -> None:
+        if not is_float(self.lhs.type):
+            raise VerifyException(f"fmod of {self.lhs.type}: only floats (integers have arith.remsi)")
+
+
+@irdl_op_definition
+class RoundTf32Op(IRDLOperation):
+    """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
+
+    What tensor cores multiply of an f32: they ignore the other 13 bits, so that without this a factor is cut.
+
+    ```
+    %r = payload.round_tf32 %a : tensor<4xf32>
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    name = "payload.round_tf32"
+    operand = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$operand attr-dict `:` type($result)"
+
+    def __init__(self, operand: SSAValue):
+        super().__init__(operands=[operand], result_types=[operand.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.operand.type), Float32Type):
+            raise VerifyException(f"rounds {self.operand.type} to tf32: only f32")
+
+
+@irdl_op_definition
+class CombineBf16x3Op(IRDLOperation):
+    """The sum of three numbers of which each is what the ones before it leave of an f32: the largest first.
+
+    Adding them is exact. What is known beside a sum is how small the later ones are, so that products of some pairs of
+    parts need not be computed.
+
+    ```
+    %x = payload.combine_bf16x3 %first, %second, %third : f32
+    ```
+    """
+
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    name = "payload.combine_bf16x3"
+    first = operand_def(T)
+    second = operand_def(T)
+    third = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
+
+    def __init__(self, first: SSAValue, second: SSAValue, third: SSAValue):
+        super().__init__(operands=[first, second, third], result_types=[first.type])
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.result.type), Float32Type):
+            raise VerifyException(f"joins parts to {self.result.type}: only f32 has some")
+
+
+def is_payload(op: Operation) -> bool:
+    """Whether `op` is elementwise scalar computation, written alike at all levels."""
+    return op.name.startswith(("payload.", "arith.", "math.")) and not op.regions
+
+
+def retyped(op: Operation, operands: Sequence[SSAValue], container: Attribute) -> Operation:
+    """The payload operation `op` on other operands, its results in another container.
+
+    This is the whole lowering of the payload between two levels: `container` is any payload type of the new container
+    (its element is ignored): an `f32` makes scalars, `tensor<4x8xf32, #l>` tiles, `vector<8xf32>` register arrays.
+    """
+    types = [with_element(container, element_type(r.type)) for r in op.results]
+    new = type(op).create(
+        operands=operands,
+        result_types=types,
+        properties=dict(op.properties),
+        attributes=dict(op.attributes),
+        location=op.location,
+    )
+    for old, result in zip(op.results, new.results, strict=True):
+        result.name_hint = old.name_hint
+    return new
+
+
+Payload = Dialect(
+    "payload",
+    [ConstantOp, ExtentOp, CmpOp, SelectOp, CastOp, FmodOp, RoundTf32Op, CombineBf16x3Op, AssertOp],
+    [PredicateAttr, DomainAttr, SymbolAttr, ExtentsAttr, CountAttr, DerivedAttr],
+)

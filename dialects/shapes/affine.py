@@ -1,0 +1,434 @@
+"""Simplifying index expressions with the ranges of their indices.
+
+xDSL's `AffineExpr` carries index maps through the IR, but its simplifier knows no ranges. Here an expression is held as
+a *form*, a sum of integer multiples of atoms plus a constant; an atom is an index, a symbol, or the floordiv or mod of
+a form by a positive number. Forms are plain tuples: equal expressions in the same ranges are usually equal objects, and
+hash cheaply, which is what fusion relies on to recognise equal values.
+
+Everywhere below, a range is what a parameter or result may be: an int `n` for 0 <= x < n, a symbol `s` for 0 <= x < s
+whatever the value of s, a pair `(lo, hi)` for lo <= x < hi, or None for an unknown integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import gcd
+from typing import Any, NamedTuple, TypeAlias
+
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+    AffineSymExpr,
+)
+
+from .extents import Extent, SymbolAttr, least, most
+
+Range: TypeAlias = int | SymbolAttr | tuple[int, int] | None
+Interval: TypeAlias = tuple[int, int] | None  # inclusive on both sides
+
+DIM, SYM, DIV, MOD = range(4)
+Atom: TypeAlias = tuple[Any, ...]  # (DIM, i) | (SYM, i) | (DIV, terms, constant, divisor) | (MOD, ...)
+
+
+class Form(NamedTuple):
+    """`sum(coefficient * atom) + constant`; the terms are sorted, their coefficients are not zero."""
+
+    terms: tuple[tuple[Atom, int], ...]
+    constant: int
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no index occurs."""
+        return not self.terms
+
+    def atoms(self) -> Iterator[Atom]:
+        """Every index and symbol that occurs, at any depth, with repetitions."""
+        for atom, _ in self.terms:
+            if atom[0] in (DIM, SYM):
+                yield atom
+            else:
+                yield from _inner(atom).atoms()
+
+    def quotients(self) -> Iterator[tuple[Form, int]]:
+        """Every (form, divisor) under a floordiv or mod, at any depth."""
+        for atom, _ in self.terms:
+            if atom[0] in (DIV, MOD):
+                yield _inner(atom), atom[3]
+                yield from _inner(atom).quotients()
+
+
+def constant(value: int) -> Form:
+    """The form of a number."""
+    return Form((), value)
+
+
+def dim(index: int) -> Form:
+    """The form of index `index`."""
+    return Form((((DIM, index), 1),), 0)
+
+
+def symbol(index: int) -> Form:
+    """The form of symbol `index`."""
+    return Form((((SYM, index), 1),), 0)
+
+
+def add(a: Form, b: Form, factor: int = 1) -> Form:
+    """`a + factor * b`"""
+    if not b.terms or factor == 0:
+        return Form(a.terms, a.constant + factor * b.constant)
+    sums = dict(a.terms)
+    for atom, coefficient in b.terms:
+        sums[atom] = sums.get(atom, 0) + factor * coefficient
+    return _form(sums, a.constant + factor * b.constant)
+
+
+def scale(a: Form, factor: int) -> Form:
+    """`factor * a`"""
+    if factor == 0:
+        return constant(0)
+    return Form(tuple((atom, c * factor) for atom, c in a.terms), a.constant * factor)
+
+
+def _form(sums: dict[Atom, int], number: int) -> Form:
+    return Form(tuple(sorted((atom, c) for atom, c in sums.items() if c)), number)
+
+
+def _inner(atom: Atom) -> Form:
+    return Form(atom[1], atom[2])
+
+
+def number_of(atom: Atom) -> int:
+    """Which dimension or symbol an atom is."""
+    number: int = atom[1]
+    return number
+
+
+def complexity(form: Form) -> int:
+    """A measure of how much there is to compute; simplification never raises it."""
+    return sum(1 if atom[0] in (DIM, SYM) else 2 + complexity(_inner(atom)) for atom, _ in form.terms)
+
+
+def _toward_zero(a: int, b: int) -> int:
+    return a // b if a >= 0 else -(-a // b)
+
+
+class Simplifier:
+    """Arithmetic on forms under fixed ranges. Every operation returns a simplified form."""
+
+    def __init__(self, dims: Sequence[Range] = (), symbols: Sequence[Range] = ()) -> None:
+        self.intervals: dict[Atom, Interval] = {}
+        self.sizes: dict[Atom, SymbolAttr] = {}
+        """Indices that are less than a symbol."""
+        for kind, ranges in ((DIM, dims), (SYM, symbols)):
+            for i, r in enumerate(ranges):
+                self.set_range((kind, i), r)
+        self._div: dict[tuple[Form, int], Form] = {}
+        self._mod: dict[tuple[Form, int], Form] = {}
+
+    def set_range(self, atom: Atom, r: Range) -> None:
+        """Say what values an index or symbol takes; only before it is used. An empty range counts as one value."""
+        if r is None:
+            self.intervals[atom] = None
+        else:
+            lo, hi = r if isinstance(r, tuple) else (0, most(r))
+            if isinstance(r, SymbolAttr):
+                self.sizes[atom] = r
+            self.intervals[atom] = (lo, max(lo, hi - 1))
+
+    def interval(self, form: Form) -> Interval:
+        """Bounds of `form`, both inclusive; None if they are not known."""
+        lo = hi = form.constant
+        for atom, coefficient in form.terms:
+            bounds = self._atom_interval(atom)
+            if bounds is None:
+                return None
+            a, b = bounds[0] * coefficient, bounds[1] * coefficient
+            lo, hi = (lo + a, hi + b) if coefficient > 0 else (lo + b, hi + a)
+        return lo, hi
+
+    def _atom_interval(self, atom: Atom) -> Interval:
+        if atom in self.intervals:
+            return self.intervals[atom]
+        if atom[0] in (DIM, SYM):
+            return None
+        bounds = self.interval(_inner(atom))
+        divisor: int = atom[3]
+        if atom[0] == MOD:
+            result: Interval = (0, divisor - 1)
+            if bounds is not None and bounds[0] >= 0:
+                result = (0, min(bounds[1], divisor - 1))
+        else:
+            result = None if bounds is None else (bounds[0] // divisor, bounds[1] // divisor)
+        self.intervals[atom] = result
+        return result
+
+    def computed(self, op: str, a: Form, b: Form) -> Form | None:
+        """What the `arith` op of this name gives for two integers if nothing wraps; None if that is no form."""
+        match op.removeprefix("arith."):
+            case "addi":
+                return add(a, b)
+            case "subi":
+                return add(a, b, -1)
+            case "muli" if a.is_constant or b.is_constant:
+                return scale(b, a.constant) if a.is_constant else scale(a, b.constant)
+            case "floordivsi" if b.is_constant and b.constant > 0:
+                return self.floordiv(a, b.constant)
+            case "divsi" | "remsi" if b.is_constant and b.constant > 0 and self._is_natural(a):  # toward zero
+                return self.floordiv(a, b.constant) if op.endswith("divsi") else self.mod(a, b.constant)
+            case _:
+                return None
+
+    def _is_natural(self, form: Form) -> bool:
+        bounds = self.interval(form)
+        return bounds is not None and bounds[0] >= 0
+
+    def fits(self, form: Form, bits: int) -> bool:
+        """Whether a signed integer of so many bits holds `form`."""
+        return self.within(form, -(1 << bits - 1), 1 << bits - 1)
+
+    def within(self, form: Form, lo: int, hi: Extent) -> bool:
+        """Whether lo <= form < hi always holds."""
+        bounds = self.interval(form)
+        return bounds is not None and lo <= bounds[0] and (bounds[1] < least(hi) or self._below(form, hi))
+
+    def _below(self, form: Form, size: Extent) -> bool:
+        """Whether `form` is an index below the symbol `size`, or less than that."""
+        for atom, coefficient in form.terms:
+            if coefficient == 1 and self.sizes.get(atom) == size:
+                rest = self.interval(_without(form, atom))
+                return rest is not None and rest[1] <= 0
+        return False
+
+    def outside(self, form: Form, lo: int, hi: Extent) -> bool:
+        """Whether lo <= form < hi never holds, as where nothing lies between them."""
+        bounds = self.interval(form)
+        return most(hi) <= lo or bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
+
+    def floordiv(self, form: Form, divisor: int) -> Form:
+        """`form floordiv divisor`; the divisor is positive."""
+        key = (form, divisor)
+        found = self._div.get(key)
+        if found is None:
+            found = self._div[key] = self._floordiv(form, divisor)
+        return found
+
+    def mod(self, form: Form, divisor: int) -> Form:
+        """`form mod divisor`, which is never negative; the divisor is positive."""
+        key = (form, divisor)
+        found = self._mod.get(key)
+        if found is None:
+            found = self._mod[key] = self._mod_(form, divisor)
+        return found
+
+    def _floordiv(self, form: Form, divisor: int) -> Form:
+        if divisor == 1:
+            return form
+        bounds = self.interval(form)
+        if bounds is not None and bounds[0] // divisor == bounds[1] // divisor:
+            return constant(bounds[0] // divisor)
+        whole = self._whole_part(form, divisor)
+        if whole.terms or whole.constant:
+            return self.tidy(add(whole, self.floordiv(add(form, whole, -divisor), divisor)))
+        split = self._split_small(form, divisor)
+        if split is not None:
+            large, common, _ = split
+            return self.floordiv(large, divisor // common)
+        return self._nested_div(form, divisor) or Form((((DIV, form.terms, form.constant, divisor), 1),), 0)
+
+    def _mod_(self, form: Form, divisor: int) -> Form:
+        if divisor == 1:
+            return constant(0)
+        bounds = self.interval(form)
+        if bounds is not None and bounds[0] // divisor == bounds[1] // divisor:
+            return add(form, constant(bounds[0] // divisor * divisor), -1)
+        whole = self._whole_part(form, divisor)
+        if whole.terms or whole.constant:
+            return self.mod(add(form, whole, -divisor), divisor)
+        for atom, coefficient in form.terms:  # a * (e mod m) = a * e, modulo a divisor of a * m
+            if atom[0] == MOD and coefficient * atom[3] % divisor == 0:
+                return self.mod(self.tidy(add(_without(form, atom), _inner(atom), coefficient)), divisor)
+        split = self._split_small(form, divisor)
+        if split is not None:
+            large, common, small = split
+            return self.tidy(add(small, self.mod(large, divisor // common), common))
+        return Form((((MOD, form.terms, form.constant, divisor), 1),), 0)
+
+    @staticmethod
+    def _whole_part(form: Form, divisor: int) -> Form:
+        """The q of `form = divisor * q + rest` with coefficients of the rest below the divisor."""
+        terms = tuple((atom, q) for atom, c in form.terms if (q := _toward_zero(c, divisor)))
+        return Form(terms, form.constant // divisor)
+
+    def _split_small(self, form: Form, divisor: int) -> tuple[Form, int, Form] | None:
+        """`form = common * large + small` with 0 <= small < common, where `common` divides the divisor."""
+        for common in sorted({gcd(divisor, c) for _, c in form.terms}, reverse=True):
+            if common == 1:
+                break
+            large = tuple((atom, c // common) for atom, c in form.terms if c % common == 0)
+            small = Form(tuple((atom, c) for atom, c in form.terms if c % common), form.constant % common)
+            if self.within(small, 0, common):
+                return Form(large, form.constant // common), common, small
+        return None
+
+    def _nested_div(self, form: Form, divisor: int) -> Form | None:
+        """(e div a + s) div b = (e + a*s) div (a*b), and (e mod m) div c = (e div c) mod m/c."""
+        for atom, coefficient in form.terms:
+            if coefficient != 1:
+                continue
+            if atom[0] == DIV:
+                rest = _without(form, atom)
+                found = self.floordiv(self.tidy(add(_inner(atom), rest, atom[3])), atom[3] * divisor)
+                if not rest.terms or complexity(found) < 2 + complexity(form):
+                    return found
+            elif atom[0] == MOD and len(form.terms) == 1 and not form.constant and atom[3] % divisor == 0:
+                return self.mod(self.floordiv(_inner(atom), divisor), atom[3] // divisor)
+        return None
+
+    def tidy(self, form: Form) -> Form:
+        """Put quotients and remainders of the same form together again where that leaves less to compute."""
+        while True:
+            for candidate in self._recombined(form):
+                if complexity(candidate) < complexity(form):
+                    form = candidate
+                    break
+            else:
+                return form
+
+    def _recombined(self, form: Form) -> Iterator[Form]:
+        if len(form.terms) < 2:
+            return
+        for atom, coefficient in form.terms:
+            if atom[0] == MOD:  # e mod c = e - c * (e floordiv c)
+                inner, divisor = _inner(atom), atom[3]
+                rest = add(_without(form, atom), inner, coefficient)
+                yield add(rest, self.floordiv(inner, divisor), -coefficient * divisor)
+            elif atom[0] == DIV and coefficient % atom[3] == 0:
+                inner, divisor = _inner(atom), atom[3]
+                rest = add(_without(form, atom), inner, coefficient // divisor)
+                yield add(rest, self.mod(inner, divisor), -(coefficient // divisor))
+
+    def read(self, expr: AffineExpr, dims: Sequence[Form], symbols: Sequence[Form] = ()) -> Form:
+        """`expr` with the given forms for its dimensions and symbols.
+
+        Raises ValueError on a product of two indices and on a divisor that is not a positive number.
+        """
+        if isinstance(expr, AffineConstantExpr):
+            return constant(expr.value)
+        if isinstance(expr, AffineDimExpr):
+            return dims[expr.position]
+        if isinstance(expr, AffineSymExpr):
+            return symbols[expr.position]
+        assert isinstance(expr, AffineBinaryOpExpr)
+        a, b = self.read(expr.lhs, dims, symbols), self.read(expr.rhs, dims, symbols)
+        if expr.kind == AffineBinaryOpKind.Add:
+            return self.tidy(add(a, b))
+        if expr.kind == AffineBinaryOpKind.Mul:
+            if not b.is_constant:
+                a, b = b, a
+            if not b.is_constant:
+                raise ValueError(f"{expr} is a product of two indices")
+            return scale(a, b.constant)
+        if not b.is_constant or b.constant <= 0:
+            raise ValueError(f"{expr} divides by something else than a positive number")
+        if expr.kind == AffineBinaryOpKind.Mod:
+            return self.mod(a, b.constant)
+        if expr.kind == AffineBinaryOpKind.CeilDiv:
+            a = add(a, constant(b.constant - 1))
+        return self.floordiv(a, b.constant)
+
+
+def _without(form: Form, atom: Atom) -> Form:
+    return Form(tuple(t for t in form.terms if t[0] != atom), form.constant)
+
+
+def write(form: Form) -> AffineExpr:
+    """`form` as an expression of xDSL."""
+    result: AffineExpr | None = None
+    for atom, coefficient in form.terms:
+        term = _write_atom(atom)
+        term = term if coefficient == 1 else term * coefficient
+        result = term if result is None else result + term
+    if result is None:
+        return AffineExpr.constant(form.constant)
+    return result + form.constant if form.constant else result
+
+
+def _write_atom(atom: Atom) -> AffineExpr:
+    if atom[0] == DIM:
+        return AffineExpr.dimension(atom[1])
+    if atom[0] == SYM:
+        return AffineExpr.symbol(atom[1])
+    inner = write(_inner(atom))
+    return inner // atom[3] if atom[0] == DIV else inner % atom[3]
+
+
+def renumbered(form: Form, dims: dict[int, int], symbols: dict[int, int]) -> Form:
+    """`form` with its indices and symbols renamed to others of the same ranges."""
+
+    def rename(atom: Atom) -> Atom:
+        if atom[0] == DIM:
+            return (DIM, dims[atom[1]])
+        if atom[0] == SYM:
+            return (SYM, symbols[atom[1]])
+        inner = renumbered(_inner(atom), dims, symbols)
+        return (atom[0], inner.terms, inner.constant, atom[3])
+
+    return _form({rename(atom): c for atom, c in form.terms}, form.constant)
+
+
+@lru_cache(maxsize=4096)
+def _simplifier(dims: tuple[Range, ...], symbols: tuple[Range, ...]) -> Simplifier:
+    return Simplifier(dims, symbols)
+
+
+def _form_of(expr: AffineExpr, dims: Sequence[Range], symbols: Sequence[Range]) -> tuple[Simplifier, Form]:
+    simplifier = _simplifier(tuple(dims), tuple(symbols))
+    own_dims = [dim(i) if r != 1 else constant(0) for i, r in enumerate(dims)]
+    return simplifier, simplifier.read(expr, own_dims, [symbol(i) for i in range(len(symbols))])
+
+
+def simplify_expr(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> AffineExpr:
+    """An expression equal to `expr` wherever its indices lie in their ranges, and no more complex."""
+    return write(_form_of(expr, dim_ranges, sym_ranges)[1])
+
+
+def simplify_map(map: AffineMap, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> AffineMap:
+    """`map` with each result simplified."""
+    results = tuple(simplify_expr(e, dim_ranges, sym_ranges) for e in map.results)
+    return AffineMap(map.num_dims, map.num_symbols, results)
+
+
+def range_of(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()) -> tuple[int, int] | None:
+    """Bounds `(lo, hi)` with lo <= expr < hi, not always the tightest; None if nothing is known."""
+    simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
+    bounds = simplifier.interval(form)
+    return None if bounds is None else (bounds[0], bounds[1] + 1)
+
+
+def is_within(
+    expr: AffineExpr, lo: int, hi: Extent, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()
+) -> bool:
+    """Whether lo <= expr < hi is known to hold always."""
+    simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
+    return simplifier.within(form, lo, hi)
+
+
+def is_linear(expr: AffineExpr) -> bool:
+    """Whether neither floordiv, ceildiv nor mod occurs."""
+    if not isinstance(expr, AffineBinaryOpExpr):
+        return True
+    linear = expr.kind in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+    return linear and is_linear(expr.lhs) and is_linear(expr.rhs)
+
+
+def compose(outer: AffineMap, inner: AffineMap, dim_ranges: Sequence[Range]) -> AffineMap:
+    """`d -> outer(inner(d))`, simplified for the ranges of `inner`'s dimensions. Neither has symbols."""
+    simplifier = _simplifier(tuple(dim_ranges), ())
+    own = [dim(i) if r != 1 else constant(0) for i, r in enumerate(dim_ranges)]
+    between = [simplifier.read(e, own) for e in inner.results]
+    return AffineMap(inner.num_dims, 0, tuple(write(simplifier.read(e, between)) for e in outer.results))

@@ -1,0 +1,225 @@
+"""The values of symbols: bound by the shapes of `@main`'s arguments at a call, checked against their ranges.
+
+A symbol is the extent of an argument, or it is computed from others, which `@main` says in its attribute `SIZES`:
+
+```
+func.func @main(%x: tensor<?xf32, #payload.extents<#s0>>) -> tensor<?xf32, #payload.extents<#s1>>
+    attributes {"deplodock.sizes" = [#payload.derived<#s1 = affine_map<()[s0] -> (s0 + 1)>[#s0]>]}
+```
+The host evaluates it before anything runs, so below a derived size is a symbol like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from math import prod
+
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineMap
+from xdsl.irdl import irdl_attr_definition
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
+
+from ...errors import ShapeError, UnsupportedError
+from .domain import DomainAttr
+from .extents import Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
+from .tile_counts import Count
+
+SIZES = "deplodock.sizes"
+"""The attribute of `@main` that lists its derived sizes, each after those it is computed from."""
+
+
+_PRIMES = (5, 7, 3, 11)
+
+
+@irdl_attr_definition
+class DerivedAttr(ParametrizedAttribute):
+    """`#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`: how one size follows from others.
+
+    The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
+    It is evaluated on the host only."""
+
+    name = "payload.derived"
+    symbol: SymbolAttr
+    map: AffineMapAttr
+    operands: ArrayAttr[SymbolAttr]
+
+    @staticmethod
+    def get(symbol: SymbolAttr, map: AffineMap, operands: Sequence[SymbolAttr]) -> DerivedAttr:
+        """`symbol` is the product of the results of `map` at the sizes `operands`."""
+        return DerivedAttr(symbol, AffineMapAttr(map), ArrayAttr(operands))
+
+    def verify(self) -> None:
+        affine = self.map.data
+        if affine.num_dims or not affine.results or affine.num_symbols != len(self.operands):
+            raise VerifyException(f"the size {self.symbol} is a product, computed from {len(self.operands)} sizes")
+
+    def value(self, sizes: Sizes) -> int:
+        """The size where the others are `sizes`."""
+        return prod(self.map.data.eval([], sizes.numbers(list(self.operands))))
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            symbol = _parse_symbol(parser)
+            parser.parse_punctuation("=")
+            map = parser.parse_attribute()
+            if not isinstance(map, AffineMapAttr):
+                parser.raise_error("expected an affine map")
+            operands = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse_symbol(parser))
+        return [symbol, map, ArrayAttr(operands)]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_attribute(self.symbol)
+            printer.print_string(" = ")
+            printer.print_attribute(self.map)
+            with printer.in_square_brackets():
+                printer.print_list(self.operands, printer.print_attribute)
+
+
+def _parse_symbol(parser: AttrParser) -> SymbolAttr:
+    symbol = parser.parse_attribute()
+    if not isinstance(symbol, SymbolAttr):
+        parser.raise_error("expected a #payload.symbol")
+    return symbol
+
+
+class Sizes:
+    """The values of symbols during one call. Everywhere an extent is needed as a number, it is asked here."""
+
+    def __init__(self, values: Mapping[str, int] | None = None) -> None:
+        self.values = dict(values or {})
+
+    def number(self, extent: Extent) -> int:
+        """The value of an extent. Raises UnsupportedError for a symbol that no argument has bound."""
+        if isinstance(extent, int):
+            return extent
+        if extent.hint not in self.values:
+            raise UnsupportedError(f"the size {extent} is the extent of no argument of @main")
+        return self.values[extent.hint]
+
+    def numbers(self, extents: Sequence[Extent]) -> tuple[int, ...]:
+        """The values of extents."""
+        return tuple(self.number(e) for e in extents)
+
+    def count(self, count: Count) -> int:
+        """How many tiles there are."""
+        return count if isinstance(count, int) else -(-self.number(count.symbol) // count.tile.data)
+
+    def shape(self, t: Attribute) -> tuple[int, ...]:
+        """The shape of a value of type `t`; `()` for a scalar."""
+        return self.numbers(extents_of(t))
+
+    def domain(self, domain: DomainAttr | None) -> DomainAttr | None:
+        """A domain with numbers as bounds."""
+        if domain is None or all(isinstance(hi, int) for _, hi in domain.limits):
+            return domain
+        return DomainAttr.get(domain.affine, [(lo, self.number(hi)) for lo, hi in domain.limits])
+
+
+def derived_sizes(main: FuncOp) -> tuple[DerivedAttr, ...]:
+    """The derived sizes of `@main`, in the order in which they are computed. Raises ShapeError for another attribute
+    under that name."""
+    found = main.attributes.get(SIZES, ArrayAttr[DerivedAttr]([]))
+    if not isa(found, ArrayAttr[DerivedAttr]):
+        raise ShapeError(f"{SIZES} is a list of #payload.derived")
+    return tuple(found)
+
+
+def symbols_of(types: Sequence[Attribute]) -> tuple[SymbolAttr, ...]:
+    """The symbols in tensor and memref types, each once, in the order in which they appear."""
+    return tuple(dict.fromkeys(e for t in types for e in _symbols(t)))
+
+
+def _symbols(t: Attribute) -> Iterator[SymbolAttr]:
+    names = t.encoding if isinstance(t, TensorType) else t.layout if isinstance(t, MemRefType) else None
+    if isinstance(names, ExtentsAttr):
+        yield from (e for e in extents_in(names.extents) if isinstance(e, SymbolAttr))
+
+
+def bind_sizes(main: FuncOp, shapes: Sequence[Sequence[int]], names: Sequence[str] = ()) -> Sizes:
+    """The symbols' values for a call of `main` with arguments of these shapes.
+
+    The first dimension with a symbol that is not derived binds it; every other one, every static dimension of an
+    argument that has a symbol, and every range is checked. `names` names the arguments in messages. Raises ShapeError.
+    """
+    derived = derived_sizes(main)
+    computed = {d.symbol.hint for d in derived}
+    sizes = Sizes()
+    types = list(main.function_type.inputs)
+    for i, (t, shape) in enumerate(zip(types, shapes, strict=False)):
+        for dim, extent in _pairs(t, shape, _argument(names, i)):
+            if isinstance(extent, SymbolAttr) and extent.hint not in computed:
+                _check_range(extent, shape[dim], f"{_argument(names, i)}, dimension {dim}")
+                sizes.values.setdefault(extent.hint, shape[dim])
+    for t, shape in zip(types, shapes, strict=False):
+        for d in derived:
+            if d.symbol in extents_of(t):
+                _solve(d, shape[extents_of(t).index(d.symbol)], sizes)
+    for d in derived:
+        value = d.value(sizes)
+        _check_range(d.symbol, value, None)
+        sizes.values[d.symbol.hint] = value
+    for i, (t, shape) in enumerate(zip(types, shapes, strict=False)):
+        for dim, extent in _pairs(t, shape, _argument(names, i)):
+            if shape[dim] != sizes.number(extent):
+                what = f", which {extent} is elsewhere" if isinstance(extent, SymbolAttr) else ""
+                raise ShapeError(
+                    f"dimension {dim} is {shape[dim]}, not {sizes.number(extent)}{what}", argument=_argument(names, i)
+                )
+    return sizes
+
+
+def _solve(derived: DerivedAttr, value: int, sizes: Sizes) -> None:
+    """Bind the one size from which `derived` is computed as a multiple and a sum, if nothing has bound it: the extent
+    2 * s0 of an argument binds s0. That the derived size then is `value` is checked with all others."""
+    if len(derived.operands) != 1 or derived.operands.data[0].hint in sizes.values:
+        return
+    (operand,) = derived.operands
+    at_zero, at_one = (derived.value(Sizes({operand.hint: n})) for n in range(2))
+    factor = at_one - at_zero
+    linear = len(derived.map.data.results) == 1 and not any(
+        isinstance(e, AffineBinaryOpExpr) and e.kind not in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+        for e in derived.map.data.results[0].dfs()
+    )
+    if linear and factor > 0:
+        sizes.values[operand.hint] = (value - at_zero) // factor
+        _check_range(operand, sizes.values[operand.hint], None)
+
+
+def sample_sizes(main: FuncOp) -> Sizes:
+    """Values of all symbols for trying `main` out: different small primes where their ranges allow it."""
+    derived = derived_sizes(main)
+    computed = {d.symbol for d in derived}
+    free = [s for s in symbols_of(list(main.function_type.inputs)) if s not in computed]
+    sizes = Sizes({s.hint: min(max(n, s.minimum), s.maximum) for s, n in zip(free, cycle(_PRIMES))})  # noqa: B905
+    for d in derived:
+        sizes.values[d.symbol.hint] = d.value(sizes)
+    return sizes
+
+
+def _argument(names: Sequence[str], i: int) -> str:
+    return names[i] if i < len(names) else f"argument {i} of @main"
+
+
+def _pairs(t: Attribute, shape: Sequence[int], argument: str) -> list[tuple[int, Extent]]:
+    """(dimension, extent) of a type with symbols; of others the executors check the shape as a whole."""
+    extents = extents_of(t)
+    if all(isinstance(e, int) for e in extents):
+        return []
+    if len(extents) != len(shape):
+        raise ShapeError(f"a tensor of rank {len(shape)} where one of rank {len(extents)} is needed", argument=argument)
+    return list(enumerate(extents))
+
+
+def _check_range(symbol: SymbolAttr, value: int, argument: str | None) -> None:
+    if not symbol.minimum <= value <= symbol.maximum:
+        raise ShapeError(
+            f"the size {symbol} is {value}, outside of {symbol.minimum} to {symbol.maximum}", argument=argument
+        )

@@ -1,0 +1,226 @@
+"""Between which numbers an index of a tile or kernel program lies, and what divides it: what thread ids, grids, loops
+and arithmetic allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd, inf
+
+from xdsl.dialects import scf
+from xdsl.dialects.arith import AddiOp, ConstantOp as ArithConstantOp, MuliOp, SubiOp
+from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from ..kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, ShuffleRegistersOp, SplatOp, WarpSpecializeOp
+from ..payload import AssertOp, ConstantOp, ExtentOp, SelectOp
+from ..tile import AffineOp, KernelOp
+from .affine import range_of
+from .tile_counts import most_tiles
+
+Range = tuple[float, float]
+"""Smallest and largest value, both included; whole numbers, or an infinity where nothing is known."""
+
+UNKNOWN: Range = (-inf, inf)
+
+
+def constant_index(value: SSAValue) -> int | None:
+    """The number that `value` is, if an op says so."""
+    op = value.owner
+    if isinstance(op, ConstantOp | ArithConstantOp) and isinstance(op.value, IntegerAttr):
+        return op.value.value.data
+    return None
+
+
+class Ranges:
+    """Ranges of the index values of one kernel, computed on demand and remembered."""
+
+    def __init__(self, func: FuncOp | None = None) -> None:
+        """`func` is the kernel, at the kernel level."""
+        self._known: dict[SSAValue, Range] = {}
+        self._ids: dict[Id, Range] = {}
+        if func is not None:
+            self._ids = {
+                Id.BLOCK: (0, max(func.most_blocks, 1) - 1),
+                Id.RANK: (0, func.cluster_size - 1),
+                Id.THREAD: (0, func.threads - 1),
+                Id.LANE: (0, 31),
+                Id.WARP: (0, func.warps.data - 1),
+            }
+
+    def of(self, value: SSAValue) -> Range:
+        """The range of `value`."""
+        found = self._known.get(value)
+        if found is None:
+            self._known[value] = UNKNOWN  # while its operands are looked at: nothing is a safe answer
+            found = self._known[value] = self._compute(value)
+        return found
+
+    def is_natural(self, value: SSAValue) -> bool:
+        """Whether `value` is never negative."""
+        return self.of(value)[0] >= 0
+
+    def _compute(self, value: SSAValue) -> Range:
+        number = constant_index(value)
+        if number is not None:
+            return (number, number)
+        if isinstance(value, BlockArgument):
+            return self._argument(value)
+        assert isinstance(value, OpResult)
+        return self._result(value.op, value)
+
+    def _argument(self, value: BlockArgument) -> Range:
+        loop = value.block.parent_op()
+        if isinstance(loop, WarpSpecializeOp):
+            return (0, loop.partition_warps[loop.programs.index(value.block.parent_region())] - 1)  # pyright: ignore
+        if isinstance(loop, KernelOp) and value in loop.blocks:
+            return (0, most_tiles(loop.grid_shape[loop.blocks.index(value)]) - 1)
+        if not isinstance(loop, scf.ForOp) or value.index != 0:
+            return UNKNOWN
+        lo, hi, step = self.of(loop.lb), self.of(loop.ub), self.of(loop.step)
+        if step[0] < 1:
+            return UNKNOWN
+        last = hi[1] - 1
+        if lo[0] == lo[1] and step[0] == step[1] and last != inf:
+            last = lo[0] + (last - lo[0]) // step[0] * step[0]
+        return (lo[0], max(last, lo[0]))
+
+    def _result(self, op: Operation, value: SSAValue) -> Range:
+        if isinstance(op, ExtentOp):
+            return (op.symbol.minimum, op.symbol.maximum)
+        if isinstance(op, IdOp):
+            return self._ids[op.kind.data]
+        if isinstance(op, AdvanceOp):
+            return (0, op.slots.data - 1 if value is op.next_slot else 1)
+        if isinstance(op, AssertOp):
+            return self.of(op.value)
+        if isinstance(op, SelectOp):
+            (a, b), (c, d) = self.of(op.lhs), self.of(op.rhs)
+            return (min(a, c), max(b, d))
+        if isinstance(op, AffineOp) and isinstance(value.type, IndexType):
+            return from_half_open(range_of(op.map.data.results[0], (), [half_open(self.of(s)) for s in op.symbols]))
+        if isinstance(op, SplatOp | ShuffleRegistersOp | ExtractOp):
+            return self.of(op.source)
+        if isinstance(op, IndicesOp):
+            lo, hi = self.of(op.origin)
+            below, above = span(op.steps.get_values())
+            return (lo + below, hi + above)
+        rule = _RULES.get(op.name)
+        return UNKNOWN if rule is None else rule(*(self.of(v) for v in op.operands))
+
+
+def half_open(bounds: Range) -> tuple[int, int] | None:
+    """`(lo, hi)` with lo <= value < hi; None where a bound is not known."""
+    return None if inf in (-bounds[0], bounds[1]) else (int(bounds[0]), int(bounds[1]) + 1)
+
+
+def from_half_open(bounds: tuple[int, int] | None) -> Range:
+    """The range of `half_open`."""
+    return UNKNOWN if bounds is None else (bounds[0], bounds[1] - 1)
+
+
+def range_of_value(value: SSAValue) -> tuple[int, int] | None:
+    """What is known of a scalar index of the tile level: `(lo, hi)` with lo <= value < hi, or None."""
+    return half_open(Ranges().of(value))
+
+
+def divisor_of(value: SSAValue) -> int:
+    """A number that always divides a scalar index of the tile level; 0 for the constant zero."""
+    if (number := constant_index(value)) is not None:
+        return abs(number)
+    op = value.block.parent_op() if isinstance(value, BlockArgument) and value.index == 0 else value.owner
+    if isinstance(value, BlockArgument):
+        return gcd(divisor_of(op.lb), divisor_of(op.step)) or 1 if isinstance(op, scf.ForOp) else 1
+    if isinstance(value.type, IndexType):
+        if isinstance(op, MuliOp):
+            return divisor_of(op.lhs) * divisor_of(op.rhs)
+        if isinstance(op, AddiOp | SubiOp):
+            return gcd(divisor_of(op.lhs), divisor_of(op.rhs)) or 1
+    return 1
+
+
+def span(steps: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest sum of some of `steps`."""
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
+
+
+def _add(a: Range, b: Range) -> Range:
+    return (a[0] + b[0], a[1] + b[1])
+
+
+def _sub(a: Range, b: Range) -> Range:
+    return (a[0] - b[1], a[1] - b[0])
+
+
+def _mul(a: Range, b: Range) -> Range:
+    products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]  # 0 times anything is 0, without a NaN
+    return (min(products), max(products))
+
+
+def _floor_div(a: Range, b: Range) -> Range:
+    if b[0] != b[1] or b[0] < 1:
+        return UNKNOWN
+    return (_floor(a[0], b[0]), _floor(a[1], b[0]))
+
+
+def _floor(x: float, c: float) -> float:
+    return x if x in (inf, -inf) else int(x) // int(c)
+
+
+def _div(a: Range, b: Range) -> Range:
+    return _floor_div(a, b) if a[0] >= 0 else UNKNOWN
+
+
+def _rem(a: Range, b: Range) -> Range:
+    if a[0] < 0 or b[0] < 1:
+        return UNKNOWN
+    return (0, min(a[1], b[1] - 1))
+
+
+def _and(a: Range, b: Range) -> Range:
+    return (0, min(a[1], b[1])) if a[0] >= 0 and b[0] >= 0 else UNKNOWN
+
+
+def _or(a: Range, b: Range) -> Range:
+    if a[0] < 0 or b[0] < 0 or inf in (a[1], b[1]):
+        return UNKNOWN
+    return (0, (1 << max(int(a[1]), int(b[1])).bit_length()) - 1)
+
+
+def _power(exponent: Range) -> Range:
+    return (1 << int(exponent[0]), 1 << int(exponent[0]))
+
+
+def _shift_left(a: Range, b: Range) -> Range:
+    return _mul(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
+
+
+def _shift_right(a: Range, b: Range) -> Range:
+    return _div(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
+
+
+def _min(a: Range, b: Range) -> Range:
+    return (min(a[0], b[0]), min(a[1], b[1]))
+
+
+def _max(a: Range, b: Range) -> Range:
+    return (max(a[0], b[0]), max(a[1], b[1]))
+
+
+_RULES: dict[str, Callable[[Range, Range], Range]] = {
+    "arith.addi": _add,
+    "arith.subi": _sub,
+    "arith.muli": _mul,
+    "arith.divsi": _div,
+    "arith.divui": _div,
+    "arith.floordivsi": _floor_div,
+    "arith.remsi": _rem,
+    "arith.remui": _rem,
+    "arith.andi": _and,
+    "arith.ori": _or,
+    "arith.xori": _or,
+    "arith.shli": _shift_left,
+    "arith.shrsi": _shift_right,
+    "arith.shrui": _shift_right,
+    "arith.minsi": _min,
+    "arith.maxsi": _max,
+}

@@ -1,0 +1,276 @@
+"""Directives of declarative assembly formats that our dialects share.
+
+An operation that lists `DIRECTIVES` as its `custom_directives` writes them in its `assembly_format`:
+
+| directive | text |
+|---|---|
+| `custom<Int>($n)` | an `IntAttr`, `4` |
+| `custom<Bases>($regs)` | basis vectors, `[[0, 1], [8, 0]]` |
+| `custom<Extents>($extents)` | numbers and symbols, `[16, #s0]` |
+| `custom<Counts>($grid)` | numbers of tiles, `[#s0 / 64, 32]` |
+| `custom<Bounds>($lower, $upper)` | half-open intervals, `[0:100, 2:#s0]` |
+| `custom<Arguments>(ref($body))` | the block arguments of a region with their types, `(%x: f32)` |
+| `custom<Buffers>(ref($body))` | those of them that are no indices |
+| `custom<Indices>(ref($body))` | those of them that are indices, without types, `(%i, %j)` |
+| `custom<Body>($body)` | the region itself, whose arguments were written before |
+| `custom<IndexTypes>(type($a), type($b))` | the types of two lists of operands as one list, `(index, index)` |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    OperandVariable,
+    ParsingState,
+    PrintingState,
+    RegionVariable,
+    TypeDirective,
+    VariadicOperandVariable,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.hints import isa
+
+from ..layouts.attributes import BasesAttr, bases_of, format_bases, parse_bases
+from ..shapes.extents import SymbolAttr, parse_extent, print_extents
+from ..shapes.tile_counts import CountAttr, counts_attr, counts_in, parse_count, print_counts
+
+
+class _AttributeDirective(CustomDirective, ABC):
+    """The text of one attribute; a group around it is left out where the attribute is missing or has its default."""
+
+    attribute: AttributeVariable
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.attribute.is_present(op)
+
+    def is_anchorable(self) -> bool:
+        return True
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.attribute.set(state, self.read(parser))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        if (attribute := self.attribute.get(op)) is not None:
+            self.write(printer, attribute)
+
+    @abstractmethod
+    def read(self, parser: Parser) -> Attribute:
+        """Parse the attribute."""
+
+    @abstractmethod
+    def write(self, printer: Printer, attribute: Attribute) -> None:
+        """Print the attribute."""
+
+
+@irdl_custom_directive
+class Int(_AttributeDirective):
+    """`4`"""
+
+    attribute: AttributeVariable
+
+    def read(self, parser: Parser) -> Attribute:
+        return IntAttr(parser.parse_integer())
+
+    def write(self, printer: Printer, attribute: Attribute) -> None:
+        assert isa(attribute, IntAttr)
+        printer.print_string(str(attribute.data))
+
+
+@irdl_custom_directive
+class Bases(_AttributeDirective):
+    """`[[0, 1], [8, 0]]`"""
+
+    attribute: AttributeVariable
+
+    def read(self, parser: Parser) -> Attribute:
+        return parse_bases(parser)
+
+    def write(self, printer: Printer, attribute: Attribute) -> None:
+        assert isa(attribute, BasesAttr)
+        printer.print_string(format_bases(bases_of(attribute)))
+
+
+@irdl_custom_directive
+class Extents(_AttributeDirective):
+    """`[16, #s0]`"""
+
+    attribute: AttributeVariable
+
+    def read(self, parser: Parser) -> Attribute:
+        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_extent(parser)))
+
+    def write(self, printer: Printer, attribute: Attribute) -> None:
+        assert isa(attribute, ArrayAttr[IntAttr | SymbolAttr])
+        with printer.in_square_brackets():
+            print_extents(printer, attribute)
+
+
+@irdl_custom_directive
+class Counts(_AttributeDirective):
+    """`[#s0 / 64, 32]`"""
+
+    attribute: AttributeVariable
+
+    def read(self, parser: Parser) -> Attribute:
+        return counts_attr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser)))
+
+    def write(self, printer: Printer, attribute: Attribute) -> None:
+        assert isa(attribute, ArrayAttr[IntAttr | CountAttr])
+        with printer.in_square_brackets():
+            print_counts(printer, counts_in(attribute))
+
+
+@irdl_custom_directive
+class Bounds(CustomDirective):
+    """`[0:100, 2:#s0]`"""
+
+    lower: AttributeVariable
+    upper: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        def bound() -> tuple[IntAttr, IntAttr | SymbolAttr]:
+            lower = IntAttr(parser.parse_integer())
+            parser.parse_punctuation(":")
+            return lower, parse_extent(parser)
+
+        bounds = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, bound)
+        self.lower.set(state, ArrayAttr([lower for lower, _ in bounds]))
+        self.upper.set(state, ArrayAttr([upper for _, upper in bounds]))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        def bound(pair: tuple[IntAttr, IntAttr | SymbolAttr]) -> None:
+            printer.print_string(f"{pair[0].data}:")
+            print_extents(printer, ArrayAttr([pair[1]]))
+
+        lower, upper = self.lower.get(op), self.upper.get(op)
+        assert isa(lower, ArrayAttr[IntAttr])
+        assert isa(upper, ArrayAttr[IntAttr | SymbolAttr])
+        state.print_whitespace(printer)
+        with printer.in_square_brackets():
+            printer.print_list(list(zip(lower, upper, strict=True)), bound)
+
+
+def _arguments(state: ParsingState) -> list[Parser.Argument]:
+    """The block arguments that were read for the next region."""
+    return vars(state).setdefault("arguments", [])
+
+
+class _ArgumentsDirective(CustomDirective, ABC):
+    """Block arguments of a region, in front of it."""
+
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        arguments = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: self.read(parser))
+        _arguments(state).extend(arguments)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        with printer.in_parens():
+            printer.print_list(self.written(self.body.get(op).block.args), lambda a: self.write(printer, a))
+
+    def read(self, parser: Parser) -> Parser.Argument:
+        """Parse one argument."""
+        return parser.parse_argument()
+
+    def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        """The arguments that are written."""
+        return arguments
+
+    def write(self, printer: Printer, argument: SSAValue) -> None:
+        """Print one argument."""
+        printer.print_block_argument(argument)  # pyright: ignore[reportArgumentType]
+
+
+@irdl_custom_directive
+class Arguments(_ArgumentsDirective):
+    """`(%x: memref<4xf32>, %y: f32)`"""
+
+    body: RegionVariable
+
+
+@irdl_custom_directive
+class Buffers(_ArgumentsDirective):
+    """`(%x: memref<4xf32>)`: the arguments that are no indices."""
+
+    body: RegionVariable
+
+    def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        return [a for a in arguments if a.type != IndexType()]
+
+
+@irdl_custom_directive
+class Indices(_ArgumentsDirective):
+    """`(%i, %j)`: the arguments that are indices."""
+
+    body: RegionVariable
+
+    def read(self, parser: Parser) -> Parser.Argument:
+        return parser.parse_argument(expect_type=False).resolve(IndexType())
+
+    def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        return [a for a in arguments if a.type == IndexType()]
+
+    def write(self, printer: Printer, argument: SSAValue) -> None:
+        printer.print_ssa_value(argument)
+
+
+@irdl_custom_directive
+class Body(CustomDirective):
+    """A region whose arguments, if any, were written before it."""
+
+    body: RegionVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.body.set(state, parser.parse_region(_arguments(state)))
+        vars(state)["arguments"] = []
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_region(self.body.get(op), print_entry_block_args=False, print_empty_block=False)
+
+
+@irdl_custom_directive
+class IndexTypes(CustomDirective):
+    """`(index, vector<4xindex>)`: the types of two lists of operands in one list."""
+
+    first: TypeDirective
+    second: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        first, second = (self._operands(d, state) for d in (self.first, self.second))
+        if len(types) != first + second:
+            parser.raise_error(f"{first + second} coordinates and checks but {len(types)} types")
+        self.first.set(state, types[:first])
+        self.second.set(state, types[first:])
+
+    @staticmethod
+    def _operands(directive: TypeDirective, state: ParsingState) -> int:
+        assert isinstance(directive.inner, VariadicOperandVariable | OperandVariable)
+        return len(state.operands[directive.inner.index] or ())
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        with printer.in_parens():
+            printer.print_list([*self.first.get(op), *self.second.get(op)], printer.print_attribute)
+
+
+DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, Body, IndexTypes)
+"""All directives of this file."""
+
+
+class FormattedOp(IRDLOperation):
+    """An operation whose `assembly_format` may use the directives of this file."""
+
+    custom_directives = DIRECTIVES

@@ -1,0 +1,97 @@
+"""Calls between functions, at any level: putting bodies in their place, and those that have none.
+
+A function that is only declared, with the attribute `torch.eager`, is one that PyTorch computes: the attribute names
+the operator. Its calls stay what they are at every level. On buffers its results are the trailing arguments, of which
+`torch.eager_results` says how many.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr
+from xdsl.ir import Operation, SSAValue
+
+from ...errors import CompileError
+from ..tensor import ScatterOp
+from ..tensor.scan import ScanOp
+from .locations import location_text
+
+Call: TypeAlias = func.CallOp | ScanOp | ScatterOp
+"""Operations of the host: what they read is in memory before them, what they give is in memory after them."""
+
+EAGER = "torch.eager"
+"""The attribute of a declared function that PyTorch computes: its operator, `aten.linalg_inv_ex`."""
+
+EAGER_RESULTS = "torch.eager_results"
+"""How many of the trailing buffers such a function writes."""
+
+
+def is_eager(function: func.FuncOp) -> bool:
+    """Whether `function` is one that PyTorch computes."""
+    return function.is_declaration and isinstance(function.attributes.get(EAGER), StringAttr)
+
+
+def eager_results(function: func.FuncOp) -> int:
+    """How many trailing buffers a function of the kernel level that PyTorch computes writes. Raises CompileError."""
+    count = function.attributes.get(EAGER_RESULTS)
+    if not isinstance(count, IntegerAttr) or not 0 <= count.value.data <= len(function.function_type.inputs):
+        raise CompileError(f"@{function.sym_name.data} has no count of its results", location=location_text(function))
+    return count.value.data
+
+
+def inline_calls(module: ModuleOp) -> ModuleOp:
+    """Replace every call in `module` by what the function does, remove private functions, and return the module.
+
+    The functions of folds and calls of what PyTorch computes stay. Raises CompileError for another function that has no
+    body, and for one that calls itself.
+    """
+    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, func.FuncOp)}
+    done: set[str] = set()
+    for name in functions:
+        _inline_into(name, functions, done, ())
+    folded = {op.step.string_value() for op in module.walk() if isinstance(op, ScanOp)}
+    for name, function in functions.items():
+        private = function.sym_visibility is not None and function.sym_visibility.data == "private"
+        if name != "main" and private and not is_eager(function) and name not in folded:
+            function.detach()
+            function.erase()
+    return module
+
+
+def without_calls(module: ModuleOp) -> ModuleOp:
+    """`module` itself if it has no calls, else a copy of it without."""
+    has_calls = any(isinstance(op, func.CallOp) for op in module.walk())
+    return inline_calls(module.clone()) if has_calls else module
+
+
+def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], within: tuple[str, ...]) -> None:
+    """Inline all calls in the function `name`."""
+    if name in done:
+        return
+    for call in [op for op in functions[name].walk() if isinstance(op, func.CallOp)]:
+        callee = call.callee.string_value()
+        if callee in functions and is_eager(functions[callee]):
+            continue
+        if callee not in functions or functions[callee].is_declaration:
+            raise CompileError(f"calls @{callee}, which has no body", location=location_text(call))
+        if callee in (*within, name):
+            raise CompileError(f"@{callee} calls itself", operator=call.name, location=location_text(call))
+        _inline_into(callee, functions, done, (*within, name))
+        _replace(call, functions[callee])
+    done.add(name)
+
+
+def _replace(call: func.CallOp, callee: func.FuncOp) -> None:
+    """Put the body of `callee` in place of `call`."""
+    values: dict[SSAValue, SSAValue] = dict(zip(callee.body.block.args, call.operands, strict=True))
+    body: list[Operation] = list(callee.body.block.ops)
+    block = call.parent
+    assert block is not None
+    for op in body[:-1]:
+        block.insert_op_before(op.clone(values), call)
+    for old, new in zip(call.results, body[-1].operands, strict=True):
+        old.replace_all_uses_with(values.get(new, new))
+    call.detach()
+    call.erase()

@@ -1,0 +1,107 @@
+"""Reading IR text: a parser that remembers where each op was written, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import LocationAttr, ModuleOp
+from xdsl.ir import Operation
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, UnregisteredConstructException, VerifyException
+from xdsl.utils.lexer import Input, Span
+
+from ...errors import CompileError
+from .. import get_all_dialects
+from .locations import file_location
+
+_UNDEFINED = re.compile(r"values used but not defined: \[(%[^,\]]+)")
+
+
+_CONSTRUCTION = (VerifyException, ValueError, OverflowError, NotImplementedError)
+"""What the constructors of attributes and ops raise, ours and xDSL's."""
+
+
+class MalformedIRError(CompileError):
+    """Text that is not IR, or not of dialects that we know."""
+
+
+def make_context() -> Context:
+    """A context that knows every dialect of ours and those of xDSL that we use, loading each when it is first met."""
+    ctx = Context()
+    for name, factory in get_all_dialects().items():
+        ctx.register_dialect(name, factory)
+    return ctx
+
+
+class LocatingParser(Parser):
+    """Gives every op that does not say `loc(...)` itself the place at which it was written."""
+
+    def __init__(self, ctx: Context, text: str, name: str, line_offset: int = 0) -> None:
+        super().__init__(ctx, text, name)
+        self._file = name
+        self._line_offset = line_offset
+        self._line_starts = [0, *(i + 1 for i, char in enumerate(text) if char == "\n")]
+        self._explicit_location_end = -1
+        self._operation_start = self._current_token.span
+
+    def parse_optional_location(self) -> LocationAttr | None:
+        location = super().parse_optional_location()
+        if location is not None:
+            self._explicit_location_end = self._current_token.span.start
+        return location
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        try:
+            return super()._get_op_by_name(name)
+        except ParseError:  # which points behind the name
+            raise ParseError(self._operation_start, f"unknown operation {name!r}") from None
+
+    def parse_operation(self) -> Operation:
+        start = self._operation_start = self._current_token.span
+        try:
+            op = super().parse_operation()
+        except _CONSTRUCTION as error:  # which knows no place
+            raise ParseError(start, one_line(str(error))) from error
+        if self._current_token.span.start != self._explicit_location_end:
+            line = bisect_right(self._line_starts, start.start)
+            column = start.start - self._line_starts[line - 1] + 1
+            op.location = file_location(self._file, line + self._line_offset, column)
+        return op
+
+
+def parse_module(ctx: Context, text: str, name: str, *, line_offset: int = 0, implicit: bool = True) -> ModuleOp:
+    """Parse `text`, the contents of file `name`, into a module.
+
+    `line_offset` is added to the line numbers, for text cut out of a larger file; `implicit` allows the surrounding
+    `builtin.module` to be left out. Raises MalformedIRError. Never executes anything.
+    """
+    try:
+        return LocatingParser(ctx, text, name, line_offset).parse_module(implicit)
+    except ParseError as error:
+        span = error.span
+        if (undefined := _UNDEFINED.match(error.msg)) is not None:  # reported at the end of the region
+            use = re.search(re.escape(undefined[1]) + r"(?![\w$.-])", _without_comments(text))
+            span = Span(use.start(), use.end(), Input(text, name)) if use else span
+        place = span.get_location()
+        raise MalformedIRError(
+            one_line(error.msg.replace("{first_char}", "%, @, # or !")) or "syntax error",  # xDSL forgot an f
+            location=f"{name}:{place.line + line_offset}:{place.col}",
+        ) from None
+    except (UnregisteredConstructException, *_CONSTRUCTION) as error:
+        raise MalformedIRError(one_line(str(error)), location=f"{name}:{line_offset + 1}") from None
+    except RecursionError:
+        raise MalformedIRError("regions are nested too deeply", location=f"{name}:{line_offset + 1}") from None
+
+
+def _without_comments(text: str) -> str:
+    """`text` with comments blanked out, so that positions stay what they were."""
+    return re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
+
+
+def one_line(text: str) -> str:
+    """The first line of a message, with the next one where it ends in a colon: xDSL's constraints give their reason
+    there."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])

@@ -1,0 +1,269 @@
+"""The tensor dialect: whole tensors. With the payload on tensors it is the level every frontend lowers to.
+
+An elementwise operator is the payload (`arith.addf %a, %b : tensor<16x64xf32>`, both operands of one shape), a
+broadcast or any other view is an `index_map`, a reduction is a `reduce`; there are no named operators. A matrix
+multiplication is two index maps, a product and a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type
+from ..shapes.access import verify_access
+from ..shapes.domain import DomainAttr
+from ..shapes.extents import Extent, extents_of, tensor_of
+from .reduction_kinds import (
+    KindAttr as KindAttr,
+    ReductionKind as ReductionKind,
+    identity as identity,
+    verify_atomic,
+    verify_kind,
+)
+from .scan import ScanOp
+
+ROOT = "fuse.root"
+"""The attribute of tensor ops whose results are kept in memory: each is the result of one kernel."""
+
+
+@irdl_op_definition
+class IndexMapOp(IRDLOperation):
+    """A view: result[d] = source[map(d)] where d lies in the domain, else the fill value.
+
+    Transposes, broadcasts, slices, flips, pads, rolls, reshapes and repeats are all index maps. The map is from result
+    indices to source coordinates and may use floordiv and mod; inside the domain it must stay within the source.
+
+    ```
+    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %p = tensor.index_map %x[affine_map<(d0) -> (d0 - 1)>] where <affine_map<(d0) -> (d0 - 1)> in [0:5]> else %zero
+         : tensor<5xf32> -> tensor<7xf32>
+    ```
+    """
+
+    name = "tensor.index_map"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(TensorType.constr(T))
+    map = prop_def(AffineMapAttr)
+    domain = opt_prop_def(DomainAttr)
+    fill = opt_operand_def(T)
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict `:` type($source) `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        shape: Sequence[Extent],
+        domain: DomainAttr | None = None,
+        fill: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, fill],
+            properties={"map": AffineMapAttr(map), "domain": domain},
+            result_types=[tensor_of(element_type(source.type), shape)],
+        )
+
+    def verify_(self) -> None:
+        dims = len(extents_of(self.result.type))
+        verify_access(self.map, dims, 0, len(extents_of(self.source.type)), self.domain, self.fill, "a source")
+        if (self.domain is None) != (self.fill is None):
+            raise VerifyException("a domain and a fill value come together")
+        e = element_type(self.source.type)
+        if element_type(self.result.type) != e or (self.fill is not None and self.fill.type != e):
+            raise VerifyException("source, fill and result have one element type")
+
+
+@irdl_op_definition
+class GatherOp(IRDLOperation):
+    """A data-dependent read: result[d] = source[map(d)[i0[d], i1[d], ...]].
+
+    Every index tensor has the shape of the result; its element is a symbol of the map. A coordinate outside the source
+    reads zero, so no index value can read foreign memory (a checked program asserts before that there is none).
+    Negative indices are made positive before.
+
+    ```
+    %y = tensor.gather %table[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
+         : tensor<100x8xf32>, tensor<5x8xi64> -> tensor<5x8xf32>
+    ```
+    """
+
+    name = "tensor.gather"
+    source = operand_def(base(TensorType))
+    indices = var_operand_def(base(TensorType))
+    map = prop_def(AffineMapAttr)
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `[` $map `]` `` `(` $indices `)` attr-dict `:` type($source) `,` type($indices) `->` type($result)"
+    )
+
+    def __init__(self, source: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):
+        shape = extents_of(indices[0].type)
+        super().__init__(
+            operands=[source, list(indices)],
+            properties={"map": AffineMapAttr(map)},
+            result_types=[tensor_of(element_type(source.type), shape)],
+        )
+
+    def verify_(self) -> None:
+        shape = extents_of(self.result.type)
+        rank = len(extents_of(self.source.type))
+        verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a source")
+        if not self.indices:
+            raise VerifyException("a gather without index tensors is an index_map")
+        _verify_indices(self.indices, shape, "result's")
+        if element_type(self.source.type) != element_type(self.result.type):
+            raise VerifyException("source and result have one element type")
+
+
+@irdl_op_definition
+class ScatterOp(IRDLOperation):
+    """A data-dependent write, which combines: `init`, with values[d] combined into the element at map(d)[i0[d], ...].
+
+    Every index tensor has the shape of the values; its element is a symbol of the map. The order is open, so a float
+    sum is one in any order; of values that are to replace each other one scatters the numbers. A value whose coordinate
+    lies outside is dropped. It is an operation of the host, as a call is: it may stand at the tensor and the loop
+    level, where its values and indices are results of one nest, and becomes a kernel of atomic operations.
+
+    ```
+    %y = tensor.scatter add %x, %v[affine_map<(d0, d1)[s0] -> (s0, d1)>](%i)
+         : tensor<100x8xf32>, tensor<5x8xf32>, tensor<5x8xi64>
+    ```
+    """
+
+    name = "tensor.scatter"
+    T: ClassVar = VarConstraint("T", base(TensorType))
+    kind = prop_def(KindAttr)
+    init = operand_def(T)
+    values = operand_def(base(TensorType))
+    indices = var_operand_def(base(TensorType))
+    map = prop_def(AffineMapAttr)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind $init `,` $values `[` $map `]` `` `(` $indices `)` attr-dict"
+        " `:` type($init) `,` type($values) `,` type($indices)"
+    )
+
+    def __init__(
+        self, kind: str | ReductionKind, init: SSAValue, values: SSAValue, map: AffineMap, indices: Sequence[SSAValue]
+    ):
+        super().__init__(
+            operands=[init, values, list(indices)],
+            properties={"kind": KindAttr(ReductionKind(kind)), "map": AffineMapAttr(map)},
+            result_types=[init.type],
+        )
+
+    def verify_(self) -> None:
+        shape, element = extents_of(self.values.type), element_type(self.init.type)
+        rank = len(extents_of(self.init.type))
+        verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a result")
+        if not self.indices:
+            raise VerifyException("a scatter has index tensors")
+        _verify_indices(self.indices, shape, "values'")
+        if element_type(self.values.type) != element:
+            raise VerifyException("init and values have one element type")
+        verify_atomic(self.kind.data, element)
+
+
+def _verify_indices(indices: Sequence[SSAValue], shape: Sequence[Extent], whose: str) -> None:
+    for i in indices:
+        if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
+            raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """Combine all elements along some dimensions, which disappear. An empty dimension gives the kind's identity.
+
+    ```
+    %s = tensor.reduce add %x over [1] : tensor<16x64xf32> -> tensor<16xf32>
+    ```
+    """
+
+    name = "tensor.reduce"
+    kind = prop_def(KindAttr)
+    source = operand_def(base(TensorType))
+    dims = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, kind: str | ReductionKind, source: SSAValue, dims: Sequence[int]):
+        shape = [n for i, n in enumerate(extents_of(source.type)) if i not in dims]
+        super().__init__(
+            operands=[source],
+            properties={"kind": KindAttr(ReductionKind(kind)), "dims": DenseArrayBase.from_list(i64, sorted(dims))},
+            result_types=[tensor_of(element_type(source.type), shape)],
+        )
+
+    def verify_(self) -> None:
+        shape = extents_of(self.source.type)
+        dims = list(self.dims.get_values())
+        if dims != sorted(set(dims)) or not all(0 <= d < len(shape) for d in dims):
+            raise VerifyException(f"reduced dimensions {dims} are not distinct, ascending and below {len(shape)}")
+        want = tensor_of(element_type(self.source.type), [n for i, n in enumerate(shape) if i not in dims])
+        if self.result.type != want:
+            raise VerifyException(f"reducing {dims} of {self.source.type} gives {want}, not {self.result.type}")
+        verify_kind(self.kind.data, element_type(self.source.type))
+
+
+@irdl_op_definition
+class IotaOp(IRDLOperation):
+    """The index along one dimension: result[d] = d[dim].
+
+    ```
+    %i = tensor.iota 1 : tensor<4x5xi64>
+    ```
+    """
+
+    name = "tensor.iota"
+    dim = prop_def(IntegerAttr.constr(i64))
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+
+    assembly_format = "$dim attr-dict `:` type($result)"
+
+    def __init__(self, dim: int, result_type: TensorType[Attribute]):
+        super().__init__(properties={"dim": IntegerAttr(dim, i64)}, result_types=[result_type])
+
+    def verify_(self) -> None:
+        if not 0 <= self.dim.value.data < len(extents_of(self.result.type)):
+            raise VerifyException(f"dimension {self.dim.value.data} of {self.result.type}")
+        if not isinstance(element_type(self.result.type), IntegerType | IndexType):
+            raise VerifyException(f"an iota of {element_type(self.result.type)}: only integers count")
+
+
+Tensor = Dialect("tensor", [IndexMapOp, GatherOp, ScatterOp, ReduceOp, IotaOp, ScanOp], [KindAttr])

@@ -1,0 +1,371 @@
+"""Building tensor-level ops: the vocabulary in which decompositions are written.
+
+Every method appends ops and returns the value. Elementwise methods take tensors of one shape and one element type;
+`unify` and `working` bring them there. A method picks the float, integer or boolean form of its operation by type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, f32, i1, i32, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...errors import ShapeError, UnsupportedError
+from .. import payload, tensor
+from ..payload import element_type, is_float, is_float8, is_low_precision
+from ..shapes.domain import DomainAttr
+from ..shapes.extents import Extent, SymbolAttr, extents_of, tensor_of
+from ..shapes.polynomial import Algebra, Polynomial, shown
+from ..support.locations import line_text
+
+Number = int | float | bool | SymbolAttr
+"""A Python number, or a size that is one at run time."""
+
+UINT8 = IntegerType(8, Signedness.UNSIGNED)
+"""PyTorch's uint8. A storage type like bf16: computed on as i32."""
+
+
+def work_type(element: Attribute) -> Attribute:
+    """The type in which values stored as `element` are computed on: f32 for f16 and bf16, i32 for u8."""
+    if is_low_precision(element) or is_float8(element):
+        return f32
+    return i32 if element == UINT8 else element
+
+
+class Builder:
+    """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
+    sizes of the program, `used` says which of the results anything reads. `asserts` is the name of the operator, where
+    what it asks of its indices is asserted."""
+
+    def __init__(
+        self,
+        result_types: Sequence[Attribute] = (),
+        location: Attribute | None = None,
+        algebra: Algebra | None = None,
+        used: Sequence[bool] = (),
+        asserts: str | None = None,
+    ) -> None:
+        self.result_types = list(result_types)
+        self.used = tuple(used)
+        self.asserts = asserts
+        self.algebra = algebra or Algebra()
+        self.ops: list[Operation] = []
+        self.location = location
+        self.functions: list[tuple[tensor.ScanOp, FuncOp]] = []
+
+    def insert(self, op: Operation) -> SSAValue:
+        """Append `op` and return its result."""
+        if self.location is not None and isinstance(op.location, UnknownLoc):
+            op.location = self.location  # pyright: ignore[reportAttributeAccessIssue]
+        self.ops.append(op)
+        return op.results[0]
+
+    def unsupported(self, argument: str, reason: str) -> UnsupportedError:
+        """The error to raise for an argument that is understood but refused; the driver adds operator and place."""
+        return UnsupportedError(reason, argument=argument)
+
+    @property
+    def result_element(self) -> Attribute:
+        """The element type of the torch op's (first) result."""
+        return element_type(self.result_types[0])
+
+    @property
+    def result_shape(self) -> tuple[Extent, ...]:
+        return extents_of(self.result_types[0])
+
+    # Types
+
+    def constant(self, value: Number, shape: Sequence[Extent], element: Attribute) -> SSAValue:
+        """`value` everywhere in a tensor of `shape`."""
+        if isinstance(value, SymbolAttr):
+            return self.cast(self.insert(payload.ExtentOp(value, tensor_of(i64, shape))), element)
+        if is_float8(element):
+            return self.cast(self.constant(value, shape, f32), element)
+        return self.insert(payload.ConstantOp(wrapped_number(value, element), tensor_of(element, shape)))
+
+    def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
+        """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
+        if value.number is not None:
+            return self.constant(value.number, shape, element)
+        name = self.algebra.named(value)
+        if name is not None:
+            return self.constant(name, shape, element)
+        total: SSAValue | None = None
+        for symbols, coefficient in self.algebra.terms(value):
+            term = self.constant(coefficient, shape, i64)
+            for s in symbols:
+                term = self.mul(term, self.constant(s, shape, i64))
+            total = term if total is None else self.add(total, term)
+        assert total is not None, "a polynomial that is no number has terms"
+        return self.cast(total, element)
+
+    def scalar(self, value: Number, element: Attribute) -> SSAValue:
+        """`value` as a scalar, for the fill of an index map."""
+        if isinstance(value, SymbolAttr):
+            return self.cast(self.insert(payload.ExtentOp(value, i64)), element)
+        if is_float8(element):
+            return self.insert(payload.CastOp(self.scalar(value, f32), element))
+        return self.insert(payload.ConstantOp(wrapped_number(value, element), element))
+
+    def like(self, x: SSAValue, value: Number) -> SSAValue:
+        """`value` everywhere in a tensor of the type of `x`."""
+        return self.constant(value, extents_of(x.type), element_type(x.type))
+
+    def cast(self, x: SSAValue, element: Attribute) -> SSAValue:
+        """`x` converted as PyTorch's `to(dtype)` does; `x` itself if it has that element type."""
+        own = element_type(x.type)
+        if is_float8(own) != is_float8(element) and f32 not in (own, element) or is_float8(own) and own != element:
+            x = self.insert(payload.CastOp(x, f32)) if own != f32 else x  # the one type eight bits convert to and from
+            own = f32
+        return x if own == element else self.insert(payload.CastOp(x, element))
+
+    def working(self, x: SSAValue) -> SSAValue:
+        """`x` in the type in which it is computed on."""
+        return self.cast(x, work_type(element_type(x.type)))
+
+    def floating(self, x: SSAValue) -> SSAValue:
+        """`x` as a float to compute on: integers become f32."""
+        x = self.working(x)
+        return x if is_float(x.type) else self.cast(x, f32)
+
+    def operand(self, value: SSAValue | Number, element: Attribute, shape: Sequence[Extent]) -> SSAValue:
+        """A tensor or Python number as a tensor of this element type, broadcast to `shape`."""
+        if not isinstance(value, SSAValue):
+            return self.constant(value, shape, element)
+        return self.broadcast(self.cast(value, element), shape)
+
+    def unify(self, *values: SSAValue | Number, element: Attribute | None = None) -> list[SSAValue]:
+        """All values broadcast to one shape and promoted to `element` (default: the type of the torch op's result), in
+        the type in which that is computed on. A number keeps its digits where that is wider: see `scalars.py`."""
+        element = self.result_element if element is None else element
+        shape = broadcast_shape([extents_of(v.type) for v in values if isinstance(v, SSAValue)])
+        found: list[SSAValue] = []
+        for v in values:
+            if isinstance(v, SSAValue | SymbolAttr):
+                found.append(self.working(self.operand(v, element, shape)))
+            else:
+                found.append(self.constant(wrapped_number(v, element), shape, work_type(element)))
+        return found
+
+    # Elementwise operations
+
+    def _pick(
+        self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None
+    ) -> Callable[..., Operation]:
+        element = element_type(x.type)
+        if is_float8(element):
+            raise UnsupportedError(f"no such operation on {element}")
+        chosen = float_op if is_float(element) else bool_op if element == i1 else int_op
+        if chosen is None:
+            raise UnsupportedError(f"no such operation on {element}")
+        return chosen
+
+    def add(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(self._pick(x, arith.AddfOp, arith.AddiOp, arith.OrIOp)(x, y))
+
+    def sub(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(self._pick(x, arith.SubfOp, arith.SubiOp, None)(x, y))
+
+    def mul(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(self._pick(x, arith.MulfOp, arith.MuliOp, arith.AndIOp)(x, y))
+
+    def div(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Division; of integers, truncating."""
+        return self.insert(self._pick(x, arith.DivfOp, arith.DivSIOp, None)(x, y))
+
+    def floordiv(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Division of integers, rounding down."""
+        return self.insert(arith.FloorDivSIOp(x, y))
+
+    def rem(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """The remainder of truncating division."""
+        return self.insert(self._pick(x, payload.FmodOp, arith.RemSIOp, None)(x, y))
+
+    def neg(self, x: SSAValue) -> SSAValue:
+        return self.insert(arith.NegfOp(x)) if is_float(x.type) else self.sub(self.like(x, 0), x)
+
+    def abs(self, x: SSAValue) -> SSAValue:
+        return self.insert(self._pick(x, math.AbsFOp, math.AbsIOp, None)(x))
+
+    def maximum(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """The larger one; NaN if either is NaN."""
+        return self.insert(self._pick(x, arith.MaximumfOp, arith.MaxSIOp, arith.OrIOp)(x, y))
+
+    def minimum(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """The smaller one; NaN if either is NaN."""
+        return self.insert(self._pick(x, arith.MinimumfOp, arith.MinSIOp, arith.AndIOp)(x, y))
+
+    def math(self, op: type, *operands: SSAValue) -> SSAValue:
+        """An op of the math dialect, or another elementwise one built from its operands alone."""
+        return self.insert(op(*operands))
+
+    def exp(self, x: SSAValue) -> SSAValue:
+        return self.insert(math.ExpOp(x))
+
+    def log(self, x: SSAValue) -> SSAValue:
+        return self.insert(math.LogOp(x))
+
+    def sqrt(self, x: SSAValue) -> SSAValue:
+        return self.insert(math.SqrtOp(x))
+
+    def rsqrt(self, x: SSAValue) -> SSAValue:
+        return self.insert(math.RsqrtOp(x))
+
+    def scaled(self, x: SSAValue, factor: Number) -> SSAValue:
+        """`x * factor`, or `x` for the factor 1."""
+        return x if factor == 1 else self.mul(x, self.like(x, factor))
+
+    def plus(self, x: SSAValue, value: Number) -> SSAValue:
+        """`x + value` for a Python number."""
+        return self.add(x, self.like(x, value))
+
+    def sigmoid(self, x: SSAValue) -> SSAValue:
+        one = self.like(x, 1)
+        return self.div(one, self.add(one, self.exp(self.neg(x))))
+
+    # Truth values
+
+    def cmp(self, predicate: str, x: SSAValue, y: SSAValue | Number) -> SSAValue:
+        """Compare with a tensor or with a number; `predicate` is eq, ne, lt, le, gt or ge."""
+        return self.insert(payload.CmpOp(predicate, x, y if isinstance(y, SSAValue) else self.like(x, y)))
+
+    def select(self, cond: SSAValue, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(payload.SelectOp(cond, x, y))
+
+    def truth(self, x: SSAValue) -> SSAValue:
+        """`x != 0`, which is true of NaN."""
+        return x if element_type(x.type) == i1 else self.cmp("ne", self.working(x), 0)
+
+    def both(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(arith.AndIOp(x, y))
+
+    def either(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        return self.insert(arith.OrIOp(x, y))
+
+    def negated(self, x: SSAValue) -> SSAValue:
+        return self.insert(arith.XOrIOp(x, self.like(x, True)))
+
+    def isnan(self, x: SSAValue) -> SSAValue:
+        return self.cmp("ne", x, x)
+
+    def index(self, x: SSAValue, extent: Extent, *, wraps: bool = False) -> SSAValue:
+        """The integers `x`, which PyTorch allows to be indices below `extent`, and with `wraps` above -`extent`, too.
+        Others stop a program that asserts this."""
+        if self.asserts is None:
+            return x
+        end = self.like(x, extent)
+        start = self.like(x, 0)
+        if wraps:
+            start = self.like(x, -extent) if isinstance(extent, int) else self.sub(start, end)
+        legal = self.both(self.cmp("ge", x, start), self.cmp("lt", x, end))
+        place = line_text(self.location) if self.location is not None else None
+        least = f"-{extent}" if wraps else "0"
+        return self.insert(
+            payload.AssertOp(x, legal, f"{self.asserts}: an index is outside [{least}, {extent})", place)
+        )
+
+    # Views and reductions
+
+    def map(
+        self,
+        x: SSAValue,
+        results: Sequence[AffineExpr],
+        shape: Sequence[Extent],
+        domain: DomainAttr | None = None,
+        fill: Number | None = None,
+    ) -> SSAValue:
+        """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` outside the domain."""
+        full = domain is None
+        if full and tuple(shape) == extents_of(x.type) and list(results) == dims(len(shape)):
+            return x
+        value = None if full else self.scalar(fill or 0, element_type(x.type))
+        return self.insert(tensor.IndexMapOp(x, AffineMap(len(shape), 0, tuple(results)), shape, domain, value))
+
+    def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
+        """`x` repeated along its dimensions of size 1 and along new ones in front."""
+        own = extents_of(x.type)
+        offset = len(shape) - len(own)
+        if offset < 0 or any(n not in (1, m) for n, m in zip(own, shape[offset:], strict=True)):
+            raise ShapeError(f"cannot broadcast {shown(own)} to {shown(shape)}")
+        zero = AffineExpr.constant(0)
+        exprs = [
+            zero if n == 1 and shape[offset + i] != 1 else AffineExpr.dimension(offset + i) for i, n in enumerate(own)
+        ]
+        return self.map(x, exprs, shape)
+
+    def place(self, x: SSAValue, at: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
+        """`x`, whose dimension `i` is dimension `at[i]` of the result, repeated along all others."""
+        return self.map(x, [AffineExpr.dimension(d) for d in at], shape)
+
+    def reduce(self, kind: str, x: SSAValue, over: Sequence[int]) -> SSAValue:
+        """Reduce over the dimensions `over`; over none it is `x`."""
+        return self.insert(tensor.ReduceOp(kind, x, over)) if over else x
+
+    def keep(self, x: SSAValue, over: Sequence[int], shape: Sequence[Extent]) -> SSAValue:
+        """The result `x` of reducing a tensor of `shape` over `over`, repeated to that shape again."""
+        return self.place(x, [d for d in range(len(shape)) if d not in over], shape)
+
+    def iota(self, dim: int, shape: Sequence[Extent], element: Attribute = i64) -> SSAValue:
+        """The index along `dim`."""
+        return self.insert(tensor.IotaOp(dim, tensor_of(element, shape)))
+
+
+def dims(rank: int) -> list[AffineExpr]:
+    """The expressions d0, d1, ..."""
+    return [AffineExpr.dimension(i) for i in range(rank)]
+
+
+def broadcast_shape(shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
+    """The shape that all `shapes` broadcast to; ShapeError if there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Extent] = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(shape, rank - len(shape)):
+            if n != 1 and result[i] not in (1, n):
+                raise ShapeError(f"shapes {', '.join(map(shown, shapes))} do not broadcast")
+            result[i] = n if n != 1 else result[i]
+    return tuple(result)
+
+
+def normal_dim(dim: int, rank: int) -> int:
+    """`dim` counted from the front. A tensor of rank 0 is taken for one of rank 1, as PyTorch does."""
+    size = max(rank, 1)
+    if not -size <= dim < size:
+        raise ShapeError(f"dimension {dim} of a tensor of rank {rank}")
+    return dim % size
+
+
+def normal_dims(over: Sequence[int] | int | None, rank: int, *, empty_is_all: bool = True) -> list[int]:
+    """Dimensions to reduce over, ascending: all for None (and for [] unless told otherwise)."""
+    if over is None or (empty_is_all and not isinstance(over, int) and not over):
+        return list(range(rank))
+    found = [normal_dim(d, rank) for d in ([over] if isinstance(over, int) else over)]
+    if len(set(found)) != len(found):
+        raise ShapeError(f"a dimension appears twice in {list(found)}")
+    return sorted(found) if rank else []
+
+
+def width_of(element: Attribute) -> int:
+    """The bits of an integer type; 0 for any other."""
+    return element.bitwidth if isinstance(element, IntegerType) else 0
+
+
+def wrapped_number(value: float, element: Attribute) -> float:
+    """`value` as an element of that type: modulo 2^width for an integer, as it is for a float or a truth value."""
+    width = width_of(element)
+    if width <= 1:
+        return value
+    if not isfinite(value):
+        raise UnsupportedError(f"{value} is no value of type {element}")
+    bits = int(value) & ((1 << width) - 1)
+    return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
+
+
+def numel(b: Builder, x: SSAValue) -> Extent:
+    """How many elements `x` has."""
+    return b.algebra.extent(b.algebra.product(extents_of(x.type)))

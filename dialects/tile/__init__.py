@@ -1,0 +1,445 @@
+"""The tile dialect: a block's program over tiles.
+
+A tile is a value: `tensor<64x128xf32>`, later with a layout as its encoding; a tile of no dimensions is a scalar
+(`f32`), the same in all threads of the block. The payload computes on tiles, `scf.for` loops over chunks. Buffers in
+global memory are memrefs, the arguments of the kernel; results are its trailing arguments. A kernel never loads what it
+writes, so loads are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    DenseArrayBase,
+    IndexType,
+    MemRefType,
+    StringAttr,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    VarConstraint,
+    base,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..layouts.attributes import LayoutAttr, SharedAttr
+from ..payload import element_type, shape_of, with_element
+from ..shapes.access import verify_access
+from ..shapes.domain import DomainAttr
+from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
+from .async_copy import AwaitOp, CommitOp, StageAsyncOp
+from .kernel import KernelOp, LaunchOp
+from .row_cache import ROW_BUFFER_OPS, RowBufferType
+from .schedule import DECISIONS, ScheduleAttr
+from .tma_store import TMA_STORE_OPS
+from .warp_specialize import WARP_SPECIALIZE_OPS, RingType
+
+NARROW = (bf16, f16)
+"""What tensor cores multiply exactly."""
+
+
+def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
+    """The type of a tile; the scalar itself for no dimensions."""
+    if not shape:
+        return element
+    return TensorType(element, shape, encoding) if encoding is not None else TensorType(element, shape)
+
+
+def encoding_of(t: Attribute) -> Attribute | None:
+    """The layout of a tile type (`LayoutAttr` or `SharedAttr`), or None where none is assigned."""
+    return t.encoding if isinstance(t, TensorType) and isinstance(t.encoding, LayoutAttr | SharedAttr) else None
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """A tile of a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
+
+    Dimensions of the map are the tile's; a symbol is an `index` (the same for the whole tile) or a tile of `index` of
+    the result's shape (one for each element: a gather).
+
+    ```
+    %x = tile.load %X[affine_map<(d0, d1)[s0] -> (d0 + s0 * 64, d1)>](%i)
+         where <affine_map<(d0, d1)[s0] -> (d0 + s0 * 64)> in [0:100]> else %zero
+         : memref<100x64xf32>, index -> tensor<64x64xf32>
+    ```
+    """
+
+    name = "tile.load"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(MemRefType.constr(T))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def()
+    domain = opt_prop_def(DomainAttr)
+    fill = opt_operand_def(T)
+    result = result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`else` $fill^)? attr-dict"
+        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        result_type: Attribute,
+        domain: DomainAttr | None = None,
+        fill: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, list(symbols), fill],
+            properties={"map": AffineMapAttr(map), "domain": domain},
+            result_types=[result_type],
+        )
+
+    def verify_(self) -> None:
+        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
+        verify_access(self.map, len(shape), len(self.symbols), rank, self.domain, self.fill, "a buffer")
+        if (self.domain is None) != (self.fill is None):
+            raise VerifyException("a domain and a fill value come together")
+        _verify_symbols(self.symbols, self.result.type)
+        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
+            raise VerifyException("buffer and tile have one element type")
+
+
+def _verify_symbols(symbols: Sequence[SSAValue], tile: Attribute) -> None:
+    for s in symbols:
+        if s.type != IndexType() and (not shape_of(tile) or s.type != with_element(tile, IndexType())):
+            raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
+
+
+_WRITE = (
+    "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
+    " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+)
+"""The text of what writes a tile at places of a buffer."""
+
+
+@irdl_op_definition
+class StoreOp(IRDLOperation):
+    """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
+
+    ```
+    tile.store %v, %Y[affine_map<(d0)[s0] -> (d0 + s0 * 64)>](%i) : tensor<64xf32>, memref<128xf32>, index
+    ```
+    """
+
+    name = "tile.store"
+    value = operand_def()
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def()
+    domain = opt_prop_def(DomainAttr)
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = _WRITE
+
+    def __init__(
+        self,
+        value: SSAValue,
+        target: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        domain: DomainAttr | None = None,
+    ):
+        super().__init__(
+            operands=[value, target, list(symbols)], properties={"map": AffineMapAttr(map), "domain": domain}
+        )
+
+    def verify_(self) -> None:
+        _verify_write(self)
+
+
+@irdl_op_definition
+class AtomicRmwOp(IRDLOperation):
+    """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
+    domain.
+
+    Several elements may go to one place, of one block or of many. The buffer holds what its launch starts `from`, and
+    nothing else in the kernel reads or writes it.
+
+    ```
+    tile.atomic_rmw add %v, %Y[affine_map<(d0)[s0] -> (s0)>](%i) where <affine_map<(d0)[s0] -> (s0)> in [0:100]>
+      : tensor<64xf32>, memref<100xf32>, tensor<64xindex>
+    ```
+    """
+
+    name = "tile.atomic_rmw"
+    kind = prop_def(KindAttr)
+    value = operand_def()
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def()
+    domain = opt_prop_def(DomainAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$kind " + _WRITE
+
+    def __init__(
+        self,
+        kind: str | ReductionKind,
+        value: SSAValue,
+        target: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        domain: DomainAttr | None = None,
+    ):
+        super().__init__(
+            operands=[value, target, list(symbols)],
+            properties={"kind": KindAttr(ReductionKind(kind)), "map": AffineMapAttr(map), "domain": domain},
+        )
+
+    def verify_(self) -> None:
+        _verify_write(self)
+        verify_atomic(self.kind.data, element_type(self.value.type))
+        others = [u.operation for u in self.target.uses if not isinstance(u.operation, AtomicRmwOp)]
+        if others:
+            raise VerifyException(f"{others[0].name} accesses a buffer that is combined into")
+
+
+def _verify_write(op: StoreOp | AtomicRmwOp) -> None:
+    shape, rank = shape_of(op.value.type), len(op.target.type.get_shape())  # pyright: ignore
+    verify_access(op.map, len(shape), len(op.symbols), rank, op.domain, None, "a buffer")
+    _verify_symbols(op.symbols, op.value.type)
+    if element_type(op.value.type) != op.target.type.element_type:  # pyright: ignore
+        raise VerifyException("buffer and tile have one element type")
+
+
+@irdl_op_definition
+class AffineOp(IRDLOperation):
+    """The value of an affine expression at every element of a tile: result[t] = map(t)[symbols].
+
+    ```
+    %k = tile.affine affine_map<(d0, d1)[s0] -> (d1 + s0 * 32)>(%c) : tensor<64x32xindex>
+    ```
+    """
+
+    name = "tile.affine"
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def(IndexType())
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$map `` `(` $symbols `)` attr-dict `:` type($result)"
+
+    def __init__(self, map: AffineMap, symbols: Sequence[SSAValue], result_type: Attribute):
+        super().__init__(operands=[list(symbols)], properties={"map": AffineMapAttr(map)}, result_types=[result_type])
+
+    def verify_(self) -> None:
+        verify_access(self.map, len(shape_of(self.result.type)), len(self.symbols), 1, None, None, "an expression")
+        if element_type(self.result.type) != IndexType():
+            raise VerifyException(f"an affine expression is an index, not {element_type(self.result.type)}")
+
+
+@irdl_op_definition
+class BroadcastOp(IRDLOperation):
+    """Repeat a tile, or a scalar, along new dimensions: `along` are their positions in the result.
+
+    ```
+    %b = tile.broadcast %r along [1] : tensor<64xf32> -> tensor<64x128xf32>
+    ```
+    """
+
+    name = "tile.broadcast"
+    source = operand_def()
+    along = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source `along` $along attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, along: Sequence[int], result_type: Attribute):
+        super().__init__(
+            operands=[source],
+            properties={"along": DenseArrayBase.from_list(i64, list(along))},
+            result_types=[result_type],
+        )
+
+    def verify_(self) -> None:
+        along = set(self.along.get_values())
+        kept = tuple(n for i, n in enumerate(shape_of(self.result.type)) if i not in along)
+        if kept != shape_of(self.source.type) or element_type(self.source.type) != element_type(self.result.type):
+            raise VerifyException(f"broadcasting {self.source.type} along {sorted(along)} is not {self.result.type}")
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """Combine a tile along some of its dimensions, which disappear (all of them: a scalar).
+
+    ```
+    %s = tile.reduce add %x over [1] : tensor<64x128xf32> -> tensor<64xf32>
+    ```
+    """
+
+    name = "tile.reduce"
+    kind = prop_def(KindAttr)
+    source = operand_def(base(TensorType))
+    dims = prop_def(DenseArrayBase.constr(i64))
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(
+        self, kind: str | ReductionKind, source: SSAValue, dims: Sequence[int], encoding: Attribute | None = None
+    ):
+        shape = [n for i, n in enumerate(shape_of(source.type)) if i not in dims]
+        super().__init__(
+            operands=[source],
+            properties={"kind": KindAttr(ReductionKind(kind)), "dims": DenseArrayBase.from_list(i64, list(dims))},
+            result_types=[tile_type(element_type(source.type), shape, encoding)],
+        )
+
+    def verify_(self) -> None:
+        dims = set(self.dims.get_values())
+        kept = tuple(n for i, n in enumerate(shape_of(self.source.type)) if i not in dims)
+        if kept != shape_of(self.result.type) or element_type(self.source.type) != element_type(self.result.type):
+            raise VerifyException(f"reducing {sorted(dims)} of {self.source.type} is not {self.result.type}")
+        verify_kind(self.kind.data, element_type(self.source.type))
+
+
+@irdl_op_definition
+class DotOp(IRDLOperation):
+    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
+
+    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
+    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits. Without an
+    atom it is scalar multiply-adds of one type.
+
+    ```
+    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
+    ```
+    """
+
+    name = "tile.dot"
+    lhs = operand_def(base(TensorType))
+    rhs = operand_def(base(TensorType))
+    acc = operand_def(base(TensorType))
+    atom = opt_prop_def(StringAttr)
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
+        " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
+    )
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
+        super().__init__(operands=[lhs, rhs, acc], result_types=[acc.type])
+
+    def verify_(self) -> None:
+        a, b, c = shape_of(self.lhs.type), shape_of(self.rhs.type), shape_of(self.acc.type)
+        if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
+            raise VerifyException(f"no contraction of {self.lhs.type} and {self.rhs.type} into {self.acc.type}")
+        if self.acc.type != self.result.type:
+            raise VerifyException("the result has the accumulator's type")
+        atoms = DECISIONS["atom"].words
+        if self.atom is not None and self.atom.data not in atoms:
+            raise VerifyException(f"atom {self.atom.data} is none of {', '.join(atoms)}")
+        types = tuple(element_type(v.type) for v in (self.lhs, self.rhs, self.acc))
+        if self.atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
+            raise VerifyException(f"atom {self.atom.data} multiplies bf16, f16 or f32 into f32, not {types}")
+
+
+WAYS = ("registers", "shuffles", "shared")
+"""How a tile gets from one layout to another."""
+
+
+@irdl_op_definition
+class ConvertLayoutOp(IRDLOperation):
+    """The same tile, held by other threads and registers. `via` says how it gets there: by moves between the registers
+    of a thread, by shuffles within warps, or through shared memory; left out, the cheapest way is taken.
+
+    ```
+    %y = tile.convert_layout %x via "shuffles" : tensor<64xf32, #tile.layout<...>> -> tensor<64xf32, #tile.layout<...>>
+    ```
+    """
+
+    name = "tile.convert_layout"
+    source = operand_def(base(TensorType))
+    via = opt_prop_def(StringAttr)
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source (`via` $via^)? attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, layout: LayoutAttr, via: str | None = None):
+        t = tile_type(element_type(source.type), shape_of(source.type), layout)
+        properties = {"via": None if via is None else StringAttr(via)}
+        super().__init__(operands=[source], properties=properties, result_types=[t])
+
+    def verify_(self) -> None:
+        if self.via is not None and self.via.data not in WAYS:
+            raise VerifyException(f"via {self.via.data}, which is none of {', '.join(WAYS)}")
+        _verify_moved(self.source.type, self.result.type, LayoutAttr)
+
+
+@irdl_op_definition
+class StageOp(IRDLOperation):
+    """A tile in registers, put into shared memory; where and between which barriers is decided below this level.
+
+    ```
+    %s = tile.stage %x : tensor<64x16xf32, #tile.layout<...>> -> tensor<64x16xf32, #tile.shared<...>>
+    ```
+    """
+
+    name = "tile.stage"
+    source = operand_def(base(TensorType))
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, layout: SharedAttr):
+        t = tile_type(element_type(source.type), shape_of(source.type), layout)
+        super().__init__(operands=[source], result_types=[t])
+
+    def verify_(self) -> None:
+        _verify_moved(self.source.type, self.result.type, SharedAttr)
+
+
+def _verify_moved(source: Attribute, result: Attribute, target: type[Attribute]) -> None:
+    """Source and result are one tile; the result's encoding is a `target`."""
+    same = shape_of(source) == shape_of(result) and element_type(source) == element_type(result)
+    if not same or not isinstance(encoding_of(result), target):
+        raise VerifyException(f"{source} is not moved into {result}")
+
+
+Tile = Dialect(
+    "tile",
+    [
+        KernelOp,
+        LaunchOp,
+        LoadOp,
+        StoreOp,
+        AtomicRmwOp,
+        AffineOp,
+        BroadcastOp,
+        ReduceOp,
+        DotOp,
+        ConvertLayoutOp,
+        StageOp,
+        StageAsyncOp,
+        CommitOp,
+        AwaitOp,
+        *WARP_SPECIALIZE_OPS,
+        *ROW_BUFFER_OPS,
+        *TMA_STORE_OPS,
+    ],
+    [ScheduleAttr, LayoutAttr, SharedAttr, RingType, RowBufferType],
+)

@@ -1,0 +1,149 @@
+"""Asynchronous staging in the tile dialect: tiles on their way from global to shared memory, as values.
+
+No buffers and no slots: a tile in flight is a value like any other, may be carried around a loop, and becomes readable
+by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot change what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, TensorType, i1
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    RangeOf,
+    RangeVarConstraint,
+    VarConstraint,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..layouts.attributes import LayoutAttr, SharedAttr
+from ..payload import element_type, shape_of
+from ..shapes.access import verify_access
+from ..shapes.domain import DomainAttr
+from ..support.assembly import FormattedOp
+
+
+@irdl_op_definition
+class StageAsyncOp(IRDLOperation):
+    """A tile of a buffer, on its way to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
+
+    `by` says who copies what. `tile.commit` closes a group of copies, `tile.await` counts groups. Where the predicate
+    is false nothing is copied, and the tile must never be read.
+
+    ```
+    %x = tile.stage_async %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 32)>](%k)
+         where <affine_map<(d0, d1)[s0] -> (d1 + s0 * 32)> in [0:200]> if %more by #tile.layout<...>
+         : memref<64x200xf32>, index -> tensor<64x32xf32, #tile.shared<...>>
+    ```
+    """
+
+    name = "tile.stage_async"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    source = operand_def(MemRefType.constr(T))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def(IndexType())
+    domain = opt_prop_def(DomainAttr)
+    predicate = opt_operand_def(i1)
+    layout = prop_def(Attribute)
+    result = result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`if` $predicate^)? `by` $layout attr-dict"
+        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        layout: LayoutAttr,
+        result_type: Attribute,
+        domain: DomainAttr | None = None,
+        predicate: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[source, list(symbols), predicate],
+            properties={"map": AffineMapAttr(map), "domain": domain, "layout": layout},
+            result_types=[result_type],
+        )
+
+    def verify_(self) -> None:
+        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
+        verify_access(self.map, len(shape), len(self.symbols), rank, self.domain, None, "a buffer")
+        if not isinstance(self.layout, LayoutAttr):
+            raise VerifyException(f"who copies what is a tile.layout, not {self.layout}")
+        if not is_in_shared(self.result.type):
+            raise VerifyException(f"stages into shared memory, not as {self.result.type}")
+        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
+            raise VerifyException("buffer and tile have one element type")
+
+
+@irdl_op_definition
+class CommitOp(IRDLOperation):
+    """Close a group: all copies since the last group.
+
+    ```
+    tile.commit
+    ```
+    """
+
+    name = "tile.commit"
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def is_in_shared(t: Attribute) -> bool:
+    """Whether a tile type says that the tile is in shared memory, or on its way there."""
+    return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
+
+
+@irdl_op_definition
+class AwaitOp(FormattedOp):
+    """The same tiles, readable: waits until all groups of copies have arrived but the `pending` newest.
+
+    ```
+    %a, %b = tile.await %x, %w pending 1 : tensor<64x32xf32, #tile.shared<...>>, tensor<32x64xf32, #tile.shared<...>>
+    ```
+    """
+
+    name = "tile.await"
+    T: ClassVar = RangeVarConstraint("T", RangeOf(AnyAttr()))
+    tiles = var_operand_def(T)
+    pending = prop_def(IntAttr)
+    res = var_result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$tiles `pending` custom<Int>($pending) attr-dict `:` type($tiles)"
+
+    def __init__(self, tiles: Sequence[SSAValue], pending: int):
+        super().__init__(
+            operands=[list(tiles)],
+            properties={"pending": IntAttr(pending)},
+            result_types=[[t.type for t in tiles]],
+        )
+
+    def verify_(self) -> None:
+        if self.pending.data < 0:
+            raise VerifyException(f"waits until {self.pending.data} groups are left")
+        if not self.tiles or any(not is_in_shared(t.type) for t in self.tiles):
+            raise VerifyException("awaits tiles that are on their way to shared memory")

@@ -1,0 +1,173 @@
+"""Kernels of the tile dialect: a block's program with its buffers and its grid, and its launch from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+)
+from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    opt_operand_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from ..kernel.cluster import CLUSTERS
+from ..payload import element_type
+from ..shapes.extents import extents_of, memref_of
+from ..shapes.tile_counts import Count, CountAttr, counts_attr, counts_in
+from ..support.assembly import FormattedOp
+
+
+@irdl_op_definition
+class KernelOp(FormattedOp):
+    """A kernel: one program, run by every block of a grid.
+
+    The body's arguments are the buffers, then one block index for each extent of the grid.
+
+    ```
+    tile.kernel @k0(%x: memref<16x64xf32>, %y: memref<16x64xf32>) blocks (%i, %j) in [4, 1] warps 4 {
+      ...
+    }
+    ```
+    An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`. With
+    `cluster N` behind the warps N blocks that are neighbours along the last index form a cluster.
+    """
+
+    name = "tile.kernel"
+    sym_name = prop_def(SymbolNameConstraint())
+    grid = prop_def(ArrayAttr[IntAttr | CountAttr])
+    warps = prop_def(IntAttr)
+    cluster = prop_def(IntAttr, default_value=IntAttr(1))
+    body = region_def("single_block")
+    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
+    assembly_format = (
+        "$sym_name `` custom<Buffers>(ref($body)) `blocks` custom<Indices>(ref($body)) `in` custom<Counts>($grid)"
+        " `warps` custom<Int>($warps) (`cluster` custom<Int>($cluster)^)? attr-dict-with-keyword custom<Body>($body)"
+    )
+
+    def __init__(self, name: str, grid: Sequence[Count], warps: int, body: Region, cluster: int = 1):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "grid": counts_attr(grid),
+                "warps": IntAttr(warps),
+                "cluster": IntAttr(cluster),
+            },
+            regions=[body],
+        )
+
+    @property
+    def cluster_size(self) -> int:
+        """How many blocks a cluster has; 1 where there are none."""
+        return self.cluster.data
+
+    @property
+    def buffers(self) -> tuple[BlockArgument, ...]:
+        """The memref arguments, inputs before results."""
+        return tuple(a for a in self.body.block.args if isinstance(a.type, MemRefType))
+
+    @property
+    def blocks(self) -> tuple[SSAValue, ...]:
+        """The block indices, one for each extent of the grid."""
+        return tuple(a for a in self.body.block.args if isinstance(a.type, IndexType))
+
+    @property
+    def grid_shape(self) -> tuple[Count, ...]:
+        """The extents of the grid, some of which may be known only when it is launched."""
+        return counts_in(self.grid)
+
+    def verify_(self) -> None:
+        types = [a.type for a in self.body.block.args]
+        blocks = len(self.grid_shape)
+        head, tail = types[: len(types) - blocks], types[len(types) - blocks :]
+        if any(not isinstance(t, IndexType) for t in tail) or any(not isinstance(t, MemRefType) for t in head):
+            raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
+        if self.warps.data not in (1, 2, 4, 8, 16, 32):
+            raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        if self.cluster_size not in CLUSTERS:
+            raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
+        if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):
+            raise VerifyException(f"clusters of {self.cluster_size} blocks do not make up the last extent of the grid")
+
+    def has_clusters_of(self, blocks: int) -> bool:
+        """Whether groups of so many blocks that differ in the last index alone make up the grid."""
+        last = next((n for n in reversed(self.grid_shape) if n != 1), 1)
+        return isinstance(last, int) and last % blocks == 0
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
+
+    A kernel that combines into its result (`tile.atomic_rmw`) has one, which starts as the value `from`: what another
+    launch gives.
+
+    ```
+    %y = tile.launch @k0(%x, %w) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+    %z = tile.launch @k1(%v, %i) from (%y : tensor<16x64xf32>) : (tensor<8xf32>, tensor<8xi64>) -> tensor<16x64xf32>
+    ```
+    """
+
+    name = "tile.launch"
+    kernel = prop_def(SymbolRefAttr)
+    inputs = var_operand_def()
+    start = opt_operand_def()
+    res = var_result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kernel `` `(` $inputs `)` (`from` `(` $start^ `:` type($start) `)`)? attr-dict"
+        " `:` functional-type($inputs, $res)"
+    )
+
+    def __init__(
+        self,
+        kernel: str,
+        inputs: Sequence[SSAValue],
+        result_types: Sequence[Attribute],
+        start: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[list(inputs), start],
+            properties={"kernel": SymbolRefAttr(kernel)},
+            result_types=[list(result_types)],
+        )
+
+    def verify_(self) -> None:
+        root = self.get_toplevel_object()
+        if not isinstance(root, ModuleOp):
+            return  # still being built
+        name = self.kernel.string_value()
+        kernel = next((k for k in root.ops if isinstance(k, KernelOp) and k.sym_name.data == name), None)
+        if kernel is None:
+            raise VerifyException(f"launches @{name}, which is no kernel of this module")
+        given = [memref_of(element_type(v.type), extents_of(v.type)) for v in (*self.inputs, *self.res)]
+        if [b.type for b in kernel.buffers] != given:
+            raise VerifyException(f"the buffers of @{name} are not the inputs and results of the launch")
+        combines = any(use.operation.name == "tile.atomic_rmw" for b in kernel.buffers for use in b.uses)
+        if combines != (self.start is not None):
+            raise VerifyException(f"a launch starts from a value if @{name} combines into its result, and only then")
+        if self.start is None:
+            return
+        if [self.start.type] != list(self.result_types):
+            raise VerifyException(f"the result of @{name} starts as {self.start.type}")
+        if not isinstance(self.start.owner, LaunchOp):
+            raise VerifyException("a launch starts from a result of another one")

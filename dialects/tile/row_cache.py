@@ -1,0 +1,187 @@
+"""Rows in the tile dialect: tiles that a block keeps in shared memory between two loops over them, and what the blocks
+of a cluster that share a row tell each other.
+
+A ring is a queue between two partitions; a row has a place for each tile, and the block that put a tile there reads it
+back, as often as it likes. A place says which tile it is, so the loops that read need not go through them in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IndexType, IntAttr, TensorType
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, shape_of
+from .kernel import KernelOp
+
+
+@irdl_attr_definition
+class RowBufferType(ParametrizedAttribute, TypeAttribute):
+    """Room for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
+
+    Who holds the tiles in registers is not part of it: their layouts are chosen later.
+    """
+
+    name = "tile.row_buffer"
+    places: IntAttr
+    tile: Attribute
+
+    @staticmethod
+    def get(places: int, tile: Attribute) -> RowBufferType:
+        """Room for so many tiles like `tile`, whatever its layout."""
+        return RowBufferType(IntAttr(places), TensorType(element_type(tile), shape_of(tile)))
+
+    def verify(self) -> None:
+        if self.places.data < 1:
+            raise VerifyException(f"a row has at least one place, not {self.places.data}")
+        if shape_of(self.tile) == () or self.tile != TensorType(element_type(self.tile), self.shape):
+            raise VerifyException(f"a row holds tiles without a layout, not {self.tile}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each tile."""
+        return shape_of(self.tile)
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            places = parser.parse_integer()
+            parser.parse_keyword("of")
+            return [IntAttr(places), parser.parse_type()]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(f"{self.places.data} of ")
+            printer.print_attribute(self.tile)
+
+
+@irdl_op_definition
+class RowBufferOp(IRDLOperation):
+    """A new row; what is in its places is undefined.
+
+    ```
+    %r = tile.row_buffer : !tile.row_buffer<13 of tensor<4096xf32>>
+    ```
+    """
+
+    name = "tile.row_buffer"
+    result = result_def(base(RowBufferType))
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, row: RowBufferType):
+        super().__init__(result_types=[row])
+
+
+@irdl_op_definition
+class RowBufferStoreOp(IRDLOperation):
+    """Put a tile into a place of a row.
+
+    ```
+    tile.row_buffer_store %x, %r[%k] : tensor<4096xf32>, !tile.row_buffer<13 of tensor<4096xf32>>
+    ```
+    """
+
+    name = "tile.row_buffer_store"
+    value = operand_def(base(TensorType))
+    row = operand_def(base(RowBufferType))
+    place = operand_def(IndexType())
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "$value `,` $row `` `[` $place `]` attr-dict `:` type($value) `,` type($row)"
+
+    def __init__(self, value: SSAValue, row: SSAValue, place: SSAValue):
+        super().__init__(operands=[value, row, place])
+
+    def verify_(self) -> None:
+        _verify_tile(self.row.type, self.value.type)
+
+
+@irdl_op_definition
+class RowBufferLoadOp(IRDLOperation):
+    """The tile in a place of a row, which must have been put there.
+
+    ```
+    %y = tile.row_buffer_load %r[%k] : !tile.row_buffer<13 of tensor<4096xf32>> -> tensor<4096xf32>
+    ```
+    """
+
+    name = "tile.row_buffer_load"
+    row = operand_def(base(RowBufferType))
+    place = operand_def(IndexType())
+    result = result_def(base(TensorType))
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = "$row `` `[` $place `]` attr-dict `:` type($row) `->` type($result)"
+
+    def __init__(self, row: SSAValue, place: SSAValue, result_type: Attribute):
+        super().__init__(operands=[row, place], result_types=[result_type])
+
+    def verify_(self) -> None:
+        _verify_tile(self.row.type, self.result.type)
+
+
+def _verify_tile(row: Attribute, tile: Attribute) -> None:
+    assert isinstance(row, RowBufferType)
+    if (shape_of(tile), element_type(tile)) != (row.shape, element_type(row.tile)):
+        raise VerifyException(f"{tile} is no tile of {row}")
+
+
+@irdl_op_definition
+class ClusterAllGatherOp(IRDLOperation):
+    """What every block of the cluster has for some tiles, along a new first dimension: by rank.
+
+    All blocks of the cluster get there equally often.
+
+    ```
+    %all = tile.cluster_allgather %m : f32 -> tensor<4xf32>
+    %ms, %ls = tile.cluster_allgather %m, %l : f32, f32 -> tensor<4xf32>, tensor<4xf32>
+    ```
+    """
+
+    name = "tile.cluster_allgather"
+    tiles = var_operand_def()
+    res = var_result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$tiles attr-dict `:` type($tiles) `->` type($res)"
+
+    def __init__(self, tiles: Sequence[SSAValue], ranks: int):
+        types = [TensorType(element_type(t.type), (ranks, *shape_of(t.type))) for t in tiles]
+        super().__init__(operands=[list(tiles)], result_types=[types])
+
+    @property
+    def ranks(self) -> int:
+        """How many blocks a cluster has."""
+        return shape_of(self.res[0].type)[0]
+
+    def verify_(self) -> None:
+        if not self.tiles or len(self.tiles) != len(self.res):
+            raise VerifyException("gives one tile for each that it takes, and takes some")
+        for tile, result in zip(self.tiles, self.res, strict=True):
+            shape, element = shape_of(result.type), element_type(result.type)
+            if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
+                raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
+        kernel = self.parent_op()
+        while kernel is not None and not isinstance(kernel, KernelOp):
+            kernel = kernel.parent_op()
+        if kernel is not None and kernel.cluster_size != self.ranks:
+            has = f"clusters of {kernel.cluster_size}"
+            raise VerifyException(f"tiles of every block of a cluster of {self.ranks} blocks in a kernel with {has}")
+
+
+ROW_BUFFER_OPS = [RowBufferOp, RowBufferStoreOp, RowBufferLoadOp, ClusterAllGatherOp]
+"""The operations of this file, for the dialect."""

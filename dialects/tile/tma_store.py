@@ -1,0 +1,106 @@
+"""Results of blocks in the tile dialect: parts of a tile, and tiles in shared memory that leave as boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, MemRefType, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineMap
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, shape_of
+from ..shapes.access import verify_access
+from .async_copy import is_in_shared
+from .warp_specialize import box_dimensions
+
+
+@irdl_op_definition
+class SliceOp(IRDLOperation):
+    """A part of a tile: element t is source[t + at], where `at` is a multiple of the part's extents. In registers:
+    those that hold the part.
+
+    ```
+    %p = tile.slice %x at [0, 64] : tensor<128x256xf32> -> tensor<128x64xf32>
+    ```
+    """
+
+    name = "tile.slice"
+    source = operand_def(base(TensorType))
+    at = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, at: Sequence[int], result_type: Attribute):
+        super().__init__(
+            operands=[source], properties={"at": DenseArrayBase.from_list(i64, list(at))}, result_types=[result_type]
+        )
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """`at` as numbers."""
+        return tuple(int(n) for n in self.at.get_values())
+
+    def verify_(self) -> None:
+        whole, part, start = shape_of(self.source.type), shape_of(self.result.type), self.start
+        ranks = {len(whole), len(part), len(start)}
+        if element_type(self.source.type) != element_type(self.result.type) or len(ranks) > 1:
+            raise VerifyException(f"{self.result.type} is no part of {self.source.type}")
+        if any(a < 0 or a % n or a + n > m for a, n, m in zip(start, part, whole, strict=True)):
+            raise VerifyException(f"{list(part)} at {list(start)} is no part of {list(whole)}")
+        if is_in_shared(self.source.type) or is_in_shared(self.result.type):
+            raise VerifyException("parts are taken of tiles in registers")
+
+
+@irdl_op_definition
+class TmaStoreOp(IRDLOperation):
+    """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
+    the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
+
+    Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
+
+    ```
+    tile.tma_store %s, %Y[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%j)
+        : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>, index
+    ```
+    """
+
+    name = "tile.tma_store"
+    value = operand_def(base(TensorType))
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def(IndexType())
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = (
+        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
+        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+    )
+
+    def __init__(self, value: SSAValue, target: SSAValue, map: AffineMap, symbols: Sequence[SSAValue]):
+        super().__init__(operands=[value, target, list(symbols)], properties={"map": AffineMapAttr(map)})
+
+    def verify_(self) -> None:
+        shape, rank = shape_of(self.value.type), len(self.target.type.get_shape())  # pyright: ignore
+        verify_access(self.map, len(shape), len(self.symbols), rank, None, None, "a buffer")
+        if not is_in_shared(self.value.type):
+            raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
+        if element_type(self.value.type) != self.target.type.element_type:  # pyright: ignore
+            raise VerifyException("buffer and tile have one element type")
+        if box_dimensions(self.map.data) is None:
+            raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+
+
+TMA_STORE_OPS = [SliceOp, TmaStoreOp]
+"""The operations of this file, for the dialect."""

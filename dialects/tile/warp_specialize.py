@@ -1,0 +1,350 @@
+"""Partitions and rings in the tile dialect: warps of one block that run different programs, and what they hand each
+other.
+
+A ring is a queue of groups of tiles in shared memory, with room for so many of them. One partition puts, one other
+takes, in the same order, so what is computed does not depend on who is how fast: a mistake can only let everybody wait
+for ever, or use a tile that was given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    DenseArrayBase,
+    IndexType,
+    IntAttr,
+    MemRefType,
+    UnitAttr,
+    i64,
+)
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
+from xdsl.irdl import (
+    IRDLOperation,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.irdl.declarative_assembly_format import (
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    TypeDirective,
+    irdl_custom_directive,
+)
+from xdsl.parser import AttrParser, Parser
+from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, shape_of
+from ..shapes.access import verify_access
+from ..support.assembly import FormattedOp
+from .async_copy import is_in_shared
+from .kernel import KernelOp
+
+_LINEAR = (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
+
+
+@irdl_attr_definition
+class RingType(ParametrizedAttribute, TypeAttribute):
+    """Room for `slots` groups of tiles in shared memory: `!tile.ring<4 of tensor<128x64xbf16, #shared>, ...>`."""
+
+    name = "tile.ring"
+    slots: IntAttr
+    tiles: ArrayAttr[Attribute]
+
+    @staticmethod
+    def get(slots: int, tiles: Sequence[Attribute]) -> RingType:
+        """The ring of groups of `tiles`."""
+        return RingType(IntAttr(slots), ArrayAttr(tiles))
+
+    def verify(self) -> None:
+        if self.slots.data < 1:
+            raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
+        if not len(self.tiles) or any(not is_in_shared(t) for t in self.tiles):
+            raise VerifyException("a ring holds tiles in shared memory")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            slots = parser.parse_integer()
+            parser.parse_keyword("of")
+            tiles = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        return [IntAttr(slots), ArrayAttr(tiles)]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string(f"{self.slots.data} of ")
+            printer.print_list(self.tiles, printer.print_attribute)
+
+
+def tiles_of(ring: SSAValue) -> tuple[Attribute, ...]:
+    """The types of the tiles in one slot of a ring."""
+    assert isinstance(ring.type, RingType)
+    return tuple(ring.type.tiles)
+
+
+@irdl_custom_directive
+class RingTypes(CustomDirective):
+    """The type of a ring; those of the tiles in a slot follow from it."""
+
+    ring: TypeDirective
+    tiles: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        if not isinstance(t := parser.parse_type(), RingType):
+            parser.raise_error("expected a ring")
+        self.ring.set(state, (t,))
+        self.tiles.set(state, tuple(t.tiles))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_list(self.ring.get(op), printer.print_attribute)
+
+
+@irdl_op_definition
+class RingOp(IRDLOperation):
+    """A new ring, empty.
+
+    ```
+    %r = tile.ring : !tile.ring<4 of tensor<128x64xbf16, #shared>>
+    ```
+    """
+
+    name = "tile.ring"
+    result = result_def(base(RingType))
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = "attr-dict `:` type($result)"
+
+    def __init__(self, ring: RingType):
+        super().__init__(result_types=[ring])
+
+
+@irdl_op_definition
+class TmaLoadOp(IRDLOperation):
+    """A box of a buffer, on its way to shared memory, started by one thread: element t is source[map(t)[symbols]], zero
+    outside of the buffer.
+
+    Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
+
+    ```
+    %x = tile.tma_load %X[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%k)
+         : memref<128x512xbf16>, index -> tensor<128x64xbf16, #tile.shared<...>>
+    ```
+    `multicast` behind the symbols says that all blocks of the cluster need this box and load it together: each a part
+    of it, for all of them.
+    """
+
+    name = "tile.tma_load"
+    source = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def(IndexType())
+    multicast = opt_prop_def(UnitAttr)
+    result = result_def()
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `` `[` $map `]` `` `(` $symbols `)` (`multicast` $multicast^)? attr-dict"
+        " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
+    )
+
+    def __init__(
+        self,
+        source: SSAValue,
+        map: AffineMap,
+        symbols: Sequence[SSAValue],
+        result_type: Attribute,
+        multicast: bool = False,
+    ):
+        super().__init__(
+            operands=[source, list(symbols)],
+            properties={"map": AffineMapAttr(map), "multicast": UnitAttr() if multicast else None},
+            result_types=[result_type],
+        )
+
+    def verify_(self) -> None:
+        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
+        verify_access(self.map, len(shape), len(self.symbols), rank, None, None, "a buffer")
+        if not is_in_shared(self.result.type):
+            raise VerifyException(f"stages into shared memory, not as {self.result.type}")
+        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
+            raise VerifyException("buffer and tile have one element type")
+        if box_dimensions(self.map.data) is None:
+            raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+        if self.multicast is not None and _clusters_around(self) == 1:
+            raise VerifyException("a box for all blocks of a cluster in a kernel without clusters")
+
+
+def _clusters_around(op: Operation) -> int | None:
+    """How many blocks a cluster has in the kernel around `op`; None outside of kernels."""
+    while (parent := op.parent_op()) is not None:
+        if isinstance(parent, KernelOp):
+            return parent.cluster_size
+        op = parent
+    return None
+
+
+def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:
+    """For each dimension of a tile the dimension of the buffer that it runs along; None if the tile is no box."""
+    found: dict[int, int] = {}
+    for number, result in enumerate(map.results):
+        dims = [e.position for e in result.dfs() if isinstance(e, AffineDimExpr)]
+        if not dims:
+            continue
+        (position, *others) = dims
+        if others or position in found or not _steps_by_one(map, result):
+            return None
+        found[position] = number
+    return tuple(found[d] for d in range(map.num_dims)) if len(found) == map.num_dims else None
+
+
+def _steps_by_one(map: AffineMap, result: AffineExpr) -> bool:
+    """Whether the one dimension in `result` is added as it is: nothing around it divides, and its factor is one."""
+    if any(isinstance(e, AffineBinaryOpExpr) and e.kind not in _LINEAR and _has_dims(e) for e in result.dfs()):
+        return False
+    symbols = [AffineExpr.constant(0)] * map.num_symbols
+    first, second = (
+        AffineMap(0, 0, (result.replace_dims_and_symbols([AffineExpr.constant(v)] * map.num_dims, symbols),)).eval(
+            [], []
+        )
+        for v in (0, 1)
+    )
+    return second[0] - first[0] == 1
+
+
+def _has_dims(expr: AffineExpr) -> bool:
+    return any(isinstance(e, AffineDimExpr) for e in expr.dfs())
+
+
+@irdl_op_definition
+class ProducerLoadOp(FormattedOp):
+    """Wait for a free slot and let the tiles arrive in it.
+
+    ```
+    tile.producer_load %r, %a, %b : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    ```
+    """
+
+    name = "tile.producer_load"
+    custom_directives = (RingTypes,)
+    ring = operand_def(base(RingType))
+    tiles = var_operand_def()
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$ring `,` $tiles attr-dict `:` custom<RingTypes>(type($ring), type($tiles))"
+
+    def __init__(self, ring: SSAValue, tiles: Sequence[SSAValue]):
+        super().__init__(operands=[ring, list(tiles)])
+
+    def verify_(self) -> None:
+        if tuple(t.type for t in self.tiles) != tiles_of(self.ring):
+            raise VerifyException(f"puts other tiles than those of {self.ring.type}")
+        if any(not isinstance(t.owner, TmaLoadOp) for t in self.tiles):
+            raise VerifyException("puts boxes on their way, each started by a tile.tma_load")
+
+
+@irdl_op_definition
+class ConsumerWaitOp(FormattedOp):
+    """The next group of tiles, once it has arrived; to be used before the next `tile.consumer_release` of the ring.
+
+    ```
+    %a, %b = tile.consumer_wait %r : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    ```
+    """
+
+    name = "tile.consumer_wait"
+    custom_directives = (RingTypes,)
+    ring = operand_def(base(RingType))
+    res = var_result_def()
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$ring attr-dict `:` custom<RingTypes>(type($ring), type($res))"
+
+    def __init__(self, ring: SSAValue):
+        super().__init__(operands=[ring], result_types=[list(tiles_of(ring))])
+
+    def verify_(self) -> None:
+        if tuple(r.type for r in self.res) != tiles_of(self.ring):
+            raise VerifyException(f"takes other tiles than those of {self.ring.type}")
+
+
+@irdl_op_definition
+class ConsumerReleaseOp(FormattedOp):
+    """Give the slot of the last group taken back.
+
+    ```
+    tile.consumer_release %r : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    ```
+    """
+
+    name = "tile.consumer_release"
+    ring = operand_def(base(RingType))
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "$ring attr-dict `:` type($ring)"
+
+    def __init__(self, ring: SSAValue):
+        super().__init__(operands=[ring])
+
+
+@irdl_op_definition
+class WarpSpecializeOp(FormattedOp):
+    """A consumer and a producer, who run at the same time.
+
+    The consumer is the kernel's program; its warps are those that hold tiles, the kernel's. The producer has further
+    warps, of which one thread works: it starts boxes and puts them into rings, and computes nothing but indices.
+    With `registers` threads of either partition give registers up or take them, to have that many.
+
+    ```
+    tile.warp_specialize {
+      ... %a, %b = tile.consumer_wait %r ... tile.consumer_release %r ...
+    } producer warps 4 registers [232, 40] {
+      ... tile.producer_load %r, %x, %y ...
+    }
+    ```
+    """
+
+    name = "tile.warp_specialize"
+    consumer = region_def("single_block")
+    producer = region_def("single_block")
+    warps = prop_def(IntAttr)
+    registers = prop_def(DenseArrayBase.constr(i64), default_value=DenseArrayBase.from_list(i64, []))
+    traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "custom<Body>($consumer) `producer` `warps` custom<Int>($warps) (`registers` $registers^)?"
+        " attr-dict-with-keyword custom<Body>($producer)"
+    )
+
+    def __init__(self, consumer: Region, producer: Region, warps: int, registers: Sequence[int] = ()):
+        """`registers` are those of a thread of the consumer and of the producer, or nothing."""
+        super().__init__(
+            regions=[consumer, producer],
+            properties={"warps": IntAttr(warps), "registers": DenseArrayBase.from_list(i64, list(registers))},
+        )
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Registers of a thread of the consumer and of the producer; empty where that is left alone."""
+        return tuple(int(n) for n in self.registers.get_values())
+
+    def verify_(self) -> None:
+        if self.warps.data < 1 or len(self.budgets) not in (0, 2):
+            raise VerifyException(f"{self.warps.data} warps with {len(self.budgets)} numbers of registers")
+        for region, wrong, what in (
+            (self.consumer, ProducerLoadOp, "puts"),
+            (self.producer, (ConsumerWaitOp, ConsumerReleaseOp), "takes"),
+        ):
+            if any(isinstance(o, wrong) for o in region.walk()):
+                raise VerifyException(f"a partition that {what}, which is what the other one does")
+
+
+WARP_SPECIALIZE_OPS = [RingOp, TmaLoadOp, ProducerLoadOp, ConsumerWaitOp, ConsumerReleaseOp, WarpSpecializeOp]
+"""The operations of this file, for the dialect."""

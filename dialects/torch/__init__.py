@@ -1,0 +1,348 @@
+"""The torch dialect: one op per ATen overload, with every argument under its ATen name.
+
+The ops are generated from the schemas in `schemas.txt`; nothing here imports PyTorch. What an operator means is
+PyTorch's own documentation; `convert-torch-to-tensor` says it again in terms of the tensor level.
+
+```
+%2 = torch.add.Tensor(self = %0, other = %1, alpha = 1) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+%3 = torch.cat(tensors = [%2, %2], dim = -1) : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x128xf32>
+%4 = torch._to_copy(self = %3, dtype = bf16) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
+```
+
+An argument that is left out takes its default; printing leaves out only the arguments that are `none` (Python's None)
+by default. `1`, `1.0` and `true` are different scalars, as they are to PyTorch. A size that is known at run time stands
+where an integer does: `size = [#batch, 64]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, TypeAlias
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BFloat16Type,
+    BoolAttr,
+    Float8E4M3FNType,
+    Float8E5M2Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    f64,
+    i1,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, ParametrizedAttribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    prop_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ...errors import PluginError
+from ...plugins import plugins
+from ..payload import element_type
+from ..shapes.extents import SymbolAttr, extents_of
+from .schemas import Argument, Schema, aten_schemas, read_schemas
+
+Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
+"""An argument in Python: a tensor (SSA value), a data type (xDSL type), a number, a size known at run time
+(`SymbolAttr`), a string, None, or a list of them."""
+
+Leaf: TypeAlias = "SSAValue | UnresolvedOperand"
+
+
+@irdl_attr_definition
+class OperandAttr(ParametrizedAttribute):
+    """`#torch.operand`: stands for the op's next operand among its arguments."""
+
+    name = "torch.operand"
+
+
+@irdl_attr_definition
+class NoneAttr(ParametrizedAttribute):
+    """`#torch.none`: Python's None."""
+
+    name = "torch.none"
+
+
+_OPERAND = OperandAttr()
+_NONE = NoneAttr()
+_DTYPES = (Float8E4M3FNType, Float8E5M2Type, Float16Type, BFloat16Type, Float32Type, Float64Type, IntegerType)
+
+
+def to_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute:
+    """`value` as the attribute of an argument of type `argument.type`; tensors are appended to `operands`.
+
+    Raises VerifyException for a value that the type does not admit.
+    """
+    if argument.is_list and isinstance(value, list | tuple):
+        element = argument.element()
+        return ArrayAttr([to_attribute(v, element, operands) for v in value])  # pyright: ignore
+    number = isinstance(value, int | float | SymbolAttr) and not isinstance(value, bool)
+    if argument.is_list and argument.length and number:
+        return ArrayAttr([to_attribute(value, argument.element(), operands)] * argument.length)
+    if value is None and argument.optional:
+        return _NONE
+    attribute = _scalar_attribute(value, argument, operands)
+    if attribute is None or argument.is_list:
+        raise VerifyException(f"argument {argument.name!r} is a {argument.type}, not {_describe(value)}")
+    return attribute
+
+
+def _scalar_attribute(value: object, argument: Argument, operands: list[Leaf]) -> Attribute | None:
+    base = argument.base
+    if base in ("Tensor", "Generator") and isinstance(value, SSAValue | UnresolvedOperand):
+        operands.append(value)  # pyright: ignore[reportUnknownArgumentType]
+        return _OPERAND
+    if isinstance(value, bool):
+        return BoolAttr.from_bool(value) if base in ("bool", "Scalar") else None
+    if isinstance(value, int) and base in ("int", "Scalar", "float"):
+        return FloatAttr(float(value), f64) if base == "float" else IntegerAttr(value, i64)
+    if isinstance(value, float) and base in ("float", "Scalar"):
+        return FloatAttr(value, f64)
+    if isinstance(value, SymbolAttr) and base in ("int", "Scalar"):
+        return value
+    if isinstance(value, str) and base in ("str", "Layout", "Device", "MemoryFormat"):
+        return StringAttr(value)
+    if isinstance(value, Attribute) and base == "ScalarType" and isinstance(value, _DTYPES):
+        return value  # pyright: ignore[reportUnknownVariableType]
+    return None
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, SSAValue | UnresolvedOperand):
+        return "a tensor"
+    if value is None:
+        return "none"
+    return f"{value}"[:60]
+
+
+def from_attribute(attribute: Attribute, operands: Iterator[SSAValue]) -> Value:
+    """The inverse of `to_attribute`: takes tensors from `operands`."""
+    if isinstance(attribute, ArrayAttr):
+        return [from_attribute(a, operands) for a in attribute]  # pyright: ignore
+    if isinstance(attribute, OperandAttr):
+        return next(operands)
+    if isinstance(attribute, NoneAttr):
+        return None
+    if isinstance(attribute, IntegerAttr):
+        number = attribute.value.data
+        return bool(number) if attribute.type == i1 else number  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(attribute, FloatAttr | StringAttr):
+        return attribute.value.data if isinstance(attribute, FloatAttr) else attribute.data
+    return attribute
+
+
+class AtenOp(IRDLOperation):
+    """Base of all ops of the dialect. Operands are the tensors in the order in which the arguments mention them."""
+
+    SCHEMA: ClassVar[Schema]
+    inputs = var_operand_def()
+    arguments = prop_def(ArrayAttr)
+    outputs = var_result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, arguments: Mapping[str, Value], result_types: Sequence[Attribute]):
+        """Arguments by ATen name; what is left out takes its default.
+
+        Raises VerifyException for an argument that the schema does not have, that is missing, or of another type.
+        """
+        operands: list[SSAValue] = []
+        attribute = _bind(self.SCHEMA, arguments, operands)  # pyright: ignore[reportArgumentType]
+        super().__init__(operands=[operands], properties={"arguments": attribute}, result_types=[list(result_types)])
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Every argument by its ATen name, in the order of the schema."""
+        operands = iter(self.operands)
+        return {a.name: from_attribute(value, operands) for a, value in self._pairs()}
+
+    def _pairs(self) -> Iterator[tuple[Argument, Attribute]]:
+        return zip(self.SCHEMA.arguments, self.arguments, strict=True)  # pyright: ignore
+
+    def verify_(self) -> None:
+        given = self.arguments.data  # pyright: ignore
+        if len(given) != len(self.SCHEMA.arguments):  # pyright: ignore
+            raise VerifyException(f"{len(given)} arguments for the {len(self.SCHEMA.arguments)} of {self.SCHEMA.name}")  # pyright: ignore
+        if _count_operands(self.arguments) != len(self.operands):  # pyright: ignore
+            raise VerifyException("the arguments do not mention each operand once")
+        _bind(self.SCHEMA, self.values, [])
+        for t in (*self.operand_types, *self.result_types):
+            if not isinstance(t, TensorType) or not isinstance(element_type(t), _DTYPES):  # pyright: ignore
+                raise VerifyException(f"{t} is not a tensor of a supported data type")
+            extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
+        want = len(self.SCHEMA.results)
+        if self.SCHEMA.results != ("Tensor[]",) and len(self.results) != want:
+            raise VerifyException(f"{len(self.results)} results for the {want} of {self.SCHEMA.name}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AtenOp:
+        pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_pair(parser))
+        attrs = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        at = parser.pos
+        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        parser.parse_punctuation("->")
+        results = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
+        if results is None:
+            results = [parser.parse_type()]
+        given = dict(pairs)
+        if len(given) != len(pairs):
+            parser.raise_error(f"{cls.name}: an argument is given twice")
+        leaves: list[Leaf] = []
+        try:
+            attribute = _bind(cls.SCHEMA, given, leaves)
+        except VerifyException as error:
+            parser.raise_error(f"{cls.name}: {error}")
+        operands = parser.resolve_operands(leaves, types, at)  # pyright: ignore[reportArgumentType]
+        return cls.create(
+            operands=operands, properties={"arguments": attribute}, attributes=attrs, result_types=results
+        )
+
+    def print(self, printer: Printer) -> None:
+        operands = iter(self.operands)
+
+        def pair(item: tuple[Argument, Attribute]) -> None:
+            printer.print_string(f"{item[0].name} = ")
+            _print_value(printer, item[1], operands)
+
+        with printer.in_parens():
+            printer.print_list([(a, v) for a, v in self._pairs() if v != _NONE or a.default is not None], pair)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        with printer.in_parens():
+            printer.print_list(self.operand_types, printer.print_attribute)
+        printer.print_string(" -> ")
+        if len(self.results) == 1:
+            printer.print_attribute(self.results[0].type)
+        else:
+            with printer.in_parens():
+                printer.print_list(self.result_types, printer.print_attribute)
+
+
+def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> ArrayAttr[Attribute]:
+    unknown = [name for name in given if name not in schema.names]
+    if unknown:
+        raise VerifyException(f"unknown argument {unknown[0]!r} (arguments: {', '.join(schema.names) or 'none'})")
+    attributes: list[Attribute] = []
+    for argument in schema.arguments:
+        if argument.name not in given and not argument.has_default:
+            raise VerifyException(f"missing argument {argument.name!r}")
+        attributes.append(to_attribute(given.get(argument.name, argument.default), argument, operands))
+    return ArrayAttr(attributes)
+
+
+def _count_operands(attribute: Attribute) -> int:
+    if isinstance(attribute, ArrayAttr):
+        return sum(_count_operands(a) for a in attribute)  # pyright: ignore
+    return int(isinstance(attribute, OperandAttr))
+
+
+def _parse_pair(parser: Parser) -> tuple[str, object]:
+    name = parser.parse_identifier()
+    parser.parse_punctuation("=")
+    return name, _parse_value(parser)
+
+
+def _parse_value(parser: Parser) -> object:
+    operand = parser.parse_optional_unresolved_operand()
+    if operand is not None:
+        return operand
+    values = parser.parse_optional_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse_value(parser))
+    if values is not None:
+        return values
+    text = parser.parse_optional_str_literal()
+    if text is not None:
+        return text
+    for word, value in (("none", None), ("inf", math.inf), ("nan", math.nan), ("true", True), ("false", False)):
+        if parser.parse_optional_keyword(word):
+            return value
+    negative = parser.parse_optional_punctuation("-") is not None
+    if negative and parser.parse_optional_keyword("inf"):
+        return -math.inf
+    number = parser.parse_optional_number()
+    if number is not None:
+        return -number if negative else number
+    symbol = parser.parse_optional_attribute()
+    return parser.parse_type() if symbol is None else symbol
+
+
+def _print_value(printer: Printer, attribute: Attribute, operands: Iterator[SSAValue]) -> None:
+    if isinstance(attribute, ArrayAttr):
+        with printer.in_square_brackets():
+            printer.print_list(attribute.data, lambda a: _print_value(printer, a, operands))  # pyright: ignore
+        return
+    value = from_attribute(attribute, operands)
+    if isinstance(value, SSAValue):
+        printer.print_ssa_value(value)
+    elif value is None:
+        printer.print_string("none")
+    elif isinstance(value, bool):
+        printer.print_string("true" if value else "false")
+    elif isinstance(value, float):
+        printer.print_string(_float_text(value))
+    elif isinstance(value, str):
+        printer.print_string_literal(value)
+    elif isinstance(value, int):
+        printer.print_string(str(value))
+    else:
+        printer.print_attribute(attribute)
+
+
+def _float_text(value: float) -> str:
+    """`value` with all its digits, in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
+    if not math.isfinite(value):
+        return str(value)
+    digits, _, exponent = repr(value).partition("e")
+    digits = digits if "." in digits else f"{digits}.0"
+    return f"{digits}e{exponent}" if exponent else digits
+
+
+def _define(schema: Schema) -> type[AtenOp]:
+    body = {"name": f"torch.{schema.name}", "__doc__": f"ATen `{schema.text}`", "__module__": __name__}
+    cls = irdl_op_definition(type("".join(c if c.isalnum() else "_" for c in schema.name), (AtenOp,), body))
+    cls.SCHEMA = schema
+    return cls
+
+
+ENTRY_POINT_GROUP = "deplodock.operators"
+"""Entry points of this group, each naming a string, are schemas of third-party operators, one a line:
+`library.name.overload(Tensor self) -> Tensor`, as PyTorch prints them but for a dot after the library."""
+
+
+def _all_schemas() -> dict[str, Schema]:
+    """The schemas of ATen operators and those of plugins. Raises PluginError for one that is there already."""
+    schemas = aten_schemas()
+    for plugin, load in plugins(ENTRY_POINT_GROUP, (), "set of operators").items():
+        text: object = load()
+        if not isinstance(text, str):
+            raise PluginError(f"the operators {plugin!r} of a plugin are not text but {type(text).__name__}")
+        new = read_schemas(text)
+        if taken := sorted(schemas.keys() & new.keys()):
+            raise PluginError(f"the operators {plugin!r} of a plugin redefine {taken[0]!r}")
+        schemas |= new
+    return schemas
+
+
+SCHEMAS: dict[str, Schema] = _all_schemas()
+"""Every operator of the dialect: overload (`add.Tensor`) -> schema."""
+
+OPS: dict[str, type[AtenOp]] = {name: _define(schema) for name, schema in SCHEMAS.items()}
+"""Overload -> op class."""
+
+Torch = Dialect("torch", list(OPS.values()), [OperandAttr, NoneAttr])

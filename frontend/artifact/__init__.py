@@ -1,0 +1,304 @@
+"""Compiled programs on disk: `save` writes an artifact, `load` gives programs back that are called as before.
+
+For every program there is the kernel level (with the host program), the tensor level (what the reference runs), the
+CUDA text and the cubin of its target. Parameters with values and buffers are stored; parameters without are bound at
+loading, from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ... import __version__
+from ...backend.cuda.runtime.nvrtc import compile_cubin
+from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.printing import print_module
+from ...errors import CompileError, TargetError
+from ...progress import steps
+from ..capture.aliasing import Place, Step
+from ..capture.captured_program import Binding, CapturedProgram, Output
+from ..capture.dtypes import dtype_name, dtype_named
+from ..capture.eager_fallback import COMPLEX
+from ..compilation import Compilation
+from ..executors import Executor, make_executor
+from ..pytree_json import decode, encode
+from .manifest import ArtifactError, Folder, write_folder
+from .safetensors import Bound, Checkpoint
+
+WEIGHTS = "weights.safetensors"
+PRODUCER = "producer"
+
+
+class SavedCompilation(Compilation):
+    """The levels of a program that were stored; those in between are made from them, the torch level is gone."""
+
+    def __init__(self, target: str, tensor: str, kernel: str, cuda: str, cubin: bytes) -> None:
+        ctx = make_context()
+        modules = {
+            "tensor": parse_module(ctx, tensor, "tensor.mlir"),
+            "kernel": parse_module(ctx, kernel, "kernel.mlir"),
+        }
+        super().__init__(modules["tensor"], target)
+        self._levels.clear()
+        self._levels.update(modules)
+        self._cuda = cuda
+        self.cubin = cubin
+
+    def at(self, level: str) -> Any:
+        """The module at a level. Raises CompileError for the torch level."""
+        if level == "torch":
+            raise CompileError("an artifact has no torch level")
+        return super().at(level)
+
+
+@dataclass(frozen=True)
+class ToSave:
+    """A program to be saved. `names` are, for each parameter, the names that a checkpoint may have for it."""
+
+    captured: CapturedProgram
+    compilation: Compilation
+    names: Mapping[str, Sequence[str]]
+
+
+def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, object] | None = None) -> None:
+    """Write an artifact with these programs, all for one target; `extra` is JSON that comes back as `extra`.
+
+    Raises ArtifactError, and CompileError where a program takes or gives what cannot be written down.
+    """
+    targets = sorted({p.compilation.target for p in programs.values()})
+    if len(targets) != 1:
+        raise ArtifactError(f"the programs of an artifact have one target, not {len(targets)}", location=str(path))
+    for name, program in programs.items():
+        if program.captured.eager:
+            operator = next(iter(program.captured.eager.values())).operator
+            reason = f"{operator} is left to PyTorch, and an artifact holds nothing but data and kernels"
+            raise ArtifactError(f"program {name!r}: {reason}", location=str(path))
+    tensors = _Tensors()
+    files: dict[str, bytes] = {}
+    described: dict[str, object] = {}
+    for name, program in programs.items():
+        compilation = program.compilation
+        cuda = compilation.cuda
+        files[f"{name}_tensor.mlir"] = print_module(compilation.at("tensor")).encode()
+        files[f"{name}_kernel.mlir"] = print_module(compilation.at("kernel")).encode()
+        files[f"{name}.cu"] = cuda.encode()
+        files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
+        described[name] = _describe(program, tensors)
+    files[WEIGHTS] = tensors.file()
+    contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: __version__}
+    write_folder(Path(path), contents, files)
+
+
+class _Tensors:
+    """The tensors that are stored, each once, under names of ours."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, str] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def key(self, tensor: torch.Tensor) -> str:
+        found = self._keys.get(id(tensor))
+        if found is None:
+            found = self._keys[id(tensor)] = f"tensor_{len(self._keys)}"
+            self._tensors[found] = tensor
+        return found
+
+    def file(self) -> bytes:
+        from safetensors.torch import save as to_bytes
+
+        return to_bytes({k: t.detach().cpu().contiguous().clone() for k, t in self._tensors.items()})
+
+
+def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
+    captured = program.captured
+    bindings: list[object] = []
+    for b in captured.bindings:
+        entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
+        if b.tensor is not None:
+            entry |= {"dtype": dtype_name(b.tensor.dtype), "shape": list(b.tensor.shape)}
+            if b.tensor.device.type == "meta":
+                entry["names"] = list(program.names.get(b.name, (b.name,)))
+            else:
+                entry["tensor"] = tensors.key(b.tensor)
+        bindings.append(entry)
+    leaves = range(captured.in_spec.num_leaves)
+    results = range(captured.out_spec.num_leaves)
+    return {
+        "bindings": bindings,
+        "outputs": [_output(o) for o in captured.outputs],
+        "changed": [[i, sorted(needs)] for i, needs in sorted(captured.changed.items())],
+        "updates": [list(u) for u in captured.updates],
+        "viewed": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.viewed],
+        "dense": captured.dense,
+        "checks": [list(c) for c in captured.checks],
+        "examples": [_example(e) for e in captured.examples],
+        "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
+        "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
+    }
+
+
+def _output(output: Output) -> list[object]:
+    place = output.place
+    where = None if place is None else encode((place.order, place.once, place.strided, place.gaps))
+    steps = [step.encoded() for step in output.steps]
+    return [output.kind, output.index, encode(output.value), steps, where, sorted(output.needs)]
+
+
+def _read_output(entry: list[Any]) -> Output:
+    kind, index, value, steps, where, needs = entry
+    place = None if where is None else Place(*decode(where))
+    return Output(kind, index, decode(value), tuple(map(Step.decoded, steps)), place, frozenset(map(int, needs)))
+
+
+def _example(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}
+    return {"value": encode(value)}
+
+
+class SavedProgram:
+    """A program from an artifact: called like the module or function it was made from."""
+
+    def __init__(self, captured: CapturedProgram, compilation: SavedCompilation, executor: str) -> None:
+        self.captured = captured
+        self.compilation = compilation
+        self._wanted = executor
+        self._executor: Executor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """Who runs it, and why; made at the first call."""
+        if self._executor is None:
+            self._executor = make_executor(self._wanted, self.compilation)
+        return self._executor
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. Raises ShapeError for arguments unlike the example ones."""
+        tensors = self.captured.bind(args, kwargs)
+        return self.captured.restore(self.executor.run(tensors), tensors)
+
+    def ir(self, level: str) -> str:
+        """The program's text at `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
+        return self.compilation.text(level)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What `load` gives: the programs by name, and what was saved with them."""
+
+    target: str
+    programs: dict[str, SavedProgram]
+    extra: dict[str, Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program `main`, or the only one. Raises ArtifactError if there are several others."""
+        if "main" not in self.programs and len(self.programs) != 1:
+            raise ArtifactError(f"has several programs: {', '.join(self.programs)}")
+        program = self.programs.get("main") or next(iter(self.programs.values()))
+        return program(*args, **kwargs)
+
+
+def load(
+    path: str | Path, *, target: str | None = None, weights: str | Path | None = None, executor: str = "auto"
+) -> Artifact:
+    """Read an artifact. Every file of it is checked before any of it is used.
+
+    `weights` is a checkpoint for parameters that were saved without values; `target`, if given, has to be the one that
+    it was compiled for. Raises ArtifactError, TargetError, WeightError.
+    """
+    folder = Folder.open(path)
+    made_for = folder.manifest.get("target")
+    if target is not None and made_for != target:
+        raise TargetError(f"was compiled for {made_for}, not for {target}", location=str(path))
+    checkpoint = None if weights is None else Checkpoint(weights)
+    try:
+        contents = {name: folder.read(name) for name in folder.manifest["files"]}
+        return _assemble(folder, contents, checkpoint, executor)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise folder.error(f"the manifest lacks something or has something strange: {reason}") from error
+
+
+def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint | None, executor: str) -> Artifact:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    target = str(folder.manifest["target"])
+    try:
+        stored = from_bytes(contents[WEIGHTS])
+    except SafetensorError as error:
+        raise folder.error(f"the weights cannot be read: {error}") from None
+    programs: dict[str, SavedProgram] = {}
+    bound = None if checkpoint is None else Bound(checkpoint)
+    for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
+        compilation = SavedCompilation(
+            target,
+            contents[f"{name}_tensor.mlir"].decode(),
+            contents[f"{name}_kernel.mlir"].decode(),
+            contents[f"{name}.cu"].decode(),
+            contents[f"{name}_{target}.cubin"],
+        )
+        bindings: list[Binding] = []
+        with steps("reading", len(entry["bindings"]), "weights") as step:
+            for b in entry["bindings"]:
+                bindings.append(_binding(b, stored, bound, folder))
+                step()
+        in_spec = pytree.tree_flatten(decode(entry["arguments"]))[1]
+        captured = CapturedProgram(
+            compilation.at("tensor"),
+            tuple(bindings),
+            tuple(_read_output(o) for o in entry["outputs"]),
+            tuple((int(r), int(a)) for r, a in entry["updates"]),
+            tuple(_read_example(e) for e in entry["examples"]),
+            in_spec,
+            pytree.tree_flatten(decode(entry["result"]))[1],
+            viewed=_viewed(entry["viewed"]),
+            dense=bool(entry["dense"]),
+            checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
+            changed={int(i): frozenset(map(int, needs)) for i, needs in entry["changed"]},
+        )
+        programs[name] = SavedProgram(captured, compilation, executor)
+    return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
+
+
+def _binding(
+    entry: dict[str, Any],
+    stored: dict[str, torch.Tensor],
+    bound: Bound | None,
+    folder: Folder,
+) -> Binding:
+    kind = entry["kind"]
+    if kind == "input":
+        return Binding(entry["name"], "input", int(entry["leaf"]))
+    if kind == "generator":
+        return Binding(entry["name"], "generator", int(entry["leaf"]))
+    if "tensor" in entry:
+        return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
+    names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
+    if bound is None:
+        raise folder.error(
+            f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
+        )
+    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, _dtype(entry["dtype"])))
+
+
+def _viewed(entry: list[list[list[Any]]]) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
+    arguments, results = ({int(i): _dtype(name) for i, name in found} for found in entry)
+    return arguments, results
+
+
+def _dtype(name: str) -> torch.dtype:
+    """A data type of the caller's, complex ones included."""
+    return {dtype_name(d): d for d in COMPLEX}.get(name) or dtype_named(name)
+
+
+def _read_example(entry: dict[str, Any]) -> object:
+    if "value" in entry:
+        return decode(entry["value"])
+    return torch.empty(entry["shape"], dtype=_dtype(entry["dtype"]), device="meta")

@@ -1,0 +1,144 @@
+"""Weights from safetensors files, read when they are needed, and found by what they are rather than their names.
+
+A model whose output projection is its embedding has one tensor under two names, of which a checkpoint stores either. So
+an argument of a program is bound to a tensor by all names that the model itself has for that tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ...errors import CompileError
+from ...progress import steps
+from ..capture.captured_program import Binding, CapturedProgram
+
+
+class WeightError(CompileError):
+    """A checkpoint that cannot be read, lacks a tensor, or has one of another shape."""
+
+
+def names_of_tensors(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """For every parameter and buffer by name, all names of the same tensor, its own first."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    same: dict[int, list[str]] = {}
+    for name, tensor in named:
+        same.setdefault(id(tensor), []).append(name)
+    return {name: (name, *(n for n in same[id(tensor)] if n != name)) for name, tensor in named}
+
+
+def names_in_checkpoints(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """As `names_of_tensors`, with the names that a checkpoint of the model without its head has for the tensors."""
+    prefix = getattr(model, "base_model_prefix", "")
+    found = names_of_tensors(model)
+    if not prefix:
+        return found
+    return {k: (*v, *(n.removeprefix(f"{prefix}.") for n in v if n.startswith(f"{prefix}."))) for k, v in found.items()}
+
+
+class Checkpoint:
+    """The tensors of a `.safetensors` file, or of all those in a folder; each is read when it is asked for.
+
+    Raises WeightError for a path without any, and for files that are no safetensors.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file_of: dict[str, Path] = {}
+        for file in self._files():
+            for name in self._names(file):
+                self._file_of[name] = file
+        if not self._file_of:
+            raise WeightError("there are no weights in safetensors files", location=str(path))
+
+    def _files(self) -> list[Path]:
+        if self.path.is_file():
+            return [self.path]
+        index = self.path / "model.safetensors.index.json"
+        if index.is_file():
+            return [self.path / n for n in shards(index)]
+        return sorted(self.path.glob("*.safetensors"))
+
+    def _names(self, file: Path) -> Iterable[str]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, "pt") as opened:
+                return list(opened.keys())
+        except (SafetensorError, OSError) as error:
+            raise WeightError(f"cannot be read: {error}", location=str(file)) from None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tensors."""
+        return tuple(sorted(self._file_of))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor called `name`, from disk."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self._file_of[name], "pt") as opened:
+                return opened.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise WeightError(f"cannot be read: {error}", operator=name, location=str(self._file_of[name])) from None
+
+    def find(self, names: Iterable[str], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor that is stored under one of `names`, as `dtype`. Raises WeightError if there is none that fits."""
+        names = list(names)
+        stored = next((n for n in names if n in self._file_of), None)
+        if stored is None:
+            raise WeightError(f"has no tensor {names[0]!r}", location=str(self.path))
+        found = self.tensor(stored)
+        if tuple(found.shape) != shape:
+            reason = f"is of shape {list(found.shape)}, the program needs {list(shape)}"
+            raise WeightError(reason, operator=stored, location=str(self.path))
+        return found.to(dtype)
+
+
+def shards(index: Path) -> list[str]:
+    """The files that the index of a checkpoint names, in the folder it is in. Raises WeightError."""
+    try:
+        names = sorted({str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise WeightError("the index of the weights is damaged", location=str(index)) from None
+    if any(Path(n).name != n for n in names):
+        raise WeightError("the index of the weights names files outside of the folder", location=str(index))
+    return names
+
+
+@dataclass
+class Bound:
+    """The tensors of a checkpoint that programs use: each is read once, whatever program and name asks for it."""
+
+    checkpoint: Checkpoint
+    tensors: dict[frozenset[str], torch.Tensor] = field(default_factory=dict[frozenset[str], torch.Tensor])
+
+    def tensor(self, names: Sequence[str], shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The tensor stored under one of `names`. Raises WeightError if there is none that fits."""
+        key = frozenset(names)
+        if key not in self.tensors:
+            self.tensors[key] = self.checkpoint.find(names, tuple(shape), dtype)
+        return self.tensors[key]
+
+    def bind(self, captured: CapturedProgram, names: Mapping[str, Sequence[str]]) -> CapturedProgram:
+        """A program whose parameters are on the meta device, with those of the checkpoint. `names` are all names of
+        each. Raises WeightError."""
+
+        def bound(b: Binding) -> Binding:
+            if b.tensor is None or b.tensor.device.type != "meta":
+                return b
+            found = self.tensor(names.get(b.name, (b.name,)), b.tensor.shape, b.tensor.dtype)
+            return replace(b, tensor=found)
+
+        bindings: list[Binding] = []
+        with steps("reading", len(captured.bindings), "weights") as step:
+            for b in captured.bindings:
+                bindings.append(bound(b))
+                step()
+        return replace(captured, bindings=tuple(bindings))

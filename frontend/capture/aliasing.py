@@ -1,0 +1,331 @@
+"""How the results of a program lie in memory: of what they are views, with which strides, what can be differentiated.
+
+PyTorch knows it of the program as it was traced, before what changes tensors in place was rewritten: tensors that share
+memory there share their storage, and have the strides that eager PyTorch gives.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from ...dialects.shapes.extents import Extent, SymbolAttr
+from ...errors import UnsupportedError
+from ..pytree_json import decode, encode
+from .eager_fallback import Operand
+from .symbolic_shapes import depends_on_data
+
+Source = int | str
+"""An input of a program: the place among the user's, or the name of a parameter or buffer."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator that makes a view of a tensor: all of its arguments, with `Operand(0)` for that tensor, and which of
+    its results is meant if it has several."""
+
+    operator: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    part: int | None = None
+
+    def sized(self, extent_of: Callable[[torch.SymInt], Extent]) -> Step:
+        """The same with sizes of the IR in place of PyTorch's."""
+
+        def known(value: Any) -> Any:
+            return extent_of(value) if isinstance(value, torch.SymInt) else value
+
+        return replace(self, args=pytree.tree_map(known, self.args))
+
+    def encoded(self) -> list[object]:
+        """As JSON. Raises CompileError for an argument that is neither a number nor a list of them."""
+
+        def known(value: Any) -> object:
+            if isinstance(value, Operand):
+                return {"tensor": []}
+            if isinstance(value, SymbolAttr):
+                return {"size": [value.hint, value.lower.data, value.upper.data]}
+            return {"list": [known(v) for v in value]} if isinstance(value, list | tuple) else encode(value)
+
+        return [str(self.operator).removeprefix("aten."), [known(a) for a in self.args], self.part]
+
+    @staticmethod
+    def decoded(entry: list[Any]) -> Step:
+        """What `encoded` wrote. Raises ValueError for anything else than an operator of ATen that makes a view."""
+
+        def known(value: Any) -> Any:
+            if isinstance(value, dict) and "tensor" in value:
+                return Operand(0)
+            if isinstance(value, dict) and "size" in value:
+                name, lower, upper = value["size"]
+                return SymbolAttr.get(str(name), int(lower), int(upper) - 1)
+            return [known(v) for v in value["list"]] if isinstance(value, dict) and "list" in value else decode(value)
+
+        name, args, part = entry
+        base, _, overload = str(name).partition(".")
+        operator = getattr(getattr(torch.ops.aten, base, None), overload, None)
+        if not isinstance(operator, torch._ops.OpOverload) or operator._schema.is_mutable:
+            raise ValueError("a view that is not understood")
+        if operator is not A_COPY.operator and not any(a.alias_info for a in operator._schema.arguments):
+            raise ValueError("a view that is not understood")
+        return Step(operator, tuple(known(a) for a in args), part)
+
+    def __call__(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """The view of `tensor`; `sizes` are those that are known at run time only, by their names."""
+
+        def given(value: Any) -> Any:
+            if isinstance(value, SymbolAttr):
+                return sizes[value.hint]
+            return tensor if isinstance(value, Operand) else value
+
+        viewed = self.operator(*pytree.tree_map(given, self.args))
+        return viewed if self.part is None else viewed[self.part]
+
+
+A_COPY = Step(torch.ops.aten.clone.default, (Operand(0),))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the elements of a result lie in the memory that a program wrote it to, which is dense.
+
+    `order` are its dimensions from the outermost to the innermost there; of those in `once` that memory has one element
+    only, as after `expand`. `size`, `stride` and `offset` are None if they vary. With `gaps` the elements go to other
+    memory, in which they do not lie side by side.
+    """
+
+    order: tuple[int, ...]
+    once: tuple[int, ...] = ()
+    strided: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+    gaps: bool = False
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor to write to dense memory: what `restored` takes."""
+        for dim in self.once:
+            tensor = tensor.narrow(dim, 0, 1)
+        return tensor.permute(self.order)
+
+    def restored(self, written: torch.Tensor) -> torch.Tensor:
+        """The result, from what was written for it."""
+        written = written.contiguous()
+        if self.strided is None:
+            return written.permute([self.order.index(d) for d in range(len(self.order))])
+        size, stride, offset = self.strided
+        if self.gaps:
+            small = [1 if d in self.once else n for d, n in enumerate(size)]
+            apart = torch.empty_strided(small, stride, dtype=written.dtype, device=written.device)
+            apart.copy_(written.permute([self.order.index(d) for d in range(len(self.order))]))
+            written = apart
+        return written.as_strided(size, stride, written.storage_offset() + offset)
+
+
+@dataclass(frozen=True)
+class Lies:
+    """What is known of one result: the input that it is a view of, by `steps`; or its place in the memory of result
+    `shares`, which is itself if no other one has a part of that memory. `needs` are the inputs with respect to which
+    eager PyTorch could differentiate it."""
+
+    kind: Literal["view", "own"]
+    source: Source | None = None
+    steps: tuple[Step, ...] = ()
+    shares: int = -1
+    place: Place | None = None
+    needs: frozenset[Source] = frozenset()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of a program where each of its results lies, None for what is no tensor; and for inputs that it may change, with
+    respect to what else eager PyTorch could differentiate them afterwards."""
+
+    results: tuple[Lies | None, ...]
+    changed: Mapping[Source, frozenset[Source]]
+
+
+def memory_of(program: ExportedProgram) -> Memory:
+    """How a program uses memory, as it was traced.
+
+    Raises UnsupportedError for a view of an input that cannot be made again.
+    """
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+    inputs: dict[str, Source] = {}
+    user = 0
+    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+        inputs[node.name] = user if spec.kind == InputKind.USER_INPUT else spec.target or ""
+        user += spec.kind == InputKind.USER_INPUT
+    output = next(n for n in program.graph.nodes if n.op == "output")
+    needs = _needs(program, inputs)
+    found: list[Lies | None] = []
+    kinds = [spec.kind for spec in program.graph_signature.output_specs]
+    results = [n for n, kind in zip(output.args[0], kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+    changed_to = [_tensor(n) for n, kind in zip(output.args[0], kinds, strict=True) if kind != OutputKind.USER_OUTPUT]
+    if any(share(_tensor(n), value) for n in results for value in changed_to):
+        reason = "a result that is what an argument was changed to, in a program with a transform, is not supported"
+        raise UnsupportedError(reason)
+    for node in results:
+        value = _tensor(node)
+        if value is None:
+            found.append(None)
+            continue
+        lies = _view_of_input(node, inputs) or Lies("own", shares=len(found), place=place_of(value))
+        found.append(replace(lies, needs=needs.get(node.name, frozenset())))
+    changed = {source: needs[name] - {source} for name, source in inputs.items()}
+    return Memory(tuple(_sharing(found, results)), {s: n for s, n in changed.items() if n})
+
+
+def _tensor(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Whether two traced tensors have one storage."""
+    return a is not None and b is not None and torch._C._is_alias_of(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _view_of_input(node: Node, inputs: Mapping[str, Source]) -> Lies | None:
+    """The way from an input to `node`, if they share memory."""
+    way: list[tuple[Node, torch._ops.OpOverload, Node, int | None]] = []
+    part = None
+    while node.name not in inputs:
+        if node.target is operator.getitem:
+            part, node = int(node.args[1]), node.all_input_nodes[0]  # pyright: ignore[reportArgumentType]
+            continue
+        values = pytree.tree_leaves(node.meta.get("val"))
+        parents = [p for p in node.all_input_nodes if any(share(_tensor(p), v) for v in values)]
+        target = node.target
+        if not parents or not isinstance(target, torch._ops.OpOverload) or target is _FRESH:
+            return None
+        if not _gives_itself(target):
+            way.append((node, target, parents[0], part))
+        node, part = parents[0], None
+    steps = [
+        Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
+        for viewed, target, parent, part in reversed(way)
+    ]
+    return Lies("view", inputs[node.name], tuple(steps))
+
+
+def _gives_itself(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator whose result shares memory with an argument gives that argument: it changed it in place, or
+    had nothing to do, as `type_as` does for a tensor of that type."""
+    schema = target._schema
+    return schema.is_mutable or schema.name == "aten::to" or not any(a.alias_info for a in schema.arguments)
+
+
+_FRESH = torch.ops.aten.lift_fresh_copy.default
+"""Makes a tensor of a constant in the program; traced, both share memory."""
+
+
+def _all_arguments(node: Node, target: torch._ops.OpOverload) -> tuple[Any, ...]:
+    """All arguments that can be given by position; those that cannot have to be the defaults."""
+    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    if any(a.kwarg_only and given.get(a.name) not in (None, a.default_value) for a in target._schema.arguments):
+        reason = "a result that is a view made with such arguments is not supported"
+        raise UnsupportedError(reason, operator=str(target))
+    return tuple(given.get(a.name, a.default_value) for a in target._schema.arguments if not a.kwarg_only)
+
+
+def _argument(value: Any, tensor: Node) -> Any:
+    if value is tensor:
+        return Operand(0)
+    found = value.meta.get("val") if isinstance(value, Node) else value
+    if isinstance(found, torch.Tensor) or isinstance(found, torch.SymInt) and depends_on_data(found):
+        raise UnsupportedError("a result is a view of an argument at a place that is computed, which is not supported")
+    return found
+
+
+def place_of(value: torch.Tensor) -> Place | None:
+    """Where the elements of a traced tensor lie; None where that is nothing but in order, or several in one place."""
+    if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())):
+        return _varying_place(value)
+    size, stride = tuple(value.shape), tuple(value.stride())
+    once = tuple(d for d, (n, s) in enumerate(zip(size, stride, strict=True)) if n > 1 and s == 0)
+    order = tuple(sorted(range(len(size)), key=lambda d: -stride[d] if size[d] > 1 else -max(stride, default=0) - 1))
+    dense, reached = 1, 0
+    gaps = False
+    for d in reversed([d for d in order if size[d] > 1 and d not in once]):
+        if stride[d] <= reached:
+            return None  # elements overlap
+        gaps |= stride[d] != dense
+        dense, reached = dense * size[d], reached + stride[d] * (size[d] - 1)
+    if value.is_contiguous() and stride == torch.empty(size, device="meta").stride() or not value.numel():
+        return None
+    return Place(order, once, (size, stride, 0), gaps)
+
+
+def _varying_place(value: torch.Tensor) -> Place | None:
+    """The order of dimensions of a tensor with sizes that vary, where its strides show that it is dense."""
+
+    def text(number: Any) -> Any:
+        return number.node.expr if isinstance(number, torch.SymInt) else number
+
+    left, order, expected = set(range(value.dim())), [], 1
+    while left:
+        found = [d for d in sorted(left, reverse=True) if text(value.stride(d)) == expected]
+        if not found:
+            return None
+        order.insert(0, found[0])
+        left.discard(found[0])
+        expected = expected * text(value.shape[found[0]])
+    return None if order == list(range(value.dim())) else Place(tuple(order))
+
+
+def _sharing(found: list[Lies | None], nodes: Sequence[Any]) -> list[Lies | None]:
+    """Results that share memory with another one that has all of it are parts of that one's."""
+    values = [_tensor(n) for n in nodes]
+    for i, (lies, value) in enumerate(zip(found, values, strict=True)):
+        if lies is None or lies.kind == "view" or value is None or not _is_static(value):
+            continue
+        same = [j for j, w in enumerate(values) if found[j] and w is not None and share(value, w) and _is_static(w)]
+        owner = next((j for j in same if _is_all(values[j])), i)
+        whole = values[owner]
+        if owner != i and whole is not None and whole.dtype == value.dtype and nodes[owner] is not nodes[i]:
+            offset = int(value.storage_offset() - whole.storage_offset())
+            place = Place((), (), (tuple(value.shape), tuple(value.stride()), offset))
+            found[i] = replace(lies, shares=owner, place=place)
+    return found
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return all(isinstance(n, int) for n in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def _is_all(value: torch.Tensor | None) -> bool:
+    """Whether a traced tensor has every element of its storage once."""
+    if value is None:
+        return False
+    place = place_of(value)
+    full = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return full and (value.is_contiguous() or place is not None and not place.gaps and not place.once)
+
+
+_NOT_DIFFERENTIATED = {"detach", "detach_", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
+
+
+def _needs(program: ExportedProgram, inputs: Mapping[str, Source]) -> dict[str, frozenset[Source]]:
+    """For each node the inputs with respect to which it could be differentiated."""
+    found: dict[str, frozenset[Source]] = {}
+    for node in program.graph.nodes:
+        leaves = pytree.tree_leaves(node.meta.get("val"))
+        floating = any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in leaves)
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.name[6:] in _NOT_DIFFERENTIATED:
+            floating = False
+        if node.op == "placeholder":
+            found[node.name] = frozenset({inputs[node.name]} if floating else ())
+            continue
+        needs = frozenset(s for p in node.all_input_nodes for s in found.get(p.name, ())) if floating else frozenset()
+        found[node.name] = needs
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:  # what it changed depends, too
+            for parent in node.all_input_nodes:
+                if any(share(_tensor(parent), v) for v in leaves):
+                    found[parent.name] = found.get(parent.name, frozenset()) | needs
+    return found

@@ -1,0 +1,316 @@
+"""A captured program: what lies between its module and the Python callable that it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute
+
+from ...backend.interpreter.running import main_function
+from ...dialects.payload import element_type, is_float8
+from ...dialects.shapes.binding import bind_sizes, symbols_of
+from ...dialects.support.aliasing import UPDATES, set_pairs
+from ...errors import CompileError, ExecutionError, ShapeError
+from .aliasing import Place, Step
+from .arrays import capturing
+from .dtypes import dtype_of
+from .eager_fallback import EagerCall
+from .gradients import changed_without_gradient, without_gradient
+from .importer import is_dense
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What an argument of `@main` stands for: leaf `leaf` of the caller's arguments, the tensor `tensor`, or what
+    generator number `leaf` of the program starts from."""
+
+    name: str
+    kind: Literal["input", "parameter", "buffer", "constant", "generator"]
+    leaf: int = -1
+    tensor: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a leaf of the program's result comes from: a result of `@main` and its place in that memory, an argument
+    and the steps to a view of it, or a Python constant. `needs` are the arguments with respect to which eager PyTorch
+    could differentiate it."""
+
+    kind: Literal["result", "argument", "constant"]
+    index: int = -1
+    value: Any = None
+    steps: tuple[Step, ...] = ()
+    place: Place | None = None
+    needs: frozenset[int] = frozenset()
+
+    def of(self, source: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """The tensor, from the result or argument that it comes from."""
+        for step in self.steps:
+            source = step(source, sizes)
+        return source if self.place is None else self.place.restored(source)
+
+
+@dataclass
+class CapturedProgram:
+    """A captured program: the module, and what lies between it and the Python callable.
+
+    `module` has one function `@main`: an argument for every entry of `bindings`, and as results what the program
+    computes. `outputs` are the leaves of the Python result, `updates` pairs (result, argument) of tensors that the
+    program changes in place. `eager` are the functions that are declared in `module` and left to PyTorch. `viewed` has
+    the arguments and the results of `@main` that executors know in another type: eight-bit floats as bytes, complex
+    numbers as pairs of real ones in a last dimension. `dense` says that
+    an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
+    of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to multiply f32
+    so. `changed` has, for arguments that are changed in place, those with respect to which eager PyTorch could
+    differentiate what they become.
+    """
+
+    module: ModuleOp
+    bindings: tuple[Binding, ...]
+    outputs: tuple[Output, ...]
+    updates: tuple[tuple[int, int], ...]
+    examples: tuple[Any, ...]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    eager: Mapping[str, EagerCall] = field(default_factory=dict[str, EagerCall])
+    viewed: tuple[Mapping[int, torch.dtype], Mapping[int, torch.dtype]] = field(default_factory=lambda: ({}, {}))
+    dense: bool = False
+    checks: tuple[tuple[int, str], ...] = ()
+    f32_matmul_precision: str | None = None
+    changed: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """The tensors of all arguments of `@main` for a call with these Python arguments.
+
+        Raises ShapeError unless they are like the example ones: the same structure, shapes (within the ranges of sizes
+        that may vary), data types and values of what is not a tensor.
+        """
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        if spec != self.in_spec:
+            raise ShapeError("called with arguments of another structure than the example ones")
+        varying = self._varying()
+        for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
+            if (problem := _unlike(leaf, example, i in varying)) is not None:
+                raise ShapeError(problem, argument=f"input {i}")
+        key = _new_key() if self.draws else None
+        tensors = [_tensor(b, leaves, key) for b in self.bindings]
+        tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
+        if varying:
+            bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
+        if self.dense:
+            self._check_dense(tensors)
+        self._check_leaves(tensors)
+        self._check_alone(tensors)
+        return tensors
+
+    def _varying(self) -> set[int]:
+        """The leaves of the arguments whose shape has symbols."""
+        types = main_function(self.module).function_type.inputs
+        return {b.leaf for b, t in zip(self.bindings, types, strict=True) if symbols_of([t]) and b.tensor is None}
+
+    def _check_dense(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs whose elements do not lie in memory in order, where an operator names places there."""
+        for binding, tensor in zip(self.bindings, tensors, strict=True):
+            if not is_dense(tensor):
+                raise ShapeError("not contiguous, or not at the start of its memory", argument=binding.name)
+
+    def _check_leaves(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse to change a leaf of autograd's graph in place, as PyTorch does."""
+        for _, argument in self.updates if torch.is_grad_enabled() else ():
+            if tensors[argument].requires_grad and tensors[argument].is_leaf:
+                name = self.bindings[argument].name
+                raise ExecutionError("a leaf that requires a gradient would be changed in place", argument=name)
+
+    def _check_alone(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Refuse an argument that is changed in place and shares memory with another, or with itself: the program was
+        compiled for arguments that do not."""
+        changed = {argument for _, argument in self.updates}
+        shared = {i for i in changed if _repeats(tensors[i])}
+        end, owner = 0, -1  # of what begins before, the one that reaches furthest
+        for first, last, i in sorted((*_extent(t), i) for i, t in enumerate(tensors) if changed and t.numel()):
+            if first < end:
+                shared |= {i, owner} & changed
+            if last > end:
+                end, owner = last, i
+        if shared:
+            raise ShapeError("changed in place, and shares memory", argument=self.bindings[min(shared)].name)
+
+    def updating(self, updates: Sequence[tuple[int, int]]) -> CapturedProgram:
+        """The same program, but results are written to the arguments that they replace, by pairs (result, argument);
+        what was to be returned of them are those arguments."""
+        place = dict(updates)
+        outputs = tuple(
+            Output("argument", place[o.index]) if o.kind == "result" and o.index in place else o for o in self.outputs
+        )
+        announce(self.module, outputs, updates)
+        return replace(self, outputs=outputs, updates=tuple(updates))
+
+    def on(self, device: str, moved: dict[int, torch.Tensor]) -> CapturedProgram:
+        """The same program with its parameters and buffers on `device`; `moved` keeps those that were put there, by the
+        identity of what they were, so that programs with common tensors still have them in common."""
+
+        def there(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in moved:
+                moved[id(tensor)] = tensor.to(device)
+            return moved[id(tensor)]
+
+        bindings = (b if b.tensor is None else replace(b, tensor=there(b.tensor)) for b in self.bindings)
+        return replace(self, bindings=tuple(bindings))
+
+    @property
+    def draws(self) -> bool:
+        """Whether the program draws random numbers, which are others than eager PyTorch's."""
+        return any(b.kind == "generator" for b in self.bindings)
+
+    def restore(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor] | None = None) -> Any:
+        """The Python result from the results of `@main`, after looking at assertions and carrying out updates.
+
+        `arguments` is what `bind` gave; it is needed where the program returns or updates one. Raises ExecutionError
+        for an assertion that does not hold. In a CUDA graph, which cannot wait for it, the assertion is part of the
+        graph and stops the device.
+        """
+        if arguments is None and (self.updates or any(o.kind == "argument" for o in self.outputs)):
+            raise CompileError(
+                "this program returns or changes its arguments, so they are needed to restore its result"
+            )
+        for result, message in self.checks:
+            if capturing():
+                torch.ops.aten._assert_async.msg(results[result], message)
+            elif not results[result]:
+                raise ExecutionError(message, operator="assertion")
+        given = list(arguments or [])
+        for result, argument in self.updates:
+            target = given[argument]
+            if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
+                with torch.no_grad():
+                    target.copy_(results[result])
+        typed = [_viewed(v, d) for v, d in zip((given, results), self.viewed, strict=True)]
+        sources = {"argument": typed[0], "result": typed[1]}
+        sizes = self._sizes(given) if any(o.steps for o in self.outputs) else {}
+        leaves: list[Any] = []
+        for i, o in enumerate(self.outputs):
+            if o.kind == "constant":
+                leaves.append(o.value)
+            elif (same := self.outputs.index(o)) < i:
+                leaves.append(leaves[same])
+            else:
+                leaves.append(o.of(sources[o.kind][o.index], sizes))
+        if torch.is_grad_enabled() and arguments is not None:
+            self._note_missing_gradients(leaves, given)
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
+        """The sizes that vary, in a call with these arguments."""
+        if not self._varying():
+            return {}
+        shapes, names = [t.shape for t in arguments], [b.name for b in self.bindings]
+        return bind_sizes(main_function(self.module), shapes, names).values
+
+    def _note_missing_gradients(self, leaves: list[Any], arguments: Sequence[torch.Tensor]) -> None:
+        """Let results that were computed require gradients where eager PyTorch's would."""
+        for i, o in enumerate(self.outputs):
+            if o.kind == "result":
+                same = self.outputs.index(o)
+                others = [arguments[n] for n in sorted(o.needs)]
+                leaves[i] = leaves[same] if same < i else without_gradient(leaves[i], others)
+        for argument, needs in self.changed.items():
+            changed_without_gradient(arguments[argument], [arguments[n] for n in sorted(needs)])
+
+    def flatten(self, value: Any) -> list[torch.Tensor]:
+        """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
+        leaves = pytree.tree_flatten(value)[0]
+        found: dict[int, torch.Tensor] = {}
+        for leaf, output in zip(leaves, self.outputs, strict=True):
+            if output.kind == "result" and (output.place is None or output.place.order):
+                written = _stored(leaf) if output.index in self.viewed[1] else leaf
+                found.setdefault(output.index, written if output.place is None else output.place.of(written))
+        return [found[i] for i in sorted(found)]
+
+
+def _new_key() -> torch.Tensor:
+    """The key of one call's random numbers, from PyTorch's default generator: `torch.manual_seed` fixes it, and every
+    call has another. In a CUDA graph it is the device's generator, so every replay has another."""
+    device = "cuda" if capturing() else "cpu"
+    return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
+
+
+def _tensor(binding: Binding, leaves: Sequence[Any], key: torch.Tensor | None) -> torch.Tensor:
+    """What a binding stands for in a call; a generator starts from the call's key and its own number."""
+    if key is not None and binding.kind == "generator":
+        return torch.cat([key, torch.full_like(key, binding.leaf)])
+    return leaves[binding.leaf] if binding.tensor is None else binding.tensor
+
+
+def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> list[torch.Tensor]:
+    """`tensors`, those in `dtypes` as what they are for the caller."""
+
+    def restored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
+
+    return [restored(t, dtypes[i]) if i in dtypes else t for i, t in enumerate(tensors)]
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of eight-bit floats or complex numbers as executors know it."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.view(torch.uint8)
+
+
+def float8_in(types: Sequence[Attribute]) -> dict[int, torch.dtype]:
+    """Which of `types` are tensors of eight-bit floats, and of which."""
+    return {i: dtype_of(element_type(t)) for i, t in enumerate(types) if is_float8(t)}
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses that a tensor's elements lie between; the same twice if there are none."""
+    first = tensor.data_ptr()
+    if not tensor.numel():
+        return first, first
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (last + 1) * tensor.element_size()
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether several elements lie in one place, as after `expand`."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def kind_of(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that does not simply have its elements in memory: `sparse_coo`, `MaskedTensor`; else None."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
+    return None if own is usual else type(tensor).__name__
+
+
+def _unlike(value: Any, example: Any, varying: bool) -> str | None:
+    """How `value` differs from what the program was compiled for; the shape is not looked at where it may vary."""
+    if not isinstance(example, torch.Tensor):
+        same = type(value) is type(example) and (value == example or value != value and example != example)
+        return None if same else f"{value!r} where the program was compiled for {example!r}"
+    if not isinstance(value, torch.Tensor):
+        return f"{type(value).__name__} where a tensor is needed"
+    if (kind := kind_of(value)) is not None:
+        return f"a tensor of another kind: {kind}"
+    if value.is_meta:
+        return "a tensor without contents, on the meta device"
+    if value.dtype != example.dtype or not varying and value.shape != example.shape:
+        return (
+            f"a tensor {str(value.dtype)[6:]}{list(value.shape)} where the program was compiled for "
+            f"{str(example.dtype)[6:]}{list(example.shape)}"
+        )
+    return None
+
+
+def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:
+    """Say in `@main` which results may be written over arguments: those that replace one, and that nobody gets as a
+    tensor of its own."""
+    returned = {o.index for o in outputs if o.kind == "result"}
+    only = {result: argument for result, argument in reversed(updates) if result not in returned}
+    set_pairs(main_function(module), UPDATES, sorted(only.items()))

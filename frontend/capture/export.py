@@ -1,0 +1,446 @@
+"""From a PyTorch module or function to a module of the torch dialect, by `torch.export`.
+
+The program is exported without guessing: what PyTorch cannot export, what is not ATen, what mutates after capture, has
+a data type that we do not know or a size that depends on data, is refused by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from typing import Any, Literal
+from unittest.mock import patch
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch.export import ExportedProgram, _trace
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.utils import _pytree as pytree
+
+from ...backend.interpreter.running import main_function
+from ...errors import CaptureError, CompileError, UnsupportedError
+from ...passes.convert.torch_to_tensor.registry import get_decompositions
+from .aliasing import A_COPY, Lies, Memory, Source, memory_of
+from .captured_program import Binding, CapturedProgram, Output, announce, float8_in, kind_of
+from .complex import Rewritten, without_complex, without_rule
+from .complex.pairs import is_complex
+from .computed_indices import index_by_tensors
+from .decompositions.table import decomposition_table, is_ours
+from .eager_fallback import Fallback, warn
+from .host_checks import trace
+from .importer import GraphImporter
+from .known_indices import check_known_indices
+from .known_sizes import known_sizes
+from .source_locations import innermost_of_error, users_frames_in_stack_traces
+from .specialization_check import check_at_one
+from .symbolic_shapes import NamedDim, every_size, named_dims
+from .transforms import BothBranches, below_transforms
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    place: tuple[str, int] | None = None,
+    fallback: Fallback = None,
+    dynamic_shapes: Any = None,
+    in_memory: bool = False,
+) -> CapturedProgram:
+    """Capture a module, or a function of tensors, called with these example arguments.
+
+    `names` names the tensor inputs; `place` is the (file, line) of ops of which PyTorch does not know the line. With
+    `fallback="eager"` what is not supported is left to PyTorch, with a FallbackWarning that lists it. `dynamic_shapes`
+    says, as for `torch.export.export`, which sizes may vary. With `in_memory` results lie in memory as eager PyTorch's
+    do: with its strides, and those that are views of arguments are not computed but made of these. Raises CaptureError
+    if PyTorch cannot export it, UnsupportedError for what is outside of the torch dialect.
+    """
+    args, kwargs = tuple(args), dict(kwargs or {})
+    for i, leaf in enumerate(pytree.tree_leaves((args, kwargs))):
+        if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
+            raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
+    module = callable_module(function)
+    exported, sizes, memory = _export_for_all(module, *_apart(args, kwargs), dynamic_shapes)
+    lies = memory.results if in_memory else ()
+    if lies:
+        _without_views(exported, lies)
+    left = fallback is not None and bool(without_rule(exported.graph))
+    rewritten = Rewritten() if left else without_complex(exported.graph)
+    leaves, in_spec = pytree.tree_flatten((args, kwargs))
+    viewed = {x.source for x in lies if x is not None}
+    bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
+    bindings = _with_closed_over(bindings, function)
+    bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
+    values += [node for _, node, _ in rewritten.constants]
+    importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
+    importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
+    importer.run(exported.graph.nodes)
+    outputs, updates = _bind_outputs(exported, importer, rewritten, bindings, lies)
+    assert exported.call_spec.out_spec is not None
+    changed = _changed(bindings, memory) if in_memory else {}
+    specs = in_spec, exported.call_spec.out_spec
+    return finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
+
+
+def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in which no tensor is there twice: PyTorch's exporter would take the two for one in every call."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and any(leaf is other for other in leaves[:i]):
+            other = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+            leaves[i] = other.requires_grad_(leaf.requires_grad)
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def finish(
+    importer: GraphImporter,
+    bindings: Sequence[Binding],
+    outputs: tuple[Output, ...],
+    updates: tuple[tuple[int, int], ...],
+    examples: Sequence[Any],
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    changed: Mapping[int, frozenset[int]],
+    rewritten: Rewritten | None = None,
+) -> CapturedProgram:
+    """What the importer made, with what lies between it and the caller."""
+    warn(list(importer.eager.values()))
+    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    module = importer.finish()
+    announce(module, outputs, updates)
+    constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
+    check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
+    signature = main_function(module).function_type
+    viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
+    if rewritten is not None:
+        tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
+        viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
+        viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
+    return CapturedProgram(
+        module,
+        (*bindings, *(Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))),
+        outputs,
+        updates,
+        tuple(examples),
+        *specs,
+        importer.eager,
+        viewed,
+        importer.dense,
+        checks,
+        "tf32" if allows_tf32() else None,
+        changed,
+    )
+
+
+def allows_tf32() -> bool:
+    """Whether PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
+    """A module, or a function as one. Raises CaptureError for what is neither."""
+    return function if isinstance(function, torch.nn.Module) else _Function(function)
+
+
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+
+
+class _Function(torch.nn.Module):
+    """A function, or another object that can be called, as a module with the function's own signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise CaptureError(f"neither a module nor a function: {type(function).__name__}")
+        if not isinstance(function, _FUNCTIONS):
+            function = function.__call__  # whose code PyTorch can find
+        try:
+            self.__signature__ = inspect.signature(function)
+            self.forward = function
+        except ValueError:  # a builtin such as torch.relu does not tell its parameters
+            self.forward = lambda *args, **kwargs: function(*args, **kwargs)
+
+
+def _export_for_all(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> tuple[ExportedProgram, list[NamedDim], Memory]:
+    """The exported program, the dimensions that vary under a name, and where results lie in memory. It holds for all
+    sizes that the user asked for, or CaptureError is raised."""
+    exported, memory = _export(module, args, kwargs, shapes)
+    if shapes is None:
+        return exported, [], memory
+    named = named_dims(module, args, kwargs, shapes, exported)
+    check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s)[0])
+    return exported, named, memory
+
+
+def _export(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> tuple[ExportedProgram, Memory]:
+    """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
+    assertions do. Raises CaptureError."""
+    differentiating = torch.is_grad_enabled()
+    get_decompositions()  # outside of `try`: an error in there is ours
+    try:
+        with (
+            torch.no_grad(),
+            users_frames_in_stack_traces(),
+            _quiet(),
+            every_size(shapes is not None),
+            BothBranches(),
+            known_sizes(),
+        ):
+            exported = below_transforms(
+                module,
+                differentiating,
+                lambda traced, above: trace(
+                    lambda: (torch.export.export if above else _trace._export)(
+                        traced,
+                        args,
+                        kwargs,
+                        dynamic_shapes=shapes,
+                        strict=False,
+                        prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+                    )
+                ),
+            )
+            memory = memory_of(exported)
+            unruled = without_rule(exported.graph)
+            if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
+                return exported, memory
+            if any(map(is_complex, exported.graph.nodes)):
+                exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
+            training = any(_is_training(node) for node in exported.graph.nodes)
+            table = decomposition_table({*unruled, *([_BATCH_NORM] if training else [])})
+            exported = exported.run_decompositions(table)
+            index_by_tensors(exported.graph)
+            return exported, memory
+    except CompileError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
+        raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+
+
+_BATCH_NORM = torch.ops.aten.batch_norm.default
+
+
+def _is_training(node: torch.fx.Node) -> bool:
+    """Whether a node normalises by statistics of its own batch, which changes the running ones: PyTorch's decomposition
+    says so, the operator does not."""
+    return node.target is _BATCH_NORM and bool(node.args[5])
+
+
+def _needs_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
+    nothing to do."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in ("placeholder", "output", "call_function")
+    # by the importer:
+    if _is_training(node):
+        return False
+    checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
+    return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's warnings about itself, and the logs and graphs it prints of errors that are raised anyway."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), patch.object(_trace, "print", _print_nothing, create=True):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _print_nothing(*values: object, **options: object) -> None:
+    """What `print` is to PyTorch's exporter, which shows the graph of a failed export on stderr."""
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error, or of what Dynamo made it of, without the graph that PyTorch prints after it."""
+    first = error
+    while isinstance(first, TorchDynamoException) and (made_of := first.__cause__ or first.__context__) is not None:
+        first = made_of
+    lines = [line.strip() for line in str(first).splitlines() if line.strip()]
+    text = f"{type(first).__name__}: {lines[0][:300]}" if lines else type(first).__name__
+    violated = [line.removeprefix("- ") for line in lines if line.startswith("- Not all values")]
+    if violated:  # a program that holds for some of the sizes only: which ones is what matters
+        text = violated[0][:300]
+    return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
+
+
+def _bind_inputs(
+    exported: ExportedProgram,
+    leaves: Sequence[Any],
+    names: list[str],
+    fallback: Fallback,
+    viewed: Collection[Source | None],
+) -> tuple[list[Binding], list[torch.fx.Node]]:
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    bindings: list[Binding] = []
+    values: list[torch.fx.Node] = []
+    needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target} | set(viewed)
+    user = 0
+    for spec in exported.graph_signature.input_specs:
+        leaf = user
+        user += spec.kind == InputKind.USER_INPUT
+        if not isinstance(spec.arg, TensorArgument):
+            if spec.kind == InputKind.TOKEN and fallback:
+                continue
+            if spec.kind == InputKind.TOKEN:
+                raise UnsupportedError(
+                    "an operator with effects is not supported", operator=_effect(nodes[spec.arg.name])
+                )
+            if isinstance(spec.arg, SymIntArgument):
+                raise UnsupportedError("an integer argument that varies is not supported", argument=spec.arg.name)
+            if spec.kind != InputKind.USER_INPUT:
+                raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+            continue
+        if spec.kind != InputKind.USER_INPUT and not nodes[spec.arg.name].users and spec.target not in needed:
+            continue  # state that nothing reads, writes or returns, such as a count of batches
+        if spec.kind == InputKind.USER_INPUT:
+            tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
+            name = names[tensors_before] if tensors_before < len(names) else spec.arg.name
+            bindings.append(Binding(name, "input", leaf))
+        else:
+            bindings.append(_bind_state(exported, spec))
+        values.append(nodes[spec.arg.name])
+    return bindings, values
+
+
+def _effect(token: torch.fx.Node) -> str:
+    """The operator that PyTorch orders by `token`."""
+    targets = [a for user in token.users for a in user.args if isinstance(a, torch._ops.OpOverload)]
+    return str(targets[0]) if targets else token.name
+
+
+def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:
+    kinds: dict[InputKind, Literal["parameter", "buffer", "constant"]] = {
+        InputKind.PARAMETER: "parameter",
+        InputKind.BUFFER: "buffer",
+        InputKind.CONSTANT_TENSOR: "constant",
+    }
+    if spec.kind not in kinds:
+        raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+    tensor = exported.state_dict.get(spec.target)
+    if tensor is None:
+        tensor = exported.constants.get(spec.target)
+    if not isinstance(tensor, torch.Tensor):
+        raise CaptureError(f"the tensor {spec.target!r} has no value")
+    return Binding(spec.target, kinds[spec.kind], tensor=tensor)
+
+
+def _with_closed_over(bindings: list[Binding], function: Callable[..., Any]) -> list[Binding]:
+    """The bindings with the parameters themselves that a function closes over, or that are global to it: PyTorch
+    exports them as constants, of which it is not known that they require gradients."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return bindings
+    known = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    known += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    modules = [m for m in known if isinstance(m, torch.nn.Module)]
+    tensors = [t for t in known if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
+    places = {
+        (t.data_ptr(), t.shape, t.stride(), t.dtype): t for t in tensors if kind_of(t) is None and t.requires_grad
+    }
+
+    def itself(b: Binding) -> Binding:
+        t = b.tensor
+        same = None if b.kind != "constant" or t is None else places.get((t.data_ptr(), t.shape, t.stride(), t.dtype))
+        return b if same is None else replace(b, tensor=same)
+
+    return [itself(b) for b in bindings]
+
+
+def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> None:
+    """Remove what only results need that are views of arguments."""
+    output = exported.graph.output_node()
+    results: tuple[Any, ...] = output.args[0]  # pyright: ignore[reportAssignmentType]
+    others = len(results) - len(lies)
+    views = {i for i, x in enumerate(lies, others) if x is not None and x.kind == "view"}
+    output.args = (tuple(None if i in views else node for i, node in enumerate(results)),)
+    exported.graph.eliminate_dead_code()
+
+
+def _bind_outputs(
+    exported: ExportedProgram,
+    importer: GraphImporter,
+    rewritten: Rewritten,
+    bindings: Sequence[Binding],
+    lies: Sequence[Lies | None],
+) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
+    outputs: list[Output] = []
+    updates: list[tuple[int, int]] = []
+    changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
+    targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
+    specs = exported.graph_signature.output_specs
+    users = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+    for spec in specs:
+        if spec.kind in changed:
+            argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
+            if argument is None or not isinstance(spec.arg, TensorArgument):
+                raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
+            updates.append((importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)), argument))
+        elif spec.kind not in (OutputKind.TOKEN, OutputKind.USER_OUTPUT):
+            raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
+    for i, spec in enumerate(users):
+        if isinstance(spec.arg, TensorArgument):
+            argument = importer.argument_index(spec.arg.name)
+            known = lies[i] if lies else None
+            if known is not None and known.kind == "own" and spec.arg.name in rewritten.names:
+                known = None  # a pair of real tensors is written
+            if known is not None:
+                owner = users[known.shares].arg.name if known.kind == "own" else ""
+                outputs.append(_output_in_memory(importer, bindings, known, lies, owner))
+            elif argument is not None:
+                outputs.append(Output("argument", argument))
+            else:
+                outputs.append(
+                    Output("result", importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)))
+                )
+        elif isinstance(spec.arg, ConstantArgument):
+            outputs.append(Output("constant", value=spec.arg.value))
+        else:
+            raise UnsupportedError(f"a result of type {type(spec.arg).__name__} is not supported")
+    return tuple(outputs), tuple(updates)
+
+
+def _arguments(bindings: Sequence[Binding]) -> dict[Source, int]:
+    """The argument of `@main` that an input is."""
+    return {b.leaf if b.kind == "input" else b.name: i for i, b in enumerate(bindings) if b.kind != "generator"}
+
+
+def _changed(bindings: Sequence[Binding], memory: Memory) -> dict[int, frozenset[int]]:
+    """With respect to which other arguments those that are changed could be differentiated."""
+    index = _arguments(bindings)
+    needs = {s: frozenset(index[x] for x in n if x in index) for s, n in memory.changed.items()}
+    return {index[s]: n for s, n in needs.items() if s in index}
+
+
+def _output_in_memory(
+    importer: GraphImporter, bindings: Sequence[Binding], known: Lies, lies: Sequence[Lies | None], owner: str
+) -> Output:
+    """A result of which it is known where it lies; `owner` is the node of the result in whose memory that is."""
+    arguments = _arguments(bindings)
+    needs = frozenset(arguments[s] for s in known.needs if s in arguments)
+    if known.kind == "view":
+        assert known.source is not None
+        steps = tuple(step.sized(importer.extent) for step in known.steps)
+        return Output("argument", arguments[known.source], steps=steps, needs=needs)
+    whole = lies[known.shares]
+    assert whole is not None
+    argument = importer.argument_index(owner)
+    if argument is not None:  # PyTorch left out what made a copy of it
+        return Output("argument", argument, steps=(A_COPY,), needs=needs)
+    index = importer.result_index(owner, whole.place)
+    return Output("result", index, place=known.place, needs=needs)

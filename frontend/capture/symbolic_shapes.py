@@ -1,0 +1,265 @@
+"""PyTorch's symbolic sizes as symbols of the IR: their names, their ranges, and how derived ones are computed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+from unittest.mock import patch
+
+import sympy
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental import _config
+from torch.utils import _pytree as pytree
+from torch.utils._sympy import functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from xdsl.dialects.builtin import ArrayAttr
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ...dialects.shapes.binding import DerivedAttr
+from ...dialects.shapes.extents import Extent, SymbolAttr
+from ...errors import UnsupportedError
+
+LARGEST = 1 << 20
+"""The largest value of a size for which no maximum was given."""
+
+
+class SizeTable:
+    """The symbols of one program.
+
+    A symbol of PyTorch that is the extent of an input gets the name of the user's `Dim` there, or `s0`, `s1`, ... in
+    order of appearance; an expression of symbols becomes a derived size. Equal expressions are equal symbols.
+    """
+
+    def __init__(self, named: Sequence[NamedDim] = (), nodes: Iterable[torch.fx.Node] = ()) -> None:
+        """`named` are the dimensions to which the user gave names; below what PyTorch takes for their least size the
+        program has been checked to be the same. `nodes` are those of the graph: for sizes at which one of them reads
+        outside of a tensor there is no program."""
+        self._needed = dict[Any, int]()
+        for symbol, least in map(_size_needed, nodes):
+            self._needed[symbol] = max(least, self._needed.get(symbol, 0))
+        self._names = {d.symbol: d.name for d in reversed(named)}
+        self._least = {d.symbol: d.wanted for d in named if d.wanted}
+        self._known: dict[Any, SymbolAttr] = {}
+        self._derived: list[DerivedAttr] = []
+        self._ranges: dict[Any, Any] = {}
+
+    def extent(self, size: int | torch.SymInt) -> Extent:
+        """A size of PyTorch's as an extent. Raises UnsupportedError for one that depends on data."""
+        if not isinstance(size, torch.SymInt):
+            return size
+        expr = substituted(size.node.expr, size.node.shape_env)
+        for symbol, bounds in size.node.shape_env.var_to_range.items():
+            least = min(self._least.get(symbol, int(bounds.lower)), int(bounds.lower))
+            self._ranges[symbol] = ValueRanges(max(least, self._needed.get(symbol, 0)), bounds.upper)
+        return self._extent(expr)
+
+    @property
+    def derived(self) -> ArrayAttr[DerivedAttr]:
+        """How the derived sizes are computed, each after those that it uses."""
+        return ArrayAttr(self._derived)
+
+    def _extent(self, expr: Any) -> Extent:
+        if expr.is_Integer:
+            return int(expr)
+        if expr in self._known:
+            return self._known[expr]
+        if not expr.is_Symbol:
+            simpler = expr.replace(lambda e: isinstance(e, functions.Min | functions.Max), self._without_choice)
+            if simpler != expr:
+                return self._extent(simpler)
+            return self._derive(expr)
+        if is_from_data(expr):
+            raise UnsupportedError(f"a size that depends on data is not supported: {expr}")
+        bounds = self._ranges[expr]
+        found = SymbolAttr.get(self._fresh(self._names.get(expr, "s0")), *_bounds(bounds.lower, bounds.upper))
+        self._known[expr] = found
+        return found
+
+    def _without_choice(self, choice: Any) -> Any:
+        """The argument of a minimum or maximum that it always is, or itself."""
+        sign = 1 if isinstance(choice, functions.Min) else -1
+        args: tuple[Any, ...] = choice.args
+        for a in args:
+            if all(_largest(sympy.expand(sign * (a - b)), self._ranges) <= 0 for b in args):
+                return a
+        return choice
+
+    def _derive(self, expr: Any) -> SymbolAttr:
+        operands: list[SymbolAttr] = []
+        several = expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1
+        results = [self._affine(f, operands) for f in (expr.args if several else [expr])]
+        bounds = bound_sympy(expr, self._ranges)
+        found = SymbolAttr.get(self._fresh("size0"), *_bounds(bounds.lower, bounds.upper))
+        self._known[expr] = found
+        self._derived.append(DerivedAttr.get(found, AffineMap(0, len(operands), tuple(results)), operands))
+        return found
+
+    def _affine(self, expr: Any, operands: list[SymbolAttr]) -> AffineExpr:
+        """An expression of PyTorch's in the symbols `operands`, which it extends; a product in it becomes a symbol of
+        its own. Raises UnsupportedError for what the host can't compute."""
+        if expr.is_Integer:
+            return AffineExpr.constant(int(expr))
+        if expr.is_Symbol or expr.is_Mul and sum(not f.is_Integer for f in expr.args) > 1:
+            symbol = self._extent(expr)
+            assert isinstance(symbol, SymbolAttr)
+            operands += [] if symbol in operands else [symbol]
+            return AffineExpr.symbol(operands.index(symbol))
+        divided = isinstance(expr, functions.FloorDiv | functions.CleanDiv)
+        if divided or isinstance(expr, functions.Mod | functions.PythonMod):
+            value, divisor = cast(tuple[Any, Any], expr.args)
+            if divisor.is_Integer and divisor > 0:
+                inner = self._affine(value, operands)
+                return inner // int(divisor) if divided else inner % int(divisor)
+        if expr.is_Add or expr.is_Mul:
+            first, *rest = (self._affine(a, operands) for a in expr.args)
+            for other in rest:
+                first = first + other if expr.is_Add else first * other
+            return first
+        raise UnsupportedError(f"the size {expr} is not supported: only sums, products, and quotients by numbers")
+
+    def _fresh(self, name: str) -> str:
+        """`name`, or one with another number at its end, as no other symbol has."""
+        taken = {s.hint for s in self._known.values()}
+        stem = re.sub(r"[^a-z0-9_]", "_", name.lower())
+        stem = stem if stem[0].isalpha() else f"s_{stem}"
+        count, base = 0, re.sub(r"[0-9]+$", "", stem) if stem in taken else stem
+        while stem in taken:
+            stem, count = f"{base}{count}", count + 1
+        return stem
+
+
+def _size_needed(node: torch.fx.Node) -> tuple[Any, int]:
+    """The size that a node reads an element of, at a place which is a number, and how large it has to be for that."""
+    if node.target is torch.ops.aten.select.int:
+        given = {**dict(zip(("self", "dim", "index"), node.args, strict=False)), **node.kwargs}
+        source, dim, index = (given[name] for name in ("self", "dim", "index"))
+        size = source.meta["val"].shape[dim]  # pyright: ignore
+        if isinstance(size, torch.SymInt) and isinstance(index, int):
+            return substituted(size.node.expr, size.node.shape_env), index + 1 if index >= 0 else -index
+    return None, 0
+
+
+def equal_sizes(env: Any) -> dict[Any, Any]:
+    """PyTorch's symbols that it took for equal to another one, or to an expression of others, in a shape environment.
+
+    Both are the same symbol of the IR, so the equality is checked when arguments bind it."""
+    found: dict[Any, Any] = dict(env.replacements)
+    for expr in [note.expr for notes in env.deferred_runtime_asserts.values() for note in notes]:
+        expr = expr.subs(found)
+        if isinstance(expr, sympy.Eq):
+            for a, b in (expr.args, expr.args[::-1]):
+                if isinstance(a, sympy.Symbol) and a not in b.free_symbols:
+                    found = {s: e.subs(a, b) for s, e in found.items()} | {a: b}
+                    break
+    return found
+
+
+def substituted(expr: Any, env: Any) -> Any:
+    """An expression of PyTorch's in symbols of which no two are equal."""
+    return expr.subs(equal_sizes(env))
+
+
+def depends_on_data(size: torch.SymInt | torch.SymBool) -> bool:
+    """Whether a size, or what is asked about it, comes from what is in a tensor."""
+    return any(is_from_data(s) for s in size.node.expr.free_symbols)
+
+
+def is_from_data(symbol: Any) -> bool:
+    """Whether a symbol of PyTorch's comes from what is in a tensor."""
+    return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+
+
+def _largest(expr: Any, ranges: Mapping[Any, Any]) -> Any:
+    """An upper bound of an expression; infinite for one that is not linear in symbols and quotients of them."""
+    for quotient in expr.atoms(functions.FloorDiv):
+        value, divisor = quotient.args
+        if not divisor.is_Integer or divisor <= 0:
+            return sympy.oo
+        slack = 0 if expr.coeff(quotient) > 0 else sympy.Rational(divisor - 1, divisor)
+        expr = expr.subs(quotient, value / divisor - slack)
+    total = sympy.Integer(0)
+    for symbol, coefficient in sympy.expand(expr).as_coefficients_dict().items():
+        if symbol == 1:
+            total += coefficient
+        elif symbol in ranges:
+            total += coefficient * (ranges[symbol].upper if coefficient > 0 else ranges[symbol].lower)
+        else:
+            return sympy.oo
+    return total
+
+
+def _bounds(lower: Any, upper: Any) -> tuple[int, int]:
+    least = max(int(lower), 0) if lower.is_finite else 0
+    most = int(upper) if upper.is_finite and upper.is_Integer else LARGEST
+    return least, max(most, least)
+
+
+def every_size(wanted: bool) -> AbstractContextManager[Any]:
+    """While it is open, and if `wanted`, PyTorch exports programs that hold for sizes 0 and 1 too.
+
+    By itself it takes every size that varies for at least 2, and what it concludes from that holds nowhere else."""
+    return patch.object(_config, "backed_size_oblivious", True) if wanted else nullcontext()
+
+
+@dataclass(frozen=True)
+class NamedDim:
+    """A dimension of an argument with the name that the user gave it, the least value of what has that name, PyTorch's
+    symbol for that, and the size for a value: `2 * Dim("batch")` has the name of `batch`, and twice its size."""
+
+    tensor: torch.Tensor
+    dim: int
+    name: str
+    wanted: int
+    symbol: Any
+    size: Callable[[int], int] = int
+
+
+def named_dims(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any, exported: ExportedProgram
+) -> list[NamedDim]:
+    """The dimensions to which `shapes` gives a `torch.export.Dim`, and which vary in the exported program."""
+    placeholders = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
+    user = [s for s in exported.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    leaves = pytree.tree_flatten((args, kwargs))[0]
+    traced: dict[int, Any] = {
+        id(leaf): placeholders.get(getattr(s.arg, "name", "")) for leaf, s in zip(leaves, user, strict=True)
+    }
+    values = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    found: list[NamedDim] = []
+    for tensor, dim, wanted in _wanted(values, shapes):
+        size = traced[id(tensor)].shape[dim]
+        if isinstance(size, torch.SymInt):
+            expr, root = substituted(size.node.expr, size.node.shape_env), getattr(wanted, "root", wanted)
+            if root is wanted and isinstance(expr, sympy.Symbol):
+                found.append(NamedDim(tensor, dim, wanted.__name__, wanted.min, expr))
+            elif root is not wanted and len(expr.free_symbols) == 1:
+                (symbol,) = expr.free_symbols
+                if all(expr.subs(symbol, n) == wanted.fn(n) for n in (root.min, root.min + 1, root.min + 7)):
+                    found.append(NamedDim(tensor, dim, root.__name__, root.min, symbol, wanted.fn))
+    return found
+
+
+def name_of(spec: Any) -> str | None:
+    """The name of a `torch.export.Dim`, or of the one that it is computed from."""
+    return getattr(getattr(spec, "root", spec), "__name__", None)
+
+
+def _wanted(values: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, int, Any]]:
+    """(tensor, dimension, Dim) for each `Dim` with a name, in a structure of arguments and one of shapes."""
+    if isinstance(values, torch.Tensor):
+        items = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
+        yield from ((values, int(d), s) for d, s in items if isinstance(s, Dim) and hasattr(s, "min"))
+    elif isinstance(values, Mapping):
+        by_name = shapes if isinstance(shapes, Mapping) else dict(zip(values, shapes or (), strict=False))
+        for key in values:
+            yield from _wanted(values[key], by_name.get(key))
+    elif isinstance(values, tuple | list):
+        for value, spec in zip(values, shapes or (), strict=False):
+            yield from _wanted(value, spec)

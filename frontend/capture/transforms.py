@@ -1,0 +1,142 @@
+"""Programs that differentiate or map functions while they are traced: `torch.func`, `torch.autograd.grad`.
+
+PyTorch's exporter traces above autograd, where a transform leaves its steps in the graph, which cannot be executed
+apart from it. Such a program is traced a second time below autograd and the transforms: there it is the operators that
+they end in, whatever the transform was.
+
+`torch.cond` is made both of its branches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
+from torch.export import ExportedProgram
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ...errors import UnsupportedError
+
+_functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+
+Export = Callable[[torch.nn.Module, bool], ExportedProgram]
+
+
+class _Transforms(BaseException):
+    """A program came to a step of a transform. No Exception: the program is not to catch it."""
+
+
+def below_transforms(module: torch.nn.Module, differentiating: bool, export: Export) -> ExportedProgram:
+    """What `export` gives, which traces a module: above autograd (its second argument is True) if there is no
+    transform, below otherwise, where gradients are enabled as `differentiating` says. Raises what it raises."""
+    try:
+        with as_before(), _noticed():
+            return export(module, True)
+    except _Transforms:
+        with as_before():
+            return export(_Within(module, differentiating), False)
+
+
+class _Within(torch.nn.Module):
+    """A module, sharing its state, that computes gradients if they are enabled: the exporter disables them."""
+
+    def __init__(self, module: torch.nn.Module, differentiating: bool) -> None:
+        super().__init__()
+        self.__dict__.update(module.__dict__)
+
+        @functools.wraps(module.forward)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with torch.set_grad_enabled(differentiating):
+                results = module.forward(*args, **kwargs)
+            return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, results)
+
+        self.forward = forward
+
+
+@contextmanager
+def _noticed() -> Generator[None]:
+    """While active, `_Transforms` is raised where autograd runs, and where a transform asks whether the exporter is to
+    record its step."""
+
+    def notice(*args: Any, **kwargs: Any) -> Any:
+        raise _Transforms
+
+    with (
+        patch("torch._export.utils._maybe_find_pre_dispatch_tf_mode_for_export", notice),
+        patch("torch.autograd._engine_run_backward", notice),
+    ):
+        yield
+
+
+@contextmanager
+def as_before() -> Generator[None]:
+    """Leave transforms that were entered inside and not left, as by a graph of Dynamo's that failed in the middle:
+    PyTorch would take every later function for one inside of them."""
+    depth, nesting = len(_entered()), eager_transforms.JVP_NESTING
+    inside, enabled = forward_ad._current_level >= 0, torch._C._is_fwd_grad_enabled()
+    try:
+        yield
+    finally:
+        while len(_entered()) > depth:
+            _functorch.pop_dynamic_layer_stack()
+        eager_transforms.JVP_NESTING = nesting
+        torch._C._set_fwd_grad_enabled(enabled)
+        if not inside:
+            with suppress(RuntimeError):  # which says that none was entered
+                torch._C._exit_dual_level(0)  # pyright: ignore[reportAttributeAccessIssue]
+            forward_ad._current_level = -1
+
+
+def _entered() -> Sequence[Any]:
+    return _functorch.get_interpreter_stack() or ()
+
+
+class BothBranches(TorchFunctionMode):
+    """`torch.cond(predicate, f, g, operands)` as `f` and `g`, which are both computed, and a choice for each result.
+
+    So what a branch asserts has to hold whichever is chosen, and what it draws is drawn. Raises UnsupportedError for
+    branches that change their operands, whose results differ in structure, shape or type, or that are differentiated
+    backwards: what is infinite in the branch that is not chosen would make the gradient NaN.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, or what stands in for it."""
+        ours = func is _COND and not torch.compiler.is_dynamo_compiling()  # which finds the operands of a closure
+        return (_both if ours else func)(*args, **(kwargs or {}))
+
+
+_COND = torch.ops.higher_order.cond
+
+
+def _both(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+    if not isinstance(predicate, torch.Tensor):
+        return (true_fn if predicate else false_fn)(*operands)
+    before = [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]
+    (a, form), (b, other) = (pytree.tree_flatten(branch(*operands)) for branch in (true_fn, false_fn))
+    if before != [t._version for t in pytree.tree_leaves(operands) if isinstance(t, torch.Tensor)]:
+        raise UnsupportedError("a branch that changes its operands is not supported", operator="torch.cond")
+    if form != other:
+        raise UnsupportedError(f"branches of results {form} and {other} are not supported", operator="torch.cond")
+    return pytree.tree_unflatten([_chosen(predicate, x, y) for x, y in zip(a, b, strict=True)], form)
+
+
+def _chosen(predicate: torch.Tensor, x: Any, y: Any) -> Any:
+    """One of two results of branches."""
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        if type(x) is type(y) and x == y:
+            return x
+        raise UnsupportedError(f"branches that give {x} and {y} are not supported", operator="torch.cond")
+    if x.requires_grad or y.requires_grad:
+        raise UnsupportedError("branches are not differentiated backwards", operator="torch.cond")
+    if x.shape != y.shape or x.dtype != y.dtype:
+        given = " and ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (x, y))
+        raise UnsupportedError(f"branches that give {given} are not supported", operator="torch.cond")
+    return torch.where(predicate.reshape(()).to(torch.bool), x, y)

@@ -1,0 +1,120 @@
+"""A whole language model: both of its steps captured and compiled, and written down as one artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...dialects.support.stamp import stamp
+from ...passes.host.inline_calls import InlineCallsPass
+from ...passes.pass_manager import Observer, run_passes
+from ...passes.pipelines import parse_passes
+from ...progress import steps
+from ..artifact import ToSave, save
+from ..artifact.safetensors import names_in_checkpoints
+from ..capture.captured_program import CapturedProgram
+from ..compilation import Compilation
+from . import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass
+class CompiledModel:
+    """The steps of a model, `prefill` and `decode` or one of them, on their way down."""
+
+    model: nn.Module
+    plan: ModelPlan
+    captured: dict[str, CapturedProgram]
+    compilations: dict[str, Compilation]
+
+    def save(self, path: str | Path) -> None:
+        """Write the artifact. Parameters without values are left to a checkpoint. Raises ArtifactError."""
+        names = {f"model.{n}": same for n, same in names_in_checkpoints(self.model).items()}
+        programs = {
+            phase: ToSave(self.captured[phase], compilation, names) for phase, compilation in self.compilations.items()
+        }
+        save(path, programs, {"model": self.plan.written()})
+
+
+def compile_model(
+    model: nn.Module,
+    *,
+    context: int | None = None,
+    prefill: int = DEFAULT_PREFILL,
+    phases: Sequence[str] = PHASES,
+    target: str = "sm_90a",
+    observers: Sequence[Observer] = (),
+    record: str | None = None,
+    f32_matmul_precision: str | None = None,
+    schedule: str | None = None,
+    pipeline: str | None = None,
+    checked: bool = False,
+    facts: Mapping[str, str] | None = None,
+) -> CompiledModel:
+    """Compile the steps of a causal language model; its parameters may be on the meta device.
+
+    `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
+    at every pass; `record` is a file of plans (`passes/records.py`), `f32_matmul_precision` the permission of
+    `plan-schedules`, `schedule` and `pipeline` as for `make_steps`, `checked` as for `compile`; `facts` are stamped on
+    the programs. Raises CompileError.
+    """
+    plan = plan_model(model, context, prefill)
+    captured: dict[str, CapturedProgram] = {}
+    compilations: dict[str, Compilation] = {}
+    for phase in phases:
+        with steps(f"capturing {phase}"):
+            captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
+        permitted = f32_matmul_precision or captured[phase].f32_matmul_precision
+        stamp(captured[phase].module, facts or {})
+        compilations[phase] = Compilation(
+            captured[phase].module,
+            target,
+            observers,
+            record=record,
+            f32_matmul_precision=permitted,
+            schedule=schedule,
+            pipeline_given=pipeline,
+            checked=checked,
+        )
+        compilations[phase].at("kernel")
+    return CompiledModel(model, plan, captured, compilations)
+
+
+def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
+    """Of every step its kernels and launches, and the launches of every kind of layer."""
+    from ...backend.launch_plan import make_plan
+
+    found: list[dict[str, Any]] = []
+    for phase, compilation in compiled.compilations.items():
+        plan = make_plan(compilation.at("kernel"))
+        found.append(
+            {
+                "phase": phase,
+                "tokens": compiled.plan.length if phase == "prefill" else 1,
+                "context": compiled.plan.caches.context,
+                "kernels": len({x.kernel for x in plan.launches}),
+                "launches": len(plan.launches),
+                "launches_per_layer": launches_of_layers(compilation),
+                "scratch_bytes": plan.scratch_bytes,
+                "pass_seconds": sum(s for _, s in compilation.seconds),
+            }
+        )
+    return found
+
+
+def launches_of_layers(compilation: Compilation) -> list[int]:
+    """The launches of every kind of repeated part of a program."""
+    from xdsl.dialects.func import FuncOp
+
+    from ...dialects.kernel import LaunchOp
+
+    module = compilation.at("tile").clone()
+    passes = [p for p in parse_passes("tile-to-kernel") if not isinstance(p, InlineCallsPass)]
+    run_passes(compilation.ctx, module, passes)
+    layers = [f for f in module.ops if isinstance(f, FuncOp) and f.sym_name.data != "main"]
+    return [sum(isinstance(op, LaunchOp) for op in f.walk()) for f in layers]

@@ -1,0 +1,90 @@
+"""Which indices of a nest the blocks of a cluster share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from ...dialects import loop
+from ...dialects.shapes.extents import Extent
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from .dependence import Dependence, yielded
+
+SHARED_LENGTH = 16384
+"""Rows that are shorter are not worth a cluster."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Blocks of a cluster take the tiles of the indices `indices` in turn; `ranks` is how many they are."""
+
+    ranks: int = 1
+    indices: frozenset[SSAValue] = frozenset()
+
+    def steps(self, index: SSAValue, tiles: int) -> int:
+        """How many of its tiles one block takes."""
+        return -(-tiles // self.ranks) if index in self.indices else tiles
+
+
+def shares_rows(schedule: ScheduleAttr) -> bool:
+    """Whether the clusters of a schedule share rows, and not boxes that each of their blocks needs."""
+    return schedule.cluster.data > 1 and schedule.copy.data != "tma"
+
+
+def shared_indices(
+    groups: Iterable[Sequence[SSAValue]],
+    rest: Sequence[SSAValue],
+    sizes: Mapping[SSAValue, Extent],
+    tiles: Mapping[SSAValue, int],
+    ranks: int,
+) -> Shared:
+    """What `ranks` blocks share: of the indices of each reduction in `groups`, which no other is around, and of `rest`,
+    which no reduction depends on, the longest one, if every block gets a tile of it.
+
+    Raises ScheduleError if that is nothing of any reduction.
+    """
+
+    def longest(indices: Sequence[SSAValue]) -> list[SSAValue]:
+        known = [i for i in indices if isinstance(sizes[i], int)]
+        if len(known) < len(indices) or not known:
+            return []
+        found = max(known, key=lambda i: _number(sizes[i]))
+        return [found] if tiles[found] > 1 and -(-_number(sizes[found]) // tiles[found]) >= ranks else []
+
+    reduced = [i for group in groups for i in longest(group)]
+    if not reduced:
+        raise ScheduleError(f"no reduction has {ranks} chunks, one for each block of a cluster", argument="cluster")
+    return Shared(ranks, frozenset([*reduced, *longest(rest)]))
+
+
+def _number(extent: Extent) -> int:
+    assert isinstance(extent, int)
+    return extent
+
+
+def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
+    """What the blocks of a cluster share of a nest under its schedule; nothing without clusters."""
+    if not shares_rows(schedule):
+        return Shared()
+    dependence, free = Dependence(), nest.body.block.args
+    sizes: dict[SSAValue, Extent] = dict(zip(free, nest.sizes, strict=True))
+    reductions = [op for op in nest.body.walk() if isinstance(op, loop.ReduceOp)]
+    for op in reductions:
+        sizes.update(zip(op.body.block.args, op.sizes, strict=True))
+    chunks = [a for op in reductions for a in op.body.block.args]
+    tiles: dict[SSAValue, int] = dict(zip(free, (b.data for b in schedule.block), strict=True))
+    tiles.update(zip(chunks, (c.data for c in schedule.chunk), strict=True))
+    outer = [op for op in reductions if _is_outermost(op)]
+    around = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
+    rest = [i for i in free if i not in around]
+    return shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, schedule.cluster.data)
+
+
+def _is_outermost(op: loop.ReduceOp) -> bool:
+    outer = op.parent_op()
+    while outer is not None and not isinstance(outer, loop.NestOp | loop.ReduceOp):
+        outer = outer.parent_op()
+    return isinstance(outer, loop.NestOp)

@@ -1,0 +1,105 @@
+"""Which loop indices a value inside a nest depends on."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir.affine import AffineDimExpr, AffineMap
+
+from ...dialects import loop
+
+Indices = frozenset[SSAValue]
+_NONE: Indices = frozenset()
+
+
+def yielded(block: Block) -> tuple[SSAValue, ...]:
+    """The values that the body `block` ends with."""
+    end = block.last_op
+    assert end is not None
+    return tuple(end.operands)
+
+
+def used_dims(*maps: AffineMap) -> set[int]:
+    """Positions of the dimensions that occur in a result of one of `maps`."""
+    return {e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineDimExpr)}
+
+
+def access_indices(op: loop.LoadOp) -> tuple[SSAValue, ...]:
+    """The indices that the map or the domain of `op` uses."""
+    maps = [op.map.data] if op.domain is None else [op.map.data, op.domain.affine]
+    used = used_dims(*maps)
+    return tuple(v for i, v in enumerate(op.indices) if i in used)
+
+
+class Dependence:
+    """Answers, with a memory, on which index arguments of the enclosing nest and reductions a value depends.
+
+    The indices of a reduction are bound by it: its result does not depend on them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[SSAValue, Indices] = {}
+
+    def of(self, value: SSAValue) -> Indices:
+        """The index arguments that `value` depends on; none for a value from outside the nest."""
+        found = self._known.get(value)
+        if found is None:
+            found = self._known[value] = self._compute(value)
+        return found
+
+    def _compute(self, value: SSAValue) -> Indices:
+        if isinstance(value, BlockArgument):
+            parent = value.block.parent_op()
+            bound = isinstance(parent, loop.NestOp | loop.ReduceOp) and value.type == IndexType()
+            return frozenset((value,)) if bound else _NONE
+        op = value.owner
+        assert isinstance(op, Operation)
+        if isinstance(op, loop.NestOp) or op.parent_op() is None:
+            return _NONE
+        if isinstance(op, loop.LoadOp):
+            fill = (op.fill,) if op.fill is not None else ()
+            return self._union(*access_indices(op), *op.symbols, *fill)
+        if isinstance(op, loop.ReduceOp):
+            return self.of_reduce(op)
+        if isinstance(op, loop.StagedReduceOp):
+            for result, found in zip(op.res, self.of_staged(op), strict=True):
+                self._known[result] = found
+            return self._known[value]
+        return self._union(*op.operands)
+
+    def _union(self, *values: SSAValue) -> Indices:
+        return _NONE.union(*(self.of(v) for v in values))
+
+    def of_reduce(self, op: loop.ReduceOp) -> Indices:
+        """What the result of a reduction depends on."""
+        return self._union(*yielded(op.body.block)) - frozenset(op.body.block.args)
+
+    def of_staged(self, op: loop.StagedReduceOp) -> list[Indices]:
+        """What each result of a staged reduction depends on when it is carried over chunks: its own stage, and the
+        frames that its rescaling uses."""
+        found = [self.of_reduce(stage) for stage in op.stage_ops]
+        uses = [_rescaling_arguments(op, i) for i in range(len(found))]
+        while True:
+            wider = [old.union(*(found[a % len(found)] for a in used)) for old, used in zip(found, uses, strict=True)]
+            if wider == found:
+                return found
+            found = wider
+
+
+def transport_slice(op: loop.StagedReduceOp, result: int) -> list[Operation]:
+    """The operations of the rescaling that move result `result`, in order."""
+    needed: set[SSAValue] = {yielded(op.rescale.block)[result]}
+    ops: list[Operation] = []
+    for inner in reversed(list(op.rescale.block.ops)[:-1]):
+        if any(r in needed for r in inner.results):
+            needed.update(inner.operands)
+            ops.append(inner)
+    return ops[::-1]
+
+
+def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
+    """Positions of the rescaling's arguments that moving result `result` uses."""
+    used = {yielded(op.rescale.block)[result]}
+    for inner in transport_slice(op, result):
+        used.update(inner.operands)
+    return [i for i, a in enumerate(op.rescale.block.args) if a in used]

@@ -1,0 +1,245 @@
+"""What layout a class of tiles would like: by the memory it is loaded from or stored to, or by its contractions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from ...dialects import tile
+from ...dialects.kernel.mma import WORD_BYTES
+from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch
+from ...dialects.layouts.mma import accumulator
+from ...dialects.layouts.wgmma import warpgroup_accumulator
+from ...dialects.payload import shape_of
+from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, dim, number_of, symbol
+from ...dialects.shapes.extents import Extent, extents_of, typical
+from ...dialects.shapes.ranges import divisor_of, range_of_value
+from ...dialects.support.locations import location_text
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from .conversion_cost import route
+from .layout_classes import Access, Classes, TileClass
+from .memory_access import WIDEST, element_bytes, memory_type
+
+SECTOR_ELEMENTS = 8
+"""Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
+
+
+SHORTEST = 8
+"""Bytes: accesses of a thread that are shorter are worth a way through shared memory where 16 are possible."""
+
+
+SECTOR = 32
+"""Bytes that global memory moves at once."""
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What an access would like: the tile's dimensions by their distance in memory, nearest first, how many elements
+    along the first are one aligned access (1 where they are not contiguous), and how many bytes this is about."""
+
+    order: tuple[int, ...]
+    vec: int
+    bytes: int
+    contiguous: bool
+
+
+def accessed_tile(op: Access) -> SSAValue:
+    """The tile that an access loads or stores."""
+    return op.result if isinstance(op, tile.LoadOp) else op.value
+
+
+def preference(op: Access) -> Preference:
+    """The preference of one access."""
+    memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
+    shape, extents = shape_of(accessed_tile(op).type), extents_of(memory)
+    simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
+    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(op.symbols))]
+    forms = [simplifier.read(e, dims, symbols) for e in op.map.data.results]
+    distance = [0] * len(shape)
+    pitch = 1
+    for form, extent in zip(reversed(forms), reversed(extents), strict=True):
+        for atom, factor in form.terms:
+            if atom[0] == DIM:
+                distance[atom[1]] += abs(factor) * pitch
+        pitch *= max(typical(extent), 1)
+    order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
+    size = element_bytes(memory.element_type)
+    vec = 1
+    contiguous = bool(order) and distance[order[0]] == 1
+    if contiguous and not isinstance(op, tile.AtomicRmwOp):
+        limit = min(WIDEST // size, shape[order[0]])
+        aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
+        vec = aligned & -aligned
+    elements = 1
+    for n in shape:
+        elements *= n
+    return Preference(tuple(order), vec, elements * size, contiguous)
+
+
+def _row(extents: Sequence[Extent]) -> int:
+    """A divisor of where every row of a buffer begins and ends: 0 for the only row, 1 for one of a length that is
+    known only at run time."""
+    last = extents[-1]
+    return 1 if not isinstance(last, int) else last if len(extents) > 1 else 0
+
+
+def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
+    """A divisor of all terms of `form` but that of dimension `d`."""
+    divisor = form.constant
+    for atom, factor in form.terms:
+        if atom == (DIM, d):
+            continue
+        divisor = gcd(divisor, factor * divisor_of(symbols[number_of(atom)]) if atom[0] == SYM else factor)
+    return divisor
+
+
+def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int) -> Linear:
+    """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
+
+    Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory.
+    """
+    weights: dict[int, int] = {}
+    best: dict[int, Preference] = {}
+    vec = 1
+    for wish in wishes:
+        fast = wish.order[0]
+        weights[fast] = weights.get(fast, 0) + wish.bytes * (4 if wish.vec > 1 else 1)
+        best[fast] = max(best.get(fast, wish), wish, key=lambda w: (w.vec, w.bytes))
+    if weights:
+        chosen = best[max(weights, key=lambda d: weights[d])]
+        order, vec = chosen.order, chosen.vec
+    else:
+        order = tuple(reversed(range(len(shape))))
+        vec = min(4, shape[order[0]])
+    elements = 1
+    for n in shape:
+        elements *= n
+    vec = min(vec, max(elements // (LANES * warps), 1))
+    warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
+    return blocked(shape, order, vec, warps, warp_order)
+
+
+def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
+    """The layout of a factor of products of warpgroups that lies across k in memory but has to lie along k in shared
+    memory, as f32 do: single elements, sectors of the one side by side along the other. None for other tiles."""
+    dots = [(u.operation, u.index) for v in c.members for u in v.uses if isinstance(u.operation, tile.DotOp)]
+    along = {1 - i for dot, i in dots if dot.atom is not None and dot.atom.data == "wgmma" and i < 2}
+    size = element_bytes(c.members[0].type)
+    if not along or size < WORD_BYTES or not wishes or any(w.order[0] in along or not w.contiguous for w in wishes):
+        return None
+    return by_sectors(c.shape, wishes[0].order, warps, size)
+
+
+def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
+    """Who copies single elements: a few lanes side by side along what is contiguous in global memory, which is a
+    sector, the others along the next dimension, which is contiguous in shared memory."""
+
+    def bits(d: int) -> list[Coordinate]:
+        return [tuple(1 << b if i == d else 0 for i in range(len(shape))) for b in range(log2(shape[d]))]
+
+    fast, *others = map(bits, order)
+    rest = [basis for other in others for basis in other]
+    sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
+    left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
+    nothing = (0,) * len(shape)
+    lane = [left.pop(0) if left else nothing for _ in range(LANE_BITS)]
+    warp = [left.pop() if left else nothing for _ in range(log2(warps))]
+    return Linear(tuple(shape), tuple(left), tuple(lane), tuple(warp))
+
+
+def coalesced(op: Access, layout: Linear) -> Linear | None:
+    """A better layout for an access whose memory is contiguous along another dimension than `layout`'s lanes are, if
+    there is enough along that dimension to be worth a conversion."""
+    wish, shape = preference(op), layout.shape
+    if len(shape) < 2 or not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+        return None
+    fast, together = wish.order[0], 1
+    own = {*layout.lane, *layout.reg[: log2(wish.vec)]}
+    while tuple(together if d == fast else 0 for d in range(len(shape))) in own:
+        together *= 2
+    if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
+        return None
+    return memory_layout(shape, [wish], set(), layout.warps)
+
+
+def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
+    """A better layout for an access of a matrix product's accumulator, which leaves a thread few neighbours: one that
+    moves 16 bytes at once, if the memory allows at least twice as many as now and less than 8 bytes move now. Warps
+    keep what they have where they can exchange it, unless it is to leave as boxes, through shared memory."""
+    wish, shape = preference(op), layout.shape
+    if not wish.contiguous or any(isinstance(s.type, TensorType) for s in op.symbols):
+        return None
+    size = element_bytes(accessed_tile(op).type)
+    own = 1
+    while layout.reg[log2(own)] == tuple(own if d == wish.order[0] else 0 for d in range(len(shape))):
+        own *= 2
+    if own * size >= SHORTEST or wish.vec < 2 * own:
+        return None
+    beside = None if as_boxes else within_warps(layout, wish.order[0], wish.vec)
+    if beside is not None and route(layout, beside, size) == "shuffles":
+        return beside
+    return memory_layout(shape, [wish], set(), layout.warps)
+
+
+def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
+    """The layout in which each warp has the same elements as in `layout` and each thread `vec` neighbours along `fast`:
+    lanes that held these get the next ones. None if a warp has nothing beside them in a row, or bases mix dimensions.
+    """
+
+    def unit(i: int) -> Coordinate:
+        return tuple(1 << i if d == fast else 0 for d in range(len(layout.shape)))
+
+    own = [b for b in (*layout.reg, *layout.lane)]
+    first = [unit(i) for i in range(log2(vec))]
+    further = [u for i in range(log2(vec), log2(layout.shape[fast])) if (u := unit(i)) in own]
+    if len(set(own)) < len(own) or not further or not all(u in own for u in first):
+        return None
+    spare = [u for u in further if u not in layout.lane]
+    lane: list[Coordinate] = []
+    for basis in layout.lane:
+        if basis not in first:
+            lane.append(basis)
+        elif spare:
+            lane.append(spare.pop(0))
+        else:
+            return None
+    reg = (*first, *(b for b in layout.reg if b not in first and b not in lane))
+    return Linear(layout.shape, reg, tuple(lane), layout.warp)
+
+
+def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:
+    """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
+    as the schedule says, or such that the largest accumulator's registers are about square."""
+    if schedule is not None and len(schedule.thread):
+        return schedule.thread.data[0].data
+    largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
+    return 1 << log2(max(largest // (LANES * warps), 1)) // 2
+
+
+def product_layout(
+    c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool, as_boxes: bool = False
+) -> Linear:
+    """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
+
+    A product of warpgroups has one layout; `mma` leaves open which columns a thread has. If the right operands lie
+    along k in memory they can be read in any order of columns, and a thread gets as many neighbours as its stores move
+    at once; but not where they come as boxes, which are swizzled for eight rows in their order.
+    """
+    if any(dot.atom is None for dot in c.dots):
+        return patch(c.shape, rows, warps, row_in_warp)
+    if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
+        found = warpgroup_accumulator(c.shape, warps)
+        if isinstance(found, str):
+            raise ScheduleError(found, operator=c.dots[0].name, location=location_text(c.dots[0]))
+        return found
+    right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
+    vec = 2
+    if not as_boxes and right and all(wish.order[0] == 0 for wish in right):
+        own = [preference(a) for a in c.accesses]
+        vec = max((wish.vec for wish in own if wish.order[0] == 1), default=2)
+    return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec)

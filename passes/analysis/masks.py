@@ -1,0 +1,283 @@
+"""Where the terms of a reduction count: half-spaces of indices outside of which every term is the identity.
+
+A causal mask, a window, a band, the border of a convolution: each is a comparison of affine expressions, or the domain
+of a load, that decides what is combined. Here a comparison is assumed to fail, and the terms are computed as far as
+they are then known; if they are identities, whatever is on that side of the comparison need not be visited.
+
+What a mask excludes is not looked at: a factor beside a masked zero is taken to be finite. The frame of a stage is not
+(a running maximum is minus infinity before anything was seen), unless it has been repaired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects import arith, math as math_ops
+from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from ...dialects import loop, payload
+from ...dialects.payload import Predicate, element_type, is_float
+from ...dialects.payload.folding import decided
+from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim
+from ...dialects.shapes.extents import least
+from ...dialects.tensor import ReductionKind, identity
+from .dependence import Dependence, yielded
+
+INFINITE = math.inf
+
+
+class Forms:
+    """Integers of a nest as affine forms over the indices around them, `indices[i]` being dim i."""
+
+    def __init__(self) -> None:
+        self.indices: list[SSAValue] = []
+        self.simplifier = Simplifier()
+        self._known: dict[SSAValue, Form | None] = {}
+
+    def index(self, value: SSAValue) -> Form | None:
+        """The form of a loop index."""
+        if value not in self._known:
+            parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
+            assert isinstance(value, BlockArgument)
+            extent = parent.sizes[value.index] if isinstance(parent, loop.NestOp | loop.ReduceOp) else None
+            if extent is not None:
+                form = dim(len(self.indices))
+                self.simplifier.set_range(form.terms[0][0], extent)
+                self.indices.append(value)
+                self._known[value] = form
+            else:
+                self._known[value] = None
+        return self._known[value]
+
+    def identify(self, value: SSAValue, other: SSAValue) -> None:
+        """Let the loop index `value` be the same as `other`."""
+        self._known[value] = self.index(other)
+
+    def of(self, value: SSAValue) -> Form | None:
+        """The form of an integer or index value; None if it is not computed from loop indices alone."""
+        if value not in self._known:
+            found = self.index(value) if isinstance(value, BlockArgument) else self._computed(value)
+            self._known[value] = found if found is None or self._fits(found, value) else None
+        return self._known[value]
+
+    def _fits(self, form: Form, value: SSAValue) -> bool:
+        """Whether arithmetic in the type of `value` cannot wrap."""
+        kind = element_type(value.type)
+        if not isinstance(kind, IntegerType):
+            return isinstance(kind, IndexType)
+        return self.simplifier.fits(form, kind.bitwidth)
+
+    def _computed(self, value: SSAValue) -> Form | None:
+        op = value.owner
+        if isinstance(op, payload.ConstantOp) and isinstance(op.scalar, int):
+            return constant(op.scalar)
+        if isinstance(op, payload.CastOp):
+            return None if is_float(op.operand.type) else self.of(op.operand)
+        if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp | arith.FloorDivSIOp):
+            return None
+        a, b = self.of(op.lhs), self.of(op.rhs)
+        return None if a is None or b is None else self.simplifier.computed(op.name, a, b)
+
+    def difference(self, op: payload.CmpOp) -> Form | None:
+        """`lhs - rhs` of a comparison of integers."""
+        if is_float(op.lhs.type):
+            return None
+        a, b = self.of(op.lhs), self.of(op.rhs)
+        return None if a is None or b is None else add(a, b, -1)
+
+    def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
+        """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
+        if op.domain is None or op.symbols or any(self.index(i) is None for i in op.indices):
+            return []
+        own = [f for i in op.indices if (f := self.index(i)) is not None]
+        found: list[tuple[Form, int, int]] = []
+        for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.limits, strict=True):
+            if isinstance(hi, int):
+                found.append((self.simplifier.read(expr, own), lo, hi))
+        return found
+
+
+def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
+    """Forms that are at least 0 wherever a term of any of `stages`, which run together, is not its identity.
+
+    The indices of all stages are called as those of the first.
+    """
+    for stage in stages:
+        for own, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
+            forms.identify(own, first)
+    own = {f.terms[0][0] for a in stages[0].body.block.args if (f := forms.index(a)) is not None}
+    found: dict[Form, None] = {}
+    for assumed in dict.fromkeys(_assumptions(stages[0].body.block, forms)):
+        if not any(atom in own for atom, _ in assumed.terms):
+            continue
+        if all(_Assuming(assumed, forms, dependence, s.body.block).makes_identity(s) for s in stages):
+            found.setdefault(add(constant(-1), assumed, -1))
+    return list(found)
+
+
+def _assumptions(block: Block, forms: Forms) -> Iterator[Form]:
+    """For every comparison and every border of a domain in a body, or in one inside of it: forms that are at least 0 on
+    one side of it."""
+    for op in block.walk():
+        if isinstance(op, payload.CmpOp) and (form := forms.difference(op)) is not None:
+            low, high = _SIDES[op.predicate.data]
+            yield add(form, constant(low))  # lhs - rhs >= -low
+            yield add(constant(high), form, -1)  # lhs - rhs <= high
+        elif isinstance(op, loop.LoadOp):
+            for form, lo, hi in forms.constraints(op):
+                yield add(constant(lo - 1), form, -1)
+                yield add(form, constant(-hi))
+
+
+_SIDES: dict[Predicate, tuple[int, int]] = {
+    Predicate.LT: (0, -1),
+    Predicate.LE: (-1, 0),
+    Predicate.GT: (-1, 0),
+    Predicate.GE: (0, -1),
+    Predicate.EQ: (-1, -1),
+    Predicate.NE: (-1, -1),
+}
+"""(a, b): the comparison has one answer for all differences of at least -a, and one for all of at most b."""
+
+
+class _Assuming:
+    """What values in the body of a reduction are where the form `assumed` is at least 0: a number, or None."""
+
+    def __init__(self, assumed: Form, forms: Forms, dependence: Dependence, body: Block) -> None:
+        self.assumed = assumed
+        self.forms = forms
+        self.dependence = dependence
+        self.body = body
+        self._known: dict[SSAValue, float | None] = {}
+
+    def makes_identity(self, op: loop.ReduceOp) -> bool:
+        """Whether every term of `op` is the identity."""
+        found = self.of(yielded(op.body.block)[0])
+        return found is not None and found == identity(op.kind.data, op.result.type)
+
+    def of(self, value: SSAValue) -> float | None:
+        """The number that `value` is."""
+        if value not in self._known:
+            op = value.owner
+            self._known[value] = self._compute(op) if isinstance(op, Operation) else None
+        return self._known[value]
+
+    def _compute(self, op: Operation) -> float | None:
+        match op:
+            case payload.ConstantOp():
+                return op.scalar
+            case payload.CmpOp():
+                form = self.forms.difference(op)
+                return None if form is None else decided(op.predicate.data, *self._bounds(form))
+            case payload.SelectOp():
+                chosen = self.of(op.cond)
+                return None if chosen is None else self.of(op.lhs if chosen else op.rhs)
+            case payload.CastOp():
+                return self._cast(op)
+            case loop.LoadOp():
+                outside = any(self._outside(c) for c in self.forms.constraints(op))
+                return self.of(op.fill) if outside and op.fill is not None else None
+            case loop.ReduceOp():
+                return self._reduced(op)
+            case arith.AndIOp() | arith.OrIOp() | arith.XOrIOp():
+                return self._logic(op)
+            case arith.AddfOp() | arith.SubfOp() | arith.MulfOp() | arith.DivfOp():
+                return self._arithmetic(op)
+            case arith.NegfOp() | math_ops.ExpOp() | math_ops.Exp2Op():
+                x = self.of(op.operands[0])
+                return None if x is None else -x if isinstance(op, arith.NegfOp) else _exponential(x)
+            case _:
+                return None
+
+    def _bounds(self, form: Form) -> tuple[float, float]:
+        """Bounds of `form`, both inclusive, where `assumed` >= 0."""
+        known = self.forms.simplifier.interval(form)
+        lo, hi = (-INFINITE, INFINITE) if known is None else known
+        more, less = add(form, self.assumed, -1), add(form, self.assumed)
+        if more.is_constant:
+            lo = max(lo, more.constant)
+        if less.is_constant:
+            hi = min(hi, less.constant)
+        return lo, hi
+
+    def _outside(self, constraint: tuple[Form, int, int]) -> bool:
+        form, least, end = constraint
+        lo, hi = self._bounds(form)
+        return hi < least or lo >= end
+
+    def _cast(self, op: payload.CastOp) -> float | None:
+        """Only numbers that every type of floats has; what is cast to an integer is decided elsewhere."""
+        x = self.of(op.operand)
+        return x if is_float(op.result.type) and x in (0, 1, INFINITE, -INFINITE) else None
+
+    def _reduced(self, op: loop.ReduceOp) -> float | None:
+        x = self.of(yielded(op.body.block)[0])
+        idle = op.kind.data in (ReductionKind.MAX, ReductionKind.MIN) or x == identity(op.kind.data, op.result.type)
+        return x if idle and all(least(n) > 0 for n in op.sizes) else None
+
+    def _logic(self, op: arith.AndIOp | arith.OrIOp | arith.XOrIOp) -> float | None:
+        if element_type(op.result.type) != IntegerType(1):
+            return None
+        a, b = (self.of(o) for o in op.operands)
+        if isinstance(op, arith.AndIOp | arith.OrIOp):
+            decisive = 0.0 if isinstance(op, arith.AndIOp) else 1.0
+            if decisive in (a, b):
+                return decisive
+            return None if a is None or b is None else 1 - decisive
+        return None if a is None or b is None else float(a != b)
+
+    def _arithmetic(self, op: Operation) -> float | None:
+        a, b = (self.of(o) for o in op.operands)
+        if a is not None and b is not None:
+            return _folded(op, a, b)
+        x, known, unknown = (b, 1, 0) if a is None else (a, 0, 1)
+        value = op.operands[unknown]
+        if isinstance(op, arith.MulfOp):
+            return 0.0 if x == 0 and self._varies(value) else None
+        if isinstance(op, arith.DivfOp):
+            return 0.0 if x == 0 and known == 0 and self._varies(value) else None
+        if x not in (INFINITE, -INFINITE) or not (self._varies(value) or is_repaired(value)):
+            return None
+        return -x if isinstance(op, arith.SubfOp) and known == 1 else x
+
+    def _varies(self, value: SSAValue) -> bool:
+        """Whether `value` belongs to the terms, and is not the same for all of them."""
+        return bool(self.dependence.of(value) & frozenset(self.body.args))
+
+
+def _folded(op: Operation, a: float, b: float) -> float | None:
+    """The result of arithmetic on two numbers, if it is the same in every type."""
+    if isinstance(op, arith.DivfOp):
+        found = a / b if b != 0 and not math.isinf(b) else math.nan
+    else:
+        found = a * b if isinstance(op, arith.MulfOp) else a + b if isinstance(op, arith.AddfOp) else a - b
+    return found if found in (0, 1, INFINITE, -INFINITE) else None
+
+
+def _exponential(x: float) -> float | None:
+    return 0.0 if x == -INFINITE else 1.0 if x == 0 else x if x == INFINITE else None
+
+
+def is_repaired(value: SSAValue) -> bool:
+    """Whether `value` is a frame that cannot be an infinity only because nothing was seen: `m == -inf ? 0 : m`, for
+    example, or something positive times that."""
+    op = value.owner
+    if isinstance(op, payload.ConstantOp):
+        return math.isfinite(op.scalar)
+    if isinstance(op, arith.MulfOp | arith.DivfOp):
+        factor = op.rhs.owner
+        return isinstance(factor, payload.ConstantOp) and math.isfinite(factor.scalar) and is_repaired(op.lhs)
+    if isinstance(op, payload.CastOp):
+        return is_float(op.operand.type) and is_repaired(op.operand)
+    if not isinstance(op, payload.SelectOp) or not isinstance(test := op.cond.owner, payload.CmpOp):
+        return False
+    empty = test.rhs.owner
+    return (
+        test.predicate.data == Predicate.EQ
+        and test.lhs is op.rhs
+        and isinstance(empty, payload.ConstantOp)
+        and math.isinf(empty.scalar)
+        and is_repaired(op.lhs)
+    )

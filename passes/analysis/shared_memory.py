@@ -1,0 +1,220 @@
+"""Which accesses to a block's shared memory can touch each other: buffers, their slots, and how loops rotate slots."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+
+from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp, is_shared
+from ...dialects.kernel.cluster import is_cluster_shared
+from ...dialects.kernel.cp_async import CopyAsyncOp
+from ...dialects.kernel.memory import memory_bytes, shape_of_memory
+from ...dialects.kernel.mma import MatrixRows, StMatrixOp
+from ...dialects.kernel.tma import TmaStoreOp
+from ...dialects.kernel.wgmma import WgmmaOp
+from ...dialects.shapes.ranges import constant_index
+from ...dialects.support.locations import location_text
+from ...errors import CompileError
+
+Slot = SSAValue | int | None
+"""Where in its buffer an access goes, in elements: a value, a constant, or anywhere."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bytes [start, end) of a block's shared memory are read or written; without offsets, buffers are apart.
+
+    In a ring it is only the `slot` of `size` elements that is. `cells` says which elements of a slot each thread has,
+    the same for all slots, where that is known: threads that store all they have into their cells have different ones.
+    With `peer` it is another block's instance that is read. `apart`: each group of so many warps makes it in a part of
+    the buffer of its own.
+    """
+
+    buffer: SSAValue
+    start: int | None
+    end: int
+    writes: bool
+    slot: Slot = None
+    size: int = 0
+    cells: Hashable = None
+    peer: bool = False
+    warp_group_private: int | None = None
+
+    def conflicts(self, other: Access) -> bool:
+        """Whether the order of the two accesses matters, if different threads of a block make them."""
+        return self.peer == other.peer and (self.writes or other.writes) and self.touches(other)
+
+    def conflicts_across(self, other: Access) -> bool:
+        """Whether the order of the two matters, if different blocks of a cluster make them, at whatever iterations."""
+        return self.peer != other.peer and (self.writes or other.writes) and self.shares_memory(other)
+
+    def touches(self, other: Access) -> bool:
+        """Whether the two may meet in a byte."""
+        return self.shares_memory(other) and not (self.buffer is other.buffer and _are_apart(self, other))
+
+    def shares_memory(self, other: Access) -> bool:
+        """Whether the buffers of the two overlap, whatever the slots."""
+        if self.buffer is other.buffer:
+            return True
+        if self.start is None or other.start is None:
+            return False
+        return self.start < other.end and other.start < self.end
+
+    def renamed(self, slots: dict[tuple[SSAValue, Slot], SSAValue]) -> Access:
+        """The access, with its slot called what it is called elsewhere."""
+        new = slots.get((self.buffer, self.slot))
+        return self if new is None else replace(self, slot=new)
+
+
+def _are_apart(a: Access, b: Access) -> bool:
+    """Whether two slots of one buffer are surely different, or each thread has the same part of all for itself."""
+    if a.cells is not None and a.cells == b.cells:
+        return True
+    if isinstance(a.slot, int) and isinstance(b.slot, int):
+        return abs(a.slot - b.slot) >= max(a.size, b.size)
+    if not isinstance(a.slot, BlockArgument) or not isinstance(b.slot, BlockArgument) or a.slot is b.slot:
+        return False
+    found = rotation_of(a.slot)
+    return found is not None and b.slot in found and _distance(found) >= max(a.size, b.size)
+
+
+def rotation_of(slot: BlockArgument) -> tuple[BlockArgument, ...] | None:
+    """The carried values of a loop that `slot` is one of and that only change places; None if there is more to them."""
+    loop = slot.owner.parent_op()
+    if not isinstance(loop, scf.ForOp) or slot.index == 0:
+        return None
+    yielded = _yielded(loop)
+    found = [slot]
+    while len(found) <= len(yielded):
+        before = yielded[found[-1].index - 1]
+        if before is slot:
+            return tuple(found)
+        if not isinstance(before, BlockArgument) or before.owner is not slot.owner or before.index == 0:
+            return None
+        found.append(before)
+    return None
+
+
+def _distance(rotation: Sequence[BlockArgument]) -> int:
+    """The least distance between the slots with which a rotation starts; 0 if they are not known."""
+    loop = rotation[0].owner.parent_op()
+    assert isinstance(loop, scf.ForOp)
+    inits = [loop.iter_args[a.index - 1] for a in rotation]
+    results = [i for i in inits if isinstance(i, OpResult)]
+    earlier = inits[0].owner
+    if isinstance(earlier, scf.ForOp) and all(r.op is earlier for r in results) and len(results) == len(inits):
+        before = [earlier.body.block.args[1 + r.index] for r in results]  # slots that an earlier loop rotated
+        whole = rotation_of(before[0])
+        return _distance(whole) if whole is not None and set(before) == set(whole) else 0
+    starts = [constant_index(i) for i in inits]
+    known = sorted(s for s in starts if s is not None)
+    if len(known) < len(starts):
+        return 0
+    return min((b - a for a, b in zip(known, known[1:], strict=False)), default=0)
+
+
+def _yielded(loop: scf.ForOp) -> Sequence[SSAValue]:
+    last = loop.body.block.last_op
+    return last.operands if isinstance(last, scf.YieldOp) else ()
+
+
+Renaming = dict[tuple[SSAValue, Slot], SSAValue]
+"""(ring, slot) -> what the slot is called elsewhere."""
+
+
+def renamings(loop: scf.ForOp) -> tuple[Renaming, Renaming, Renaming, Renaming]:
+    """How slots are called as a loop is entered, from the end of an iteration to the next, behind the loop, and there
+    if it did not run."""
+    entry: Renaming = {}
+    skipped: Renaming = {}
+    again: Renaming = {}
+    leaving: Renaming = {}
+    rings: dict[SSAValue, dict[SSAValue, None]] = {}
+    for op in loop.walk():
+        if isinstance(op, SubviewOp) and isinstance(op.offset, BlockArgument) and op.offset.owner is loop.body.block:
+            for slot in rotation_of(op.offset) or ():
+                rings.setdefault(slot, {})[op.ring] = None
+    yielded = _yielded(loop)
+    for argument, init, value, result in zip(
+        loop.body.block.args[1:], loop.iter_args, yielded, loop.results, strict=True
+    ):
+        for ring in rings.get(argument, ()):
+            entry[ring, slot_key(init)] = argument
+            again[ring, value] = argument
+            leaving[ring, value] = result
+            skipped[ring, slot_key(init)] = result
+    return entry, again, leaving, skipped
+
+
+def slot_key(value: SSAValue) -> Slot:
+    """A slot by its number, if that is known."""
+    number = constant_index(value)
+    return value if number is None else number
+
+
+def accesses_of(op: Operation) -> list[Access]:
+    """The accesses to shared memory that `op` makes. Raises CompileError for memory of unknown origin."""
+    if isinstance(op, WgmmaOp):
+        return [_access(op, m) for m in (op.lhs, op.rhs) if isinstance(m.type, MemRefType)]
+    if isinstance(op, TmaStoreOp):
+        return [_access(op, op.shared)]
+    memory = op.target if isinstance(op, CopyAsyncOp) else None
+    if isinstance(op, LoadOp | StoreOp | MatrixRows):
+        memory = op.memory
+    if memory is None or not (is_shared(memory.type) or is_cluster_shared(memory.type)):
+        return []
+    return [_access(op, memory)]
+
+
+def _access(op: Operation, memory: SSAValue) -> Access:
+    peer = isinstance(memory.owner, MapaOp)
+    if isinstance(memory.owner, MapaOp):
+        memory = memory.owner.shared
+    slot, size, buffer = None, 0, memory.owner
+    if isinstance(buffer, SubviewOp):
+        slot, size = slot_key(buffer.offset), shape_of_memory(memory.type)[0]
+        memory, buffer = buffer.ring, buffer.ring.owner
+    if not isinstance(buffer, SharedOp):
+        raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
+    start = None if buffer.offset is None else buffer.offset.data
+    end = (start or 0) + memory_bytes(memory.type)
+    writes = isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp)
+    apart = None if buffer.warp_group_private is None else buffer.warp_group_private.data
+    return Access(memory, start, end, writes, slot, size, _cells(op), peer, apart)
+
+
+def _cells(op: Operation) -> Hashable:
+    """Which elements of a slot each thread reads or writes; None where that differs from slot to slot, or is unknown.
+
+    The slots are multiples of their size apart, so what is one thread's in one of them is nobody else's in another.
+    """
+    if not isinstance(op, LoadOp | StoreOp) or len(op.checks) or (isinstance(op, StoreOp) and op.predicate is not None):
+        return None
+    slot = op.memory.owner
+    if not isinstance(slot, SubviewOp) or not _divides(shape_of_memory(op.memory.type)[0], slot.offset):
+        return None
+    func = op.parent_op()
+    while func is not None and not isinstance(func, FuncOp):
+        func = func.parent_op()
+    if func is None or any(_block_of(v) is not func.body.block for v in (*op.coordinates, slot.ring)):
+        return None
+    places = tuple(op.coordinates), op.regs, op.vec, op.xor
+    return (*places, op.memory.type)
+
+
+def _block_of(value: SSAValue) -> Block | None:
+    owner = value.owner
+    return owner if isinstance(owner, Block) else owner.parent
+
+
+def _divides(size: int, offset: SSAValue) -> bool:
+    """Whether `offset` is surely a multiple of `size`."""
+    number = constant_index(offset)
+    if number is not None:
+        return number % size == 0
+    op = offset.owner
+    return isinstance(op, arith.MuliOp) and any(_divides(size, v) for v in op.operands)

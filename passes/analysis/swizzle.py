@@ -1,0 +1,82 @@
+"""Choosing where the elements of a tile are kept in shared memory, so that the banks are not fought over.
+
+A swizzle is not looked up but searched for: every slow bit of the offset may be added, by exclusive or, to one of the
+bits that choose the bank, and the choice with the fewest wavefronts over all accesses wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...dialects.layouts.linear import Linear, Shared, ordered, register_width, wavefronts
+
+IMPOSSIBLE = 1 << 40
+"""More than any access costs."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An access to a shared tile: by whom, of elements of how many bytes, and how often compared with others."""
+
+    layout: Linear
+    bytes_each: int
+    weight: int = 1
+    elements: int = 1
+    """Elements that have to lie next to each other: fewer are not only slow, but wrong."""
+
+    def cost(self, shared: Shared) -> tuple[int, bool]:
+        """What one warp pays for all its registers, weighted: mostly wavefronts, a little for each instruction; and
+        whether no other layout with accesses of this width could be cheaper."""
+        regs = shared.images(self.layout.reg)
+        lanes = shared.images(self.layout.lane)
+        vec = register_width(regs, (*lanes, *shared.images(self.layout.warp)), 16 // self.bytes_each)
+        if vec < self.elements:
+            return IMPOSSIBLE, False
+        fronts = wavefronts(tuple(lanes), vec, self.bytes_each)
+        best = fronts <= max(vec * self.bytes_each // 4, 1)
+        return (4 * fronts + 1) * (self.layout.registers // vec) * self.weight, best
+
+
+def choose_shared(
+    shape: Sequence[int], readers: Sequence[Reader], *, by_order: Sequence[Sequence[Reader]] | None = None
+) -> Shared:
+    """The shared layout on which `readers` take the fewest wavefronts; the plainest of equals.
+
+    Tried are row-major order, and that with the first dimension made the fastest, each with swizzles. `by_order` has
+    further readers for the one and for the other.
+    """
+    rank = len(shape)
+    orders = [tuple(reversed(range(rank)))]
+    if rank > 1:
+        orders.append((0, *reversed(range(1, rank))))
+    more = by_order or [()] * len(orders)
+    found = [_swizzled(tuple(shape), o, [*readers, *m]) for o, m in zip(orders, more, strict=True)]
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Reader]) -> tuple[int, Shared]:
+    """The best swizzle on one order of dimensions, found bit by bit: its cost and the layout."""
+
+    def cost(shared: Shared) -> tuple[int, bool]:
+        costs = [r.cost(shared) for r in readers]
+        return sum(c for c, _ in costs), all(free for _, free in costs)
+
+    shared = ordered(shape, order)
+    best, free = cost(shared)
+    pairs: list[tuple[int, int]] = []
+    source = shape[order[0]]
+    banks = 128 // min(r.bytes_each for r in readers)
+    while source < shared.size and not free:
+        choice: tuple[int, int] | None = None
+        target = min(source, banks) // 2
+        while target >= 1:
+            candidate = ordered(shape, order, [*pairs, (source, target)])
+            found, unhindered = cost(candidate)
+            if found < best:
+                best, free, shared, choice = found, unhindered, candidate, (source, target)
+            target //= 2
+        if choice is not None:
+            pairs.append(choice)
+        source *= 2
+    return best, shared

@@ -1,0 +1,78 @@
+"""Between layout attributes in the IR and the algebra of linear layouts."""
+
+from __future__ import annotations
+
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from ...dialects.layouts.attributes import LayoutAttr, SharedAttr, bases_of
+from ...dialects.layouts.linear import Linear, Shared
+from ...dialects.payload import shape_of
+from ...dialects.support.locations import location_text
+from ...dialects.tile import encoding_of
+from ...errors import ScheduleError
+
+
+def linear_of(t: Attribute) -> Linear | None:
+    """The register layout of a tile type, if it has one."""
+    e = encoding_of(t)
+    if not isinstance(e, LayoutAttr):
+        return None
+    return Linear(shape_of(t), bases_of(e.reg), bases_of(e.lane), bases_of(e.warp))
+
+
+def shared_of(t: Attribute) -> Shared | None:
+    """The shared layout of a tile type, if it has one."""
+    e = encoding_of(t)
+    return Shared(shape_of(t), bases_of(e.offset)) if isinstance(e, SharedAttr) else None
+
+
+def shared_of_type(t: Attribute) -> Shared:
+    """The shared layout of a type that is known to have one."""
+    found = shared_of(t)
+    assert found is not None
+    return found
+
+
+def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
+    """The attribute of a layout."""
+    if isinstance(layout, Shared):
+        return SharedAttr.get(layout.offset)
+    return LayoutAttr.get(layout.reg, layout.lane, layout.warp)
+
+
+def layout_in_registers(value: SSAValue, warps: int) -> Linear:
+    """The register layout of a tile in a block of `warps` warps. Raises `ScheduleError` if that is missing or bad."""
+    found = linear_of(value.type)
+    if found is None:
+        raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
+    if len(found.lane) != 5 or 1 << len(found.warp) != warps:
+        raise _refused(value, f"has a layout with {len(found.lane)} lane and {len(found.warp)} warp bits")
+    rank = len(found.shape)
+    if any(len(b) != rank or any(not 0 <= c < n for c, n in zip(b, found.shape, strict=True)) for b in found.bases):
+        raise _refused(value, "has a layout with bases outside of the tile")
+    if not found.is_surjective:
+        raise _refused(value, "has a layout that leaves out elements")
+    return found
+
+
+def layout_in_shared(value: SSAValue) -> Shared:
+    """The shared layout of a tile. Raises `ScheduleError` if it has none, or one that is no bijection."""
+    found = shared_of(value.type)
+    if found is None:
+        raise _refused(value, "is not in shared memory (tile-stage-dot-operands puts it there)")
+    rank = len(found.shape)
+    if any(len(b) != rank or any(not 0 <= c < n for c, n in zip(b, found.shape, strict=True)) for b in found.offset):
+        raise _refused(value, "has a layout with bases outside of the tile")
+    if not found.is_bijective:
+        raise _refused(value, "has a shared layout that is no bijection")
+    return found
+
+
+def _refused(value: SSAValue, reason: str) -> ScheduleError:
+    op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
+    name = f"%{value.name_hint}: " if value.name_hint else ""
+    return ScheduleError(
+        f"{name}a tile {value.type} {reason}",
+        operator=op.name if op is not None else None,
+        location=location_text(op) if op is not None else None,
+    )

@@ -1,0 +1,304 @@
+"""Reductions over tiles: at once, chunk by chunk, or staged with a rescaling between chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import arith
+from xdsl.ir import Operation, SSAValue
+
+from ....dialects import loop, tile
+from ....dialects.shapes.tile_counts import Count, count_of
+from ....dialects.support.locations import location_of
+from ....dialects.tensor import ReductionKind, identity
+from ....dialects.tile.row_cache import ClusterAllGatherOp
+from ...analysis.cluster_rows import Shared
+from ...analysis.contraction import find_contraction
+from ...analysis.dependence import Dependence, Indices, transport_slice, yielded
+from ...analysis.running_mean import counted
+from .chunk_bounds import Bounds, ChunkBounds
+from .emitter import Emitter
+from .tile_values import Dim, Tile, union
+
+
+class Reducer:
+    """Lowers the reductions of one nest; `chunks` gives the tile extent of every reduction index, `shared` which of
+    them the blocks of a cluster share, and `rank` is the number of the block among them."""
+
+    def __init__(
+        self, emitter: Emitter, chunks: dict[SSAValue, int], free: int, shared: Shared, rank: SSAValue | None
+    ) -> None:
+        self.emitter = emitter
+        self.chunks = chunks
+        self.dependence = Dependence()
+        self.bounds = ChunkBounds(emitter, self.dependence)
+        self.shared = shared
+        self.rank = rank
+        self._order = free
+        """The place of the next reduction index in tiles."""
+
+    def body(self, ops: Sequence[Operation]) -> None:
+        """Lower the operations of a body (without its yield)."""
+        for op in ops:
+            if isinstance(op, loop.ReduceOp):
+                self.reduce(op)
+            elif isinstance(op, loop.StagedReduceOp):
+                self.staged(op)
+            else:
+                self.emitter.scalar_op(op)
+
+    # Depths and dimensions
+
+    def _depth(self, op: Operation) -> int:
+        """The number of loops whose values `op` needs from around it."""
+        e = self.emitter
+        inside = {r for inner in op.walk() for r in inner.results}
+        found = 0
+        for inner in op.walk():
+            for operand in inner.operands:
+                if operand in e.dims:
+                    found = max(found, e.dims[operand].depth)
+                elif operand in e.tiles and operand not in inside:
+                    found = max(found, e.tiles[operand].depth)
+        return found
+
+    def _dims(self, indices: Indices) -> tuple[Dim, ...]:
+        """The dimensions of a tile of a value that depends on `indices`."""
+        dims = self.emitter.dims
+        return union(d for v in indices if (d := dims[v]).tile > 1)
+
+    def _bind(self, stages: Sequence[loop.ReduceOp], counters: Sequence[SSAValue]) -> tuple[Dim, ...]:
+        """Make the reduction indices of `stages`, which run together, dimensions. The innermost loops count those that
+        have more than one chunk."""
+        e, dims, looped = self.emitter, list[Dim](), 0
+        for i, (arg, count) in enumerate(zip(stages[0].body.block.args, self._counts(stages[0]), strict=True)):
+            counter, depth = None, 0
+            if count != 1:
+                counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
+                looped += 1
+            among = (self.rank, self.shared.ranks) if arg in self.shared.indices else (None, 1)
+            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint, *among)
+            dims.append(dim)
+            for stage in stages:
+                e.dims[stage.body.block.args[i]] = dim
+        return tuple(dims)
+
+    def _counts(self, op: loop.ReduceOp) -> list[Count]:
+        """How many chunks of each index of `op` a block computes."""
+        counts = [count_of(n, self.chunks[a]) for a, n in zip(op.body.block.args, op.sizes, strict=True)]
+        pairs = zip(op.body.block.args, counts, strict=True)
+        return [self.shared.steps(a, n) if isinstance(n, int) else n for a, n in pairs]
+
+    def _is_shared(self, op: loop.ReduceOp) -> bool:
+        """Whether a block computes only a part of `op`, others of its cluster the rest."""
+        return any(a in self.shared.indices for a in op.body.block.args)
+
+    def _visited(self, stages: Sequence[loop.ReduceOp], looped: Sequence[int]) -> list[Bounds]:
+        """The chunks of the indices `looped` that are not masked as a whole: bounds of loops."""
+        if self._is_shared(stages[0]):
+            counts = self._counts(stages[0])
+            return [(self.emitter.number(0), self.emitter.count(counts[i])) for i in looped]
+        chunks = [self.chunks[a] for a in stages[0].body.block.args]
+        return self.bounds.of(stages, looped, self._counts(stages[0]), chunks)
+
+    # Reductions
+
+    def reduce(self, op: loop.ReduceOp) -> None:
+        """Lower a plain reduction.
+
+        In chunks, a contraction adds each chunk's sum to the accumulator, so that it can become a matrix product; any
+        other reduction keeps one accumulator for each element of the chunk and combines those at the end.
+        """
+        e = self.emitter
+        kind, element = op.kind.data, op.result.type
+        with e.at(self._depth(op)):
+            if 0 in op.sizes:
+                e.tiles[op.result] = e.constant(identity(kind, element), element, (), 0)
+                return
+            if (number := counted(op)) is not None:
+                e.tiles[op.result] = e.constant(number, element, (), 0)
+                return
+            counts = self._counts(op)
+            looped = [i for i, n in enumerate(counts) if n != 1]
+            every_chunk = self._makes_product(op)
+            own: tuple[Dim, ...] = ()
+
+            def once(counters: Sequence[SSAValue]) -> Tile:
+                nonlocal own
+                own = self._bind((op,), counters)
+                return self._body_value(op, own)
+
+            if not looped:
+                e.tiles[op.result] = self._together(op, self._finish(op, once(()), own))
+                return
+            dims = self._dims(self.dependence.of_reduce(op))
+            partial = () if every_chunk else self._chunk_dims(op)
+            start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
+            start.value.name_hint = op.result.name_hint
+
+            def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+                value = once(counters)
+                all_dims = (*dims, *(d for d in own if d.tile > 1 and not every_chunk))
+                if every_chunk:
+                    value = self._finish(op, value, own)
+                old = Tile(carried[0], all_dims, e.depth)
+                new = e.combine(kind, old, value)
+                return [e.spread(new, all_dims, e.depth)]
+
+            hints = [op.body.block.args[i].name_hint for i in looped]
+            (result,) = e.loops(self._visited((op,), looped), [start.value], chunk, hints)
+            total = Tile(result, (*dims, *partial), e.depth)
+            e.tiles[op.result] = self._together(op, self._finish(op, total, partial))
+
+    def _makes_product(self, op: loop.ReduceOp) -> bool:
+        """Whether a chunk of `op` is a matrix product of two tiles."""
+        found = find_contraction(op, self.dependence)
+        return found is not None and bool(self._dims(found.only_lhs) and self._dims(found.only_rhs))
+
+    def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
+        """The dimensions of an accumulator that keeps every element of a chunk apart."""
+        pairs = enumerate(zip(op.body.block.args, op.sizes, strict=True))
+        return tuple(Dim(n, c, None, self._order + i, 0) for i, (a, n) in pairs if (c := self.chunks[a]) > 1)
+
+    def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
+        """The reduced value on a tile of the indices, the identity past their ends."""
+        self._order += len(own)
+        self.body(list(op.body.block.ops)[:-1])
+        self._order -= len(own)
+        (value,) = yielded(op.body.block)
+        return self._masked(value, [d for d in own if d.has_tail], op)
+
+    def _finish(self, op: loop.ReduceOp, value: Tile, own: Sequence[Dim]) -> Tile:
+        """`value` reduced along the dimensions `own`."""
+        e = self.emitter
+        e.location = location_of(op)
+        own = [d for d in own if d.tile > 1]
+        if not own:
+            return value
+        dims = union(value.dims, own)
+        source = e.spread(value, dims, value.depth)
+        new = tile.ReduceOp(op.kind.data, source, [dims.index(d) for d in own])
+        e.insert(new, value.depth, op.result.name_hint)
+        return Tile(new.result, tuple(d for d in dims if d not in own), value.depth)
+
+    # Masks
+
+    def _masked(self, value: SSAValue, tails: Sequence[Dim], op: loop.ReduceOp) -> Tile:
+        """The tile of `value` with the identity of `op` wherever an index of `tails` is past its range."""
+        e = self.emitter
+        neutral = identity(op.kind.data, op.result.type)
+        found = e.tile_of(value)
+        missing = [d for d in tails if found.beyond(d) != neutral]
+        if not missing:
+            return found
+        inner = value.owner
+        if (
+            op.kind.data == ReductionKind.ADD
+            and isinstance(inner, arith.MulfOp)
+            and inner.parent_block() is op.body.block
+        ):
+            # Two factors that are both zero are cheaper to arrange than their product, and keep it a contraction.
+            a, b = (self._masked(o, missing, op) for o in inner.operands)
+            return e.payload(inner, (a, b))
+        for d in missing:
+            found = e.within(d, found, neutral)
+        return found
+
+    # Staged reductions
+
+    def staged(self, op: loop.StagedReduceOp) -> None:
+        """Lower a staged reduction: its stages one after another if a tile holds the range, else chunk by chunk."""
+        e, stages = self.emitter, op.stage_ops
+        counts = self._counts(stages[0]) if stages else []
+        looped = [i for i, n in enumerate(counts) if n != 1]
+        shared = bool(stages) and self._is_shared(stages[0])
+        if (not looped and not shared) or 0 in stages[0].sizes:
+            self.body(list(op.stages.block.ops)[:-1])
+            for result, stage in zip(op.res, stages, strict=True):
+                e.tiles[result] = e.tiles[stage.result]
+            return
+        with e.at(self._depth(op)):
+            if not looped:
+                self._share(op, self._stages(op, self._bind(stages, ()), ()))
+                return
+            dims = [self._dims(found) for found in self.dependence.of_staged(op)]
+            starts: list[SSAValue] = []
+            for stage, own, result in zip(stages, dims, op.res, strict=True):
+                neutral = identity(stage.kind.data, stage.result.type)
+                starts.append(e.constant(neutral, stage.result.type, own, e.depth).value)
+                starts[-1].name_hint = result.name_hint or stage.result.name_hint
+
+            def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
+                own = self._bind(stages, counters)
+                old = [Tile(c, d, e.depth) for c, d in zip(carried, dims, strict=True)]
+                return [t.value for t in self._stages(op, own, old)]
+
+            hints = [stages[0].body.block.args[i].name_hint for i in looped]
+            results = e.loops(self._visited(stages, looped), starts, chunk, hints)
+            for result, stage, value, own in zip(op.res, stages, results, dims, strict=True):
+                value.name_hint = result.name_hint or stage.result.name_hint
+                e.tiles[result] = Tile(value, own, e.depth)
+            if shared:
+                self._share(op, [e.tiles[result] for result in op.res])
+
+    def _stages(self, op: loop.StagedReduceOp, own: Sequence[Dim], old: Sequence[Tile]) -> list[Tile]:
+        """One chunk: each stage in the frame that the earlier ones have moved to, combined with what it was, if that is
+        not the first."""
+        e, new = self.emitter, list[Tile]()
+        for inner in list(op.stages.block.ops)[:-1]:
+            if not isinstance(inner, loop.ReduceOp):
+                self.body([inner])
+                continue
+            here = self._finish(inner, self._body_value(inner, own), own)
+            if old:
+                moved = self._rescaling(op, len(new), old, new)
+                both = e.combine(inner.kind.data, moved, here)
+                dims = old[len(new)].dims
+                here = Tile(e.spread(both, dims, e.depth), dims, e.depth)
+            here.value.name_hint = inner.result.name_hint
+            e.tiles[inner.result] = here
+            new.append(here)
+        return new
+
+    def _rescaling(self, op: loop.StagedReduceOp, result: int, old: Sequence[Tile], new: Sequence[Tile]) -> Tile:
+        """Result number `result` so far, moved from its old frame to the one that the stages before it are in now."""
+        e = self.emitter
+        args = op.rescale.block.args
+        e.tiles.update(zip(args, old, strict=False))
+        e.tiles.update(zip(args[len(old) :], new, strict=False))
+        self.body(transport_slice(op, result))
+        return e.tiles[yielded(op.rescale.block)[result]]
+
+    # Blocks of a cluster
+
+    def _peers(self, values: Sequence[Tile]) -> tuple[Dim, list[Tile]]:
+        """What every block of the cluster has for `values`, along a new dimension."""
+        e = self.emitter
+        peer = Dim(self.shared.ranks, self.shared.ranks, None, -1, 0, "peer")
+        depth = max(v.depth for v in values)
+        op = ClusterAllGatherOp([v.value for v in values], self.shared.ranks)
+        e.insert(op, depth)
+        for result, value in zip(op.res, values, strict=True):
+            result.name_hint = value.value.name_hint
+        return peer, [Tile(r, (peer, *v.dims), depth) for r, v in zip(op.res, values, strict=True)]
+
+    def _together(self, op: loop.ReduceOp, value: Tile) -> Tile:
+        """The result of a plain reduction, from what each block of the cluster has of it, if they share it."""
+        if not self._is_shared(op):
+            return value
+        self.emitter.location = location_of(op)
+        peer, (values,) = self._peers([value])
+        return self._finish(op, values, (peer,))
+
+    def _share(self, op: loop.StagedReduceOp, parts: Sequence[Tile]) -> None:
+        """The results of a staged reduction from the parts of the blocks, each in a frame of its own: stage by stage
+        all of them move into the frame of the earlier results of the whole, and are combined there."""
+        e, new = self.emitter, list[Tile]()
+        e.location = location_of(op)
+        peer, old = self._peers(parts)
+        for result, stage in zip(op.res, op.stage_ops, strict=True):
+            moved = self._rescaling(op, len(new), old, new)
+            whole = self._finish(stage, moved, (peer,))
+            whole.value.name_hint = result.name_hint or stage.result.name_hint
+            e.tiles[result] = whole
+            new.append(whole)

@@ -1,0 +1,146 @@
+"""From tensors to loop nests: every materialised value becomes one nest."""
+
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnknownLoc
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects import loop, tensor
+from ...dialects.payload import element_type
+from ...dialects.shapes.extents import extents_of
+from ...dialects.support.calls import Call
+from ...dialects.support.locations import location_of
+from ..rewriting import erase, insert_before
+from ..tensor.fusion.graph import Graph, Node
+from ..tensor.fusion.inline import Pull, deep_recursion
+from ..tensor.fusion.nest import make_nest
+from ..tensor.fusion.search import materialized
+
+
+@dataclass(frozen=True)
+class ConvertTensorToLoopPass(ModulePass):
+    """Make one `loop.nest` of each materialised value.
+
+    What: the materialised values are the results of the function and what is marked `fuse.root`. The nest of a value
+    is its definition, pulled in at the nest's indices until other materialised values or arguments are reached: views
+    become the maps and domains of loads, reductions nested `loop.reduce`s, everything else the payload on scalars.
+    Each value is computed once, in the outermost body that knows its indices. Result values that are arguments, or
+    the same as an earlier result, become nests that copy. Calls stay, and get what the nests compute; so do scatters,
+    whose values and indices are results of one nest. Mechanical: what to fuse was decided before.
+    Why here: after tensor-plan-fusion, before anything that looks at loops.
+
+    ```mlir
+    %b = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+    %s = arith.addf %x, %b : tensor<16x64xf32>
+    %r = tensor.reduce add %s over [1] : tensor<16x64xf32> -> tensor<16xf32>
+    ```
+    becomes
+    ```mlir
+    %r = loop.nest (%i) in [16] -> tensor<16xf32> {
+      %0 = loop.reduce add (%k) in [64] -> f32 {
+        %1 = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<16x64xf32>
+        %2 = loop.load %bias[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+        %3 = arith.addf %1, %2 : f32
+        loop.yield %3 : f32
+      }
+      loop.yield %0 : f32
+    }
+    ```
+    """
+
+    name = "convert-tensor-to-loop"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        with deep_recursion():
+            for function in op.body.block.ops:
+                if isinstance(function, func.FuncOp) and not function.is_declaration:
+                    lower_function(function)
+
+
+def lower_function(function: func.FuncOp) -> None:
+    """Replace the tensor-level body of `function` by nests."""
+    block = function.body.block
+    end = block.last_op
+    assert isinstance(end, func.ReturnOp)
+    roots = materialized(function)
+    old = [op for op in block.ops if op is not end]
+    graph = Graph()
+    nests = dict[SSAValue, SSAValue]()
+    pull = Pull(graph, frozenset(roots))
+    for op in old:
+        if isinstance(op, tensor.ScatterOp):
+            _place_scatter(op, pull, nests)
+        for result in op.results:
+            if result in roots:
+                nest = build_nest(pull, result, nests)
+                block.insert_op_before(nest, op)
+                nests[result] = nest.res[0]
+    returned = list[SSAValue]()
+    for value in end.operands:
+        result = value if isinstance(value.owner, Call) else nests.get(value)
+        if isinstance(value.type, TensorType) and (result is None or result in returned):
+            copy = build_nest(Pull(graph, frozenset()), result or value, {})
+            block.insert_op_before(copy, end)
+            result = copy.res[0]
+        returned.append(result or value)
+    for position, value in enumerate(returned):
+        end.operands[position] = value
+    for op in old:
+        if isinstance(op, Call):
+            for position, operand in enumerate(op.operands):
+                op.operands[position] = nests.get(operand, operand)
+    for op in reversed(old):
+        if isinstance(op, Call):
+            continue
+        if not any(result.has_one_use() or result.uses for result in op.results):
+            erase(op)
+
+
+def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:
+    """Let one nest in front of `op` compute its values and indices, and another one what it starts from."""
+    computed = [op.values, *op.indices]
+    forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(op.values.type))]
+    roots = [pull.value(v, tuple(form for form, _ in forms), ()) for v in computed]
+    variables = tuple(d for _, digits in forms for d in digits)
+    nest = make_nest(pull.graph, roots, variables, [element_type(v.type) for v in computed], nests)
+    nest.location = location_of(op)
+    _place(nest)
+    insert_before(op, nest)
+    if op.init not in nests:
+        start = build_nest(Pull(pull.graph, frozenset()), op.init, nests)
+        insert_before(op, start)
+        op.operands[0] = start.res[0]
+    for i, result in enumerate(nest.res):
+        op.operands[1 + i] = result
+        result.name_hint = computed[i].name_hint
+
+
+def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> loop.NestOp:
+    """The nest that computes the tensor `value`; loads of a value in `nests` read what it maps to."""
+    if isinstance(value.owner, loop.NestOp):
+        pull = Pull(pull.graph, frozenset((value,)))
+        forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(value.type))]
+        root: Node = pull.value(value, tuple(form for form, _ in forms), ())
+        variables = tuple(d for _, digits in forms for d in digits)
+    else:
+        root, variables = pull.root(value)
+    nest = make_nest(pull.graph, [root], variables, [element_type(value.type)], nests)
+    nest.res[0].name_hint = value.name_hint
+    if isinstance(value.owner, Operation):
+        nest.location = location_of(value.owner)
+        _place(nest)
+    return nest
+
+
+def _place(nest: loop.NestOp) -> None:
+    """Give ops without a location the one of the nest."""
+    for op in nest.walk():
+        if isinstance(op.location, UnknownLoc):
+            op.location = nest.location

@@ -1,0 +1,98 @@
+"""Contractions on tensor cores: operands from shared memory by `kernel.ldmatrix`, products by `kernel.mma`."""
+
+from __future__ import annotations
+
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType, UnitAttr
+from xdsl.ir import Block, SSAValue
+
+from ....dialects import kernel, payload, tile
+from ....dialects.kernel.mma import ROW_BYTES, WORD_BYTES
+from ....dialects.layouts.linear import Linear, Shared, log2
+from ....dialects.layouts.mma import atom_depth, fragment, matrix_rows
+from ....dialects.payload import shape_of
+from ....dialects.support.locations import location_text
+from ....errors import ScheduleError
+from ...analysis.dot_operands import bits_of_accumulator, held_fragments
+from ...analysis.memory_access import element_bytes, memory_type
+from .emitter import Emitter, Index
+from .shared_staging import shared_place
+
+
+def lower_mma(
+    out: Emitter,
+    op: tile.DotOp,
+    lhs: SSAValue,
+    rhs: SSAValue,
+    acc: SSAValue,
+    layouts: tuple[Shared | Linear, Shared, Linear],
+) -> SSAValue:
+    """The k of an atom at a time: a loop with both operands in shared memory, or unrolled if the left one is in
+    registers. What is in f32 is rounded to tf32 on the way."""
+    a, b, c = layouts
+    bits = bits_of_accumulator(op, c)
+    depth, atom = shape_of(op.lhs.type)[1], atom_depth(element_bytes(op.lhs.type))
+    if isinstance(a, Linear):
+        held = held_fragments(op, c, a)
+        if held is None:
+            raise _refused(
+                op, "multiplies a tile that other threads hold (tile-stage-dot-operands puts it where they read it)"
+            )
+        for step, registers in enumerate(held):
+            own = registers == tuple(range(shape_of(lhs.type)[0]))
+            left = _rounded(out, lhs if own else out.emit(kernel.ShuffleRegistersOp(lhs, registers), "a"))
+            right = _matrices(out, op, rhs, b, c, step * atom, 1)
+            acc = out.emit(kernel.MmaOp(left, right, acc, bits.rows, bits.columns), op.result.name_hint)
+        return acc
+    body = Block(arg_types=[IndexType(), acc.type])
+    loop = scf.ForOp(out.value(0), out.value(depth), out.value(atom), [acc], body)
+    k, carried = body.args
+    k.name_hint = "kk"
+    carried.name_hint = op.result.name_hint or "acc"
+    with out.inside(body):
+        left = _matrices(out, op, lhs, a, c, k, 0)
+        right = _matrices(out, op, rhs, b, c, k, 1)
+        total = out.emit(kernel.MmaOp(left, right, carried, bits.rows, bits.columns), op.result.name_hint)
+        out.add_op(scf.YieldOp(total))
+    loop.attributes["unroll"] = UnitAttr()
+    return out.emit(loop, op.result.name_hint)
+
+
+def _matrices(
+    out: Emitter, op: tile.DotOp, buffer: SSAValue, shared: Shared, acc: Linear, k: Index, operand: int
+) -> SSAValue:
+    """The operand's matrices for the k of one atom from `k` on."""
+    depth, along = shape_of(op.lhs.type)[1], 1 - operand
+    size = element_bytes(memory_type(buffer).element_type)
+    atom, row = atom_depth(size), ROW_BYTES // size
+    images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
+    moving = [0] * log2(atom) + images[log2(atom) :]
+    hint = "a" if operand == 0 else "b"
+    for trans in (False,) if size == WORD_BYTES else (False, True):
+        layout, count = matrix_rows(acc, operand, atom, trans, size)
+        layout = Linear(shared.shape, layout.reg, layout.lane, layout.warp)
+        place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
+        if place.vec == row:
+            steps = place.regs[log2(row) :]
+            found = kernel.LdMatrixOp(buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor)
+            return _rounded(out, out.emit(found, hint))
+    if size != WORD_BYTES:
+        raise _refused(op, f"operand {operand} has no rows of {row} elements in shared memory")
+    part = fragment(acc, operand, atom, size)
+    layout = Linear(shared.shape, part.reg, part.lane, part.warp)
+    place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
+    steps = [[r] for r in place.regs]
+    return _rounded(
+        out, out.emit(kernel.LoadOp(buffer, [out.value(place.origin)], steps, vec=place.vec, xor=place.xor), hint)
+    )
+
+
+def _rounded(out: Emitter, registers: SSAValue) -> SSAValue:
+    """What a product takes of registers: all of 16 bits, of an f32 the nearest tf32."""
+    if element_bytes(registers.type) != WORD_BYTES:
+        return registers
+    return out.emit(payload.RoundTf32Op(registers), registers.name_hint)
+
+
+def _refused(op: tile.DotOp, why: str) -> ScheduleError:
+    return ScheduleError(why, operator=op.name, location=location_text(op))

@@ -1,0 +1,67 @@
+"""Results on their way out: the boxes that they leave as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects import scf
+from xdsl.ir import Block, Region, SSAValue
+
+from ....dialects import kernel, payload, tile
+from ....dialects.kernel.tma import TensorMapType
+from ....dialects.kernel.warp_specialize import WARPGROUP
+from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
+from ....dialects.layouts.wgmma import boxes_of, part_of_group
+from ....dialects.payload import element_bytes, element_type
+from ....dialects.support.locations import location_text
+from ....dialects.tile.tma_store import TmaStoreOp
+from ....dialects.tile.warp_specialize import box_dimensions
+from ....errors import ScheduleError
+from ...analysis.memory_access import memory_type
+from ...analysis.tile_layouts import shared_of_type
+from .emitter import Emitter, Index
+from .scratch import groups_apart
+from .tma_pipeline import Maps, evaluate_map
+
+
+def tma_store(
+    out: Emitter, op: TmaStoreOp, buffer: SSAValue, maps: Maps, memory: Index, symbols: Sequence[Index], held: Linear
+) -> None:
+    """Let one thread start the boxes of a tile; if each warpgroup, which held it as `held`, has boxes of its own, let
+    one of each do so. They are one bulk group."""
+    shared, element = shared_of_type(op.value.type), element_type(op.value.type)
+    boxes, dimensions = boxes_of(shared, element_bytes(element)), box_dimensions(op.map.data)
+    if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
+        raise ScheduleError("is no tile of two dimensions in boxes", operator=op.name, location=location_text(op))
+    groups = groups_apart(shared, held)
+    own = part_of_group(shared.shape, groups) or shared.shape
+    row = min(boxes.row, own[boxes.fast])
+    if row != boxes.row:
+        groups, own = (), shared.shape
+    extents = [1] * len(memory_type(memory).get_shape())
+    extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, own[1 - boxes.fast]
+    tensor_map = maps.of(memory, TensorMapType.get(extents, element, boxes.swizzle))
+    threads = LANES * WARPGROUP if groups else LANES * held.warps
+    skipped = [0] * (LANE_BITS + log2(WARPGROUP))
+    first = [out.thread_bits([*skipped, *(b[d] for b in groups)])[0] for d in range(2)]
+    start, _ = out.thread_bits([*skipped, *(shared.place(b) for b in groups)])
+    thread = out.rem(out.id("thread"), threads) if groups else out.id("thread")
+    elected = out.emit(payload.CmpOp("eq", out.value(thread), out.value(0)), "elected")
+    body = Block()
+    with out.inside(body):
+        for panel in range(0, own[boxes.fast], boxes.row):
+            at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
+            inside = shared.place(tuple(panel if d == boxes.fast else 0 for d in range(2)))
+            coordinates = [out.value(c) for c in evaluate_map(out, op.map.data, at, symbols)]
+            out.add_op(kernel.TmaStoreOp(buffer, out.value(out.add(start, inside)), tensor_map, coordinates))
+        out.add_op(kernel.BulkCommitOp())
+        out.add_op(scf.YieldOp())
+    out.add_op(scf.IfOp(elected, [], Region(body)))
+
+
+def staged_as(op: TmaStoreOp) -> tile.StageOp:
+    """Where the tile of a box was put into shared memory. Raises ScheduleError if that is not known."""
+    stage = op.value.owner
+    if not isinstance(stage, tile.StageOp):
+        raise ScheduleError("stores what no tile.stage has staged", operator=op.name, location=location_text(op))
+    return stage

@@ -1,0 +1,114 @@
+"""Scaled dot-product attention, with every argument."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from xdsl.dialects.builtin import i1
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from ....dialects import payload
+from ....dialects.payload import element_type
+from ....dialects.shapes.extents import Extent, extents_of
+from ....dialects.tensor.builder import Builder, broadcast_shape, work_type
+from ....errors import ShapeError
+from .random import keep_some
+from .registry import decomposes
+
+
+@decomposes("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    b: Builder,
+    query: SSAValue,
+    key: SSAValue,
+    value: SSAValue,
+    attn_mask: SSAValue | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    generator: SSAValue | None,
+) -> SSAValue:
+    if is_causal and attn_mask is not None:
+        raise b.unsupported("is_causal", "a mask and is_causal together")
+    *_, rows, depth = extents_of(query.type)
+    *_, keys, width = extents_of(value.type)
+    batch = broadcast_shape([extents_of(v.type)[:-2] for v in ((query,) if enable_gqa else (query, key, value))])
+    groups = _group_size(query, key, value) if enable_gqa else (1, 1)
+    element = work_type(b.result_element)
+    q, k, v = (b.cast(t, element) for t in (query, key, value))
+    n = len(batch)
+    scores_space = [*batch, rows, keys, depth]
+    scores = b.reduce(
+        "add",
+        b.mul(_spread(b, q, 1, [n, n + 2], scores_space), _spread(b, k, groups[0], [n + 1, n + 2], scores_space)),
+        [n + 2],
+    )
+    scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
+    scores = _masked(b, scores, attn_mask, is_causal)
+    shape = extents_of(scores.type)
+    highest = b.reduce("max", scores, [n + 1])
+    p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)))
+    total = b.reduce("add", p, [n + 1])
+    if dropout_p != 0:
+        p = keep_some(b, p, dropout_p, generator)
+    if b.result_element != element:
+        # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values.
+        p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)
+    space = [*batch, rows, width, keys]
+    weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
+    o = b.reduce("add", weighted, [n + 2])
+    # Normalised after the product: one division an element of the result, and the sum may run online.
+    o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)))
+    if attn_mask is None and _least(keys) > 0:
+        return o
+    # PyTorch gives 0, not NaN, for a row of which no key may be seen, or where there is none.
+    hidden = b.cmp("eq", highest, float("-inf"))
+    return b.select(b.keep(hidden, [n + 1], extents_of(o.type)), b.like(o, 0), o)
+
+
+def _least(extent: Extent) -> int:
+    return extent if isinstance(extent, int) else extent.minimum
+
+
+def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:
+    """How many query heads share a head of the keys and of the values."""
+    shapes = [extents_of(t.type) for t in (query, key, value)]
+    if min(map(len, shapes)) < 3:
+        raise ShapeError("grouped heads need a dimension of heads", argument="enable_gqa")
+    heads, key_heads, value_heads = (s[-3] for s in shapes)
+    if heads % max(key_heads, 1) or heads % max(value_heads, 1):
+        raise ShapeError(f"{heads} query heads cannot share {key_heads} and {value_heads}", argument="enable_gqa")
+    return heads // max(key_heads, 1), heads // max(value_heads, 1)
+
+
+def _spread(b: Builder, x: SSAValue, group: int, at: list[int], space: list[Extent]) -> SSAValue:
+    """`x` in the full index space: its last two dimensions at `at`, the ones before in front, heads in groups."""
+    shape = extents_of(x.type)
+    leading = len(space) - 3
+    offset = leading - (len(shape) - 2)
+    exprs: list[AffineExpr] = []
+    for i, extent in enumerate(shape[:-2]):
+        d = AffineExpr.dimension(offset + i)
+        grouped = d // group if group > 1 and i == len(shape) - 3 else d
+        exprs.append(grouped if extent != 1 or space[offset + i] == 1 else AffineExpr.constant(0))
+    exprs += [AffineExpr.dimension(d) for d in at]
+    for extent, d in zip(shape[-2:], at, strict=True):
+        if extent != space[d]:
+            raise ShapeError(f"a dimension of {extent} elements meets one of {space[d]}")
+    return b.map(x, exprs, space)
+
+
+def _masked(b: Builder, scores: SSAValue, mask: SSAValue | None, is_causal: bool) -> SSAValue:
+    shape = extents_of(scores.type)
+    low = b.like(scores, float("-inf"))
+    if is_causal:
+        rank = len(shape)
+        seen = b.cmp("le", b.iota(rank - 1, shape), b.iota(rank - 2, shape))
+        return b.select(seen, scores, low)
+    if mask is None:
+        return scores
+    if element_type(mask.type) == i1:
+        return b.select(b.broadcast(mask, shape), scores, low)
+    return b.add(scores, b.broadcast(b.cast(mask, element_type(scores.type)), shape))

@@ -1,0 +1,214 @@
+"""Several tensors in one, and tensors inside others: cat, stack, pads, triangles, scattered slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from xdsl.dialects.builtin import i64
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ....dialects.payload import element_type
+from ....dialects.shapes.domain import DomainAttr
+from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.shapes.polynomial import Polynomial, constant, plus, times
+from ....dialects.tensor.builder import Builder, Number, dims, normal_dim
+from ....errors import ShapeError
+from .registry import decomposes
+from .reshape import moved, reshape_to
+from .slicing import clamped_range, shifted, sliced
+
+
+def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    """Tensors one after the other along `dim`. Each is read only where it lies; nothing is added to zeros."""
+    extents = [extents_of(t.type)[dim] for t in tensors]
+    shape = list(extents_of(tensors[0].type))
+    ends = [*accumulate(map(b.algebra.of, extents), plus)]
+    if len(tensors) == 1:
+        return tensors[0]
+    shape[dim] = b.algebra.extent(ends[-1])
+    spread = [_at(b, t, dim, start, shape) for t, start in zip(tensors, [constant(0), *ends], strict=False)]
+    index = b.iota(dim, shape)
+    result = spread[-1]
+    for i in reversed(range(len(tensors) - 1)):
+        result = b.select(b.cmp("lt", index, b.measured(ends[i], shape, i64)), spread[i], result)
+    return result
+
+
+def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Extent]) -> SSAValue:
+    """`x` from `start` on along `dim` of a larger tensor of `shape`, 0 elsewhere."""
+    if start.number is not None:
+        return _within(b, x, dim, start.number, shape)
+    return moved(b, x, dim, times(start, constant(-1)), shape)
+
+
+def _within(b: Builder, x: SSAValue, dim: int, start: int, shape: Sequence[Extent], fill: Number = 0) -> SSAValue:
+    """`x` from `start` on along `dim` of a larger tensor of `shape`, `fill` elsewhere."""
+    exprs = dims(len(shape))
+    exprs[dim] = shifted(exprs[dim], -start)
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (exprs[dim],)), [(0, extents_of(x.type)[dim])])
+    return b.map(x, exprs, shape, inside, fill)
+
+
+@decomposes("cat")
+def cat(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    element = b.result_element
+    old_empty = [extents_of(t.type) == (0,) for t in tensors]  # PyTorch ignores these whatever the others' rank
+    real = [b.cast(t, element) for t, empty in zip(tensors, old_empty, strict=True) if not empty]
+    if not real:
+        return b.cast(tensors[0], element)
+    rank = len(extents_of(real[0].type))
+    dim = normal_dim(dim, rank)
+    for t in real:
+        rest = [[n for d, n in enumerate(extents_of(v.type)) if d != dim] for v in (t, real[0])]
+        if rest[0] != rest[1] or not rank:
+            raise ShapeError(
+                f"{list(extents_of(t.type))} cannot follow {list(extents_of(real[0].type))}", argument="tensors"
+            )
+    wide = [t for t in real if extents_of(t.type)[dim]]
+    return joined(b, wide or real[:1], dim)
+
+
+@decomposes("stack")
+def stack(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
+    dim = normal_dim(dim, len(extents_of(tensors[0].type)) + 1)
+    parts: list[SSAValue] = []
+    for t in tensors:
+        shape = list(extents_of(t.type))
+        shape.insert(dim, 1)
+        parts.append(reshape_to(b, b.cast(t, b.result_element), shape))
+    return joined(b, parts, dim)
+
+
+def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(dimension, before, after) of PyTorch's padding list, which starts at the last dimension."""
+    rank = len(extents_of(x.type))
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise ShapeError(f"{list(pad)} for a tensor of rank {rank}", argument="pad")
+    return [(rank - 1 - i, pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
+
+
+@decomposes("constant_pad_nd")
+def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) -> SSAValue:
+    shape, own = list(extents_of(self.type)), extents_of(self.type)
+    exprs = dims(len(shape))
+    guarded: list[tuple[AffineExpr, tuple[int, Extent]]] = []
+    for dim, before, after in _pairs(b, self, pad):
+        size = plus(b.algebra.of(own[dim]), constant(before + after))
+        shape[dim] = b.algebra.extent(size)
+        if size.number is not None and size.number < 0:
+            raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
+        exprs[dim] = shifted(exprs[dim], -before)
+        if before > 0 or after > 0:
+            guarded.append((exprs[dim], (0, own[dim])))
+    if not guarded:
+        return b.map(self, exprs, shape)
+    domain = DomainAttr.get(AffineMap(len(shape), 0, tuple(e for e, _ in guarded)), [bound for _, bound in guarded])
+    return b.map(self, exprs, shape, domain, value)
+
+
+@decomposes("pad")
+def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float | None) -> SSAValue:
+    if mode == "constant":
+        return constant_pad(b, self, pad, value or 0)
+    if mode not in _EDGES:
+        raise b.unsupported("mode", f"{mode!r} is not constant, reflect, replicate or circular")
+    for dim, before, after in _pairs(b, self, pad):
+        if mode == "circular" and min(before, after) < 0:  # less first, then again from what is left
+            size = fixed(extents_of(self.type)[dim]) + min(before, 0) + min(after, 0)
+            self = sliced(b, self, dim, max(-before, 0), max(size, 0))
+            before, after = max(before, 0), max(after, 0)
+        self = _edged(b, self, dim, before, after, mode)
+    return self
+
+
+def _mirror(expr: AffineExpr, total: int) -> AffineExpr:
+    return expr * -1 + total
+
+
+_EDGES: dict[str, Callable[[AffineExpr, int, int], tuple[AffineExpr, AffineExpr]]] = {
+    "reflect": lambda d, before, n: (_mirror(d, before), _mirror(d, before + 2 * (n - 1))),
+    "replicate": lambda d, before, n: (AffineExpr.constant(0), AffineExpr.constant(n - 1)),
+    "circular": lambda d, before, n: (shifted(d, n - before), shifted(d, -before - n)),
+}
+"""Which element each mode repeats at index `d` of the result: before the `n` real ones, and after them."""
+
+
+def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
+    """`x` with edges along `dim`: up to three pieces, each an affine view of its own range."""
+    own = extents_of(x.type)
+    n = fixed(own[dim])
+    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
+    if max(before, after) > most or not n or before + n + after < 0:
+        raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
+    shape = list(own)
+    total = shape[dim] = before + n + after
+    d = AffineExpr.dimension(dim)
+    left, right = _EDGES[mode](d, before, n)
+    start, end = max(before, 0), max(min(before + n, total), 0)  # a negative edge takes elements away
+    ranges = [(left, 0, min(start, total)), (shifted(d, -before), start, end), (right, end, total)]
+    views: list[tuple[SSAValue, int]] = []
+    for expr, low, high in ranges:
+        if high > low:
+            exprs = dims(len(shape))
+            exprs[dim] = expr
+            inside = DomainAttr.get(AffineMap(len(shape), 0, (d,)), [(low, high)])
+            whole = high - low == total
+            views.append((b.map(x, exprs, shape) if whole else b.map(x, exprs, shape, inside, 0), high))
+    if not views:
+        return b.constant(0, shape, element_type(x.type))
+    result = views[-1][0]
+    index = b.iota(dim, shape) if len(views) > 1 else result
+    for view, high in reversed(views[:-1]):
+        result = b.select(b.cmp("lt", index, high), view, result)
+    return result
+
+
+@decomposes("tril")
+def tril(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
+    return _triangle(b, self, "le", diagonal)
+
+
+@decomposes("triu")
+def triu(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
+    return _triangle(b, self, "ge", diagonal)
+
+
+def _triangle(b: Builder, x: SSAValue, predicate: str, diagonal: int) -> SSAValue:
+    shape = extents_of(x.type)
+    row, column = b.iota(len(shape) - 2, shape), b.iota(len(shape) - 1, shape)
+    inside = b.cmp(predicate, column, b.plus(row, diagonal) if diagonal else row)
+    x = b.working(x)
+    return b.select(inside, x, b.like(x, 0))
+
+
+@decomposes("select_scatter")
+def select_scatter(b: Builder, self: SSAValue, src: SSAValue, dim: int, index: int) -> SSAValue:
+    shape = extents_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    if not -shape[dim] <= index < shape[dim]:
+        raise ShapeError(f"{index} is outside of {shape[dim]} elements", argument="index")
+    spread = b.place(b.cast(src, element_type(self.type)), [d for d in range(len(shape)) if d != dim], shape)
+    return b.select(b.cmp("eq", b.iota(dim, shape), index % shape[dim]), spread, self)
+
+
+@decomposes("slice_scatter")
+def slice_scatter(
+    b: Builder, self: SSAValue, src: SSAValue, dim: int, start: int | None, end: int | None, step: int
+) -> SSAValue:
+    shape = extents_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    first, size = clamped_range(start, end, step, fixed(shape[dim]))
+    if not size:
+        return self
+    distance = shifted(AffineExpr.dimension(dim), -first)
+    exprs = dims(len(shape))
+    exprs[dim] = distance if step == 1 else distance // step
+    inside = DomainAttr.get(AffineMap(len(shape), 0, (distance,)), [(0, (size - 1) * step + 1)])
+    spread = b.map(b.cast(src, element_type(self.type)), exprs, shape, inside, 0)
+    index = b.plus(b.iota(dim, shape), -first)
+    hit = b.both(b.cmp("ge", index, 0), b.cmp("le", index, (size - 1) * step))
+    if step != 1:
+        hit = b.both(hit, b.cmp("eq", b.rem(index, b.like(index, step)), 0))
+    return b.select(hit, spread, self)

@@ -1,0 +1,80 @@
+"""Tensors out of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import f64, i64
+from xdsl.ir import Attribute, SSAValue
+
+from ....dialects.payload import is_float
+from ....dialects.shapes.extents import SymbolAttr, most
+from ....dialects.tensor.builder import Builder, Number
+from .registry import Decomposition, decomposes
+
+
+def filled(b: Builder, value: Number) -> SSAValue:
+    """`value` everywhere in a tensor of the declared result's type."""
+    return b.constant(value, b.result_shape, b.result_element)
+
+
+@decomposes("full", "full_like", "new_full")
+def full(
+    b: Builder, fill_value: Number, dtype: Attribute | None, self: SSAValue | None = None, size: Sequence[int] = ()
+) -> SSAValue:
+    return filled(b, fill_value)
+
+
+_FILLS = {
+    0: """zeros zeros_like new_zeros empty.memory_format empty_like new_empty empty_strided new_empty_strided
+    empty_permuted""".split(),
+    1: ["ones", "ones_like", "new_ones"],
+}
+"""What a tensor is filled with. One of undefined contents is one of zeros: any value will do, and this one is the same
+every time. Strides are no part of a program."""
+
+
+def _fill(value: Number) -> Decomposition:
+    def decomposition(
+        b: Builder,
+        dtype: Attribute | None,
+        self: SSAValue | None = None,
+        size: Sequence[int] = (),
+        stride: Sequence[int] = (),
+        physical_layout: Sequence[int] = (),
+    ) -> SSAValue:
+        return filled(b, value)
+
+    return decomposition
+
+
+for _value, _names in _FILLS.items():
+    decomposes(*_names)(_fill(_value))
+
+
+@decomposes("scalar_tensor")
+def scalar_tensor(b: Builder, s: Number, dtype: Attribute | None) -> SSAValue:
+    return filled(b, s)
+
+
+@decomposes("arange", "arange.start", "arange.start_step")
+def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, step: Number = 1) -> SSAValue:
+    return ramp(b, start, step)
+
+
+def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
+    """start, start + step, ... as the declared result. PyTorch computes it in i64, or in f64 for floats."""
+    if not is_float(b.result_element):
+        start, step = (
+            v if isinstance(v, SymbolAttr) else int(v) for v in (start, step)
+        )  # only the number of elements follows from the fractions
+    index = b.iota(0, b.result_shape, i64)
+    if isinstance(start, SymbolAttr) or isinstance(step, SymbolAttr):
+        return b.plus(b.mul(index, b.like(index, step)) if step != 1 else index, start)
+    exact = f64 if isinstance(start, float) or isinstance(step, float) or is_float(b.result_element) else i64
+    if start == int(start) and step == int(step) and abs(start) + abs(step) * most(b.result_shape[0]) < 1 << 24:
+        exact = i64  # integers that every float type but the short ones holds exactly
+        start, step = int(start), int(step)
+    x = b.cast(index, exact)
+    x = b.mul(x, b.like(x, step)) if step != 1 else x
+    return b.plus(x, start) if start != 0 else x

@@ -1,0 +1,156 @@
+"""Scans along a dimension: result[i] combines x[0], ..., x[i].
+
+A dimension that is short, or of a size known only at run time, is a reduction over a triangle. A long one is cut into
+chunks: each chunk is scanned alone, the scan of the chunks' totals gives what stands in front of each chunk, and one
+combination adds it. The work is CHUNK for each element at every one of log(n) levels, all of it parallel, and the
+combination only has to be associative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects import math
+from xdsl.dialects.builtin import i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+
+from ....dialects.payload import element_type, is_float
+from ....dialects.shapes.domain import DomainAttr
+from ....dialects.shapes.extents import extents_of
+from ....dialects.tensor import ReductionKind, identity
+from ....dialects.tensor.builder import Builder, Number, dims, normal_dim, work_type
+from .registry import decomposes
+
+CHUNK = 32
+"""Elements that are scanned as a triangle: a warp's worth of neighbours, which a cache line or a few hold."""
+
+DIRECT = 64
+"""The longest dimension that is one triangle: below it, the launches for chunks cost more than the work they save."""
+
+
+def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
+    """All prefixes of `x` along `dim`: with a new last dimension j, x[..., j, ...] where j <= i, else `fill`."""
+    shape = extents_of(x.type)
+    index = dims(len(shape) + 1)
+    exprs = index[:-1]
+    exprs[dim] = index[-1]
+    extent = 1 if shape[dim] == 0 else shape[dim]
+    domain = DomainAttr.get(AffineMap(len(index), 0, (index[dim] + index[-1] * -1,)), [(0, extent)])
+    return b.map(x, exprs, [*shape, shape[dim]], domain, fill)
+
+
+def scan(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
+    """The prefix reductions of `x` along `dim`."""
+    rank = len(extents_of(x.type))
+    if not rank:
+        return x
+    fill = identity(kind, element_type(x.type))
+    joins = {
+        ReductionKind.ADD: b.add,
+        ReductionKind.MUL: b.mul,
+        ReductionKind.MAX: b.maximum,
+        ReductionKind.MIN: b.minimum,
+        ReductionKind.OR: b.add,
+    }
+
+    def triangle(part: SSAValue, dim: int) -> SSAValue:
+        return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(extents_of(part.type))])
+
+    return _scanned_in_chunks(b, x, dim, fill, triangle, joins[kind])
+
+
+def _scanned_in_chunks(
+    b: Builder,
+    x: SSAValue,
+    dim: int,
+    fill: Number,
+    direct: Callable[[SSAValue, int], SSAValue],
+    join: Callable[[SSAValue, SSAValue], SSAValue],
+) -> SSAValue:
+    """The scan of `x` along `dim`, by `direct` where it is short. `fill` is the neutral element of `join`."""
+    shape = list(extents_of(x.type))
+    n = shape[dim]
+    if not isinstance(n, int) or n <= DIRECT:
+        return direct(x, dim)
+    count = -(-n // CHUNK)
+    space = [*shape[:dim], count, CHUNK, *shape[dim + 1 :]]
+    index = dims(len(space))
+    chunk, offset = index[dim], index[dim + 1]
+    place = chunk * CHUNK + offset
+    domain = DomainAttr.get(AffineMap(len(space), 0, (place,)), [(0, n)]) if n % CHUNK else None
+    inner = direct(b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, domain, fill), dim + 1)
+    outer = dims(len(shape))
+    last = [*outer[: dim + 1], AffineExpr.constant(CHUNK - 1), *outer[dim + 1 :]]
+    totals = b.map(inner, last, [*shape[:dim], count, *shape[dim + 1 :]])
+    through = _scanned_in_chunks(b, totals, dim, fill, direct, join)
+    behind = DomainAttr.get(AffineMap(len(space), 0, (chunk,)), [(1, count)])
+    before = b.map(through, [*index[:dim], chunk - 1, *index[dim + 2 :]], space, behind, fill)
+    whole = join(before, inner)
+    return b.map(whole, [*outer[:dim], outer[dim] // CHUNK, outer[dim] % CHUNK, *outer[dim + 1 :]], shape)
+
+
+def _scanned(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
+    return scan(b, b.cast(x, work_type(b.result_element)), normal_dim(dim, len(extents_of(x.type))), kind)
+
+
+@decomposes("cumsum")
+def cumsum(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
+    return _scanned(b, self, dim, ReductionKind.ADD)
+
+
+@decomposes("cumprod")
+def cumprod(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
+    return _scanned(b, self, dim, ReductionKind.MUL)
+
+
+@decomposes("cummax")
+def cummax(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
+    return _extreme_so_far(b, self, dim, ReductionKind.MAX)
+
+
+@decomposes("cummin")
+def cummin(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
+    return _extreme_so_far(b, self, dim, ReductionKind.MIN)
+
+
+def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:
+    """The extreme value so far and where it was: of equal values the last, and a NaN (the last) beats all."""
+    x = b.working(self)
+    rank = len(extents_of(x.type))
+    if not rank:
+        return [x, b.constant(0, [], i64)]
+    dim = normal_dim(dim, rank)
+    best = scan(b, x, dim, kind)
+    # An element that is the extreme of what stands before it sets the place until the next one does.
+    hit = b.cmp("eq", x, best)
+    if is_float(x.type):
+        hit = b.either(hit, b.isnan(x))
+    place = b.iota(dim, extents_of(x.type))
+    return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX)]
+
+
+@decomposes("logcumsumexp")
+def logcumsumexp(b: Builder, self: SSAValue, dim: int) -> SSAValue:
+    x = b.floating(self)
+    rank = len(extents_of(x.type))
+    if not rank:
+        return x
+    low = float("-inf")
+
+    def triangle(part: SSAValue, dim: int) -> SSAValue:
+        seen = prefixes(b, part, dim, low)
+        space, last = extents_of(seen.type), len(extents_of(part.type))
+        frame = b.reduce("max", seen, [last])
+        frame = b.select(b.cmp("eq", b.abs(frame), float("inf")), b.like(frame, 0), frame)
+        total = b.reduce("add", b.exp(b.sub(seen, b.keep(frame, [last], space))), [last])
+        return b.add(b.log(total), frame)
+
+    return _scanned_in_chunks(b, x, normal_dim(dim, rank), low, triangle, lambda x, y: _logaddexp(b, x, y))
+
+
+def _logaddexp(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """log(exp(x) + exp(y)), where the difference of two equal infinities is NaN."""
+    top = b.maximum(x, y)
+    total = b.add(top, b.math(math.Log1pOp, b.exp(b.neg(b.abs(b.sub(x, y))))))
+    return b.select(b.cmp("eq", b.abs(top), float("inf")), top, total)

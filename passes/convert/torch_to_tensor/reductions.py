@@ -1,0 +1,216 @@
+"""Reductions over any dimensions: sums, extremes, moments, norms, counts, positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, prod
+
+from xdsl.dialects import math
+from xdsl.dialects.builtin import i64
+from xdsl.ir import Attribute, SSAValue
+
+from ....dialects.payload import element_type, is_float
+from ....dialects.shapes.extents import Extent, extents_of
+from ....dialects.shapes.polynomial import Polynomial
+from ....dialects.tensor.builder import Builder, normal_dims, work_type
+from ....errors import ShapeError
+from .binary import power
+from .registry import decomposes
+from .reshape import reshape_to
+
+Dims = Sequence[int] | int | None
+
+
+def reduced(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
+    """`x` reduced over `over`, which stay as dimensions of size 1 with `keepdim`."""
+    return kept(b, b.reduce(kind, x, over), extents_of(x.type), over, keepdim)
+
+
+def kept(b: Builder, x: SSAValue, shape: Sequence[Extent], over: Sequence[int], keepdim: bool) -> SSAValue:
+    """The result `x` of a reduction of a tensor of `shape`, with the reduced dimensions back as size 1 if asked."""
+    if not keepdim or not shape:
+        return x
+    return reshape_to(b, x, [1 if d in over else n for d, n in enumerate(shape)])
+
+
+def count(b: Builder, x: SSAValue, over: Sequence[int]) -> Polynomial:
+    """How many elements of `x` are reduced to one."""
+    shape = extents_of(x.type)
+    return b.algebra.product(shape[d] for d in over)
+
+
+def _dims(x: SSAValue, dim: Dims) -> list[int]:
+    return normal_dims(dim, len(extents_of(x.type)))
+
+
+@decomposes("sum", "sum.dim_IntList")
+def sum(b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, keepdim: bool = False) -> SSAValue:
+    x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
+    return reduced(b, "add", x, _dims(x, dim), keepdim)
+
+
+@decomposes("mean", "mean.dim")
+def mean(b: Builder, self: SSAValue, dtype: Attribute | None, dim: Dims = None, keepdim: bool = False) -> SSAValue:
+    x = b.cast(self, work_type(b.result_element))
+    return mean_over(b, x, _dims(x, dim), keepdim)
+
+
+def mean_over(b: Builder, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
+    """The mean of floats over some dimensions; NaN over nothing."""
+    total = b.reduce("add", x, over)
+    result = b.div(total, b.measured(count(b, x, over), extents_of(total.type), element_type(total.type)))
+    return kept(b, result, extents_of(x.type), over, keepdim)
+
+
+@decomposes("prod", "prod.dim_int")
+def prod_(
+    b: Builder, self: SSAValue, dtype: Attribute | None, dim: int | None = None, keepdim: bool = False
+) -> SSAValue:
+    x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
+    return reduced(b, "mul", x, _dims(x, dim), keepdim)
+
+
+@decomposes("amax")
+def amax(b: Builder, self: SSAValue, dim: Dims, keepdim: bool) -> SSAValue:
+    return extreme(b, "max", self, _dims(self, dim), keepdim)
+
+
+@decomposes("amin")
+def amin(b: Builder, self: SSAValue, dim: Dims, keepdim: bool) -> SSAValue:
+    return extreme(b, "min", self, _dims(self, dim), keepdim)
+
+
+def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
+    """The largest or smallest element, NaN if there is one; over nothing there is none: ShapeError."""
+    if 0 in [extents_of(x.type)[d] for d in over]:
+        raise ShapeError(f"no {kind} over an empty dimension", argument="dim")
+    return reduced(b, kind, b.working(x), over, keepdim)
+
+
+@decomposes("max", "max.dim")
+def max(b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue | list[SSAValue]:
+    return _extreme_with_position(b, "max", self, dim, keepdim)
+
+
+@decomposes("min", "min.dim")
+def min(b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue | list[SSAValue]:
+    return _extreme_with_position(b, "min", self, dim, keepdim)
+
+
+def _extreme_with_position(
+    b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool
+) -> SSAValue | list[SSAValue]:
+    over = _dims(self, dim)
+    value = extreme(b, kind, self, over, keepdim)
+    return value if dim is None else [value, position(b, kind, self, over, keepdim)]
+
+
+def position(b: Builder, kind: str, self: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
+    """Where along its one reduced dimension the extreme is: the first of equal ones, the first NaN if there is one."""
+    x = b.working(self)
+    shape = extents_of(x.type)
+    if not over:
+        return b.constant(0, (), i64)
+    hit = b.cmp("eq", x, b.keep(extreme(b, kind, x, over), over, shape))
+    if is_float(x.type):
+        hit = b.either(hit, b.isnan(x))  # with a NaN the extreme is NaN, which equals nothing
+    index = b.iota(over[0], shape)
+    found = b.reduce("min", b.select(hit, index, b.like(index, shape[over[0]])), over)
+    return kept(b, found, shape, over, keepdim)
+
+
+@decomposes("argmax")
+def argmax(b: Builder, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
+    return _arg(b, "max", self, dim, keepdim)
+
+
+@decomposes("argmin")
+def argmin(b: Builder, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
+    return _arg(b, "min", self, dim, keepdim)
+
+
+def _arg(b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
+    shape = extents_of(self.type)
+    if dim is not None:
+        return position(b, kind, self, _dims(self, dim), keepdim)
+    found = position(b, kind, reshape_to(b, self, [prod(shape)]), [0], False)
+    return kept(b, found, shape, range(len(shape)), keepdim)
+
+
+@decomposes("any", "any.dim", "any.dims")
+def any(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False) -> SSAValue:
+    return reduced(b, "or", b.truth(self), _dims(self, dim), keepdim)
+
+
+@decomposes("all", "all.dim", "all.dims")
+def all(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False) -> SSAValue:
+    return reduced(b, "and", b.truth(self), _dims(self, dim), keepdim)
+
+
+def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> tuple[SSAValue, SSAValue]:
+    """Variance and mean of floats over some dimensions. Two passes: no difference of large squares."""
+    shape = extents_of(x.type)
+    mean = mean_over(b, x, over)
+    centred = b.sub(x, b.keep(mean, over, shape))
+    total = b.reduce("add", b.mul(centred, centred), over)
+    n = count(b, x, over)
+    if n.number is not None:
+        return b.div(total, b.like(total, float(n.number - correction) if n.number > correction else 0.0)), mean
+    known = b.measured(n, extents_of(total.type), element_type(total.type))
+    return b.div(total, b.maximum(b.plus(known, -float(correction)), b.like(total, 0))), mean
+
+
+def _correction(unbiased: bool | None, correction: float | None) -> float:
+    if unbiased is not None:
+        return int(unbiased)
+    return 1 if correction is None else correction
+
+
+@decomposes("var", "var.dim", "var.correction")
+def var(
+    b: Builder,
+    self: SSAValue,
+    unbiased: bool | None = None,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> SSAValue:
+    over = _dims(self, dim)
+    found = moments(b, b.working(self), over, _correction(unbiased, correction))[0]
+    return kept(b, found, extents_of(self.type), over, keepdim)
+
+
+@decomposes("std", "std.dim", "std.correction")
+def std(
+    b: Builder,
+    self: SSAValue,
+    unbiased: bool | None = None,
+    dim: Dims = None,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> SSAValue:
+    return b.sqrt(var(b, self, unbiased, dim, correction, keepdim))
+
+
+@decomposes("var_mean.correction")
+def var_mean(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
+    over = _dims(self, dim)
+    found = moments(b, b.working(self), over, _correction(None, correction))
+    return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]
+
+
+@decomposes("linalg_vector_norm")
+def linalg_vector_norm(
+    b: Builder, self: SSAValue, ord: float, dim: Dims, keepdim: bool, dtype: Attribute | None
+) -> SSAValue:
+    x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
+    over = _dims(x, dim)
+    size = b.abs(x)
+    if ord in (inf, -inf):
+        return extreme(b, "max" if ord > 0 else "min", size, over, keepdim)
+    if ord == 0:
+        return reduced(b, "add", b.cast(b.truth(x), element_type(x.type)), over, keepdim)
+    total = reduced(b, "add", b.mul(x, x) if ord == 2 else power(b, size, ord), over, keepdim)
+    if ord == 2:
+        return b.sqrt(total)
+    return total if ord == 1 else b.math(math.PowFOp, total, b.like(total, 1 / ord))

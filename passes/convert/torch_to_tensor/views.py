@@ -1,0 +1,267 @@
+"""Views: everything that only renames indices is one index map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import i64
+from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineExpr
+
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, least, most, static
+from ....dialects.shapes.polynomial import constant, plus, shown, times
+from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
+from ....errors import ShapeError
+from .registry import decomposes
+from .reshape import gathered, reshape_to
+from .scatter_builder import numbered
+from .slicing import shifted, sliced
+
+
+def permuted(b: Builder, x: SSAValue, order: Sequence[int]) -> SSAValue:
+    """Dimension `i` of the result is dimension `order[i]` of `x`."""
+    shape = extents_of(x.type)
+    exprs = [AffineExpr.dimension(list(order).index(d)) for d in range(len(shape))]
+    return b.map(x, exprs, [shape[d] for d in order])
+
+
+@decomposes("view", "reshape", "_unsafe_view")
+def reshape(
+    b: Builder, self: SSAValue, size: Sequence[Extent] | None = None, shape: Sequence[Extent] | None = None
+) -> SSAValue:
+    wanted = list(size if size is not None else shape or [])
+    own = extents_of(self.type)
+    if all(isinstance(e, int) for e in (*wanted, *own)):
+        return reshape_to(b, self, completed(static(wanted), prod(static(own))))
+    declared = b.result_shape
+    if len(wanted) != len(declared) or any(w not in (-1, e) for w, e in zip(wanted, declared, strict=True)):
+        raise ShapeError(f"{shown(wanted)} is not the declared {shown(declared)}", argument="size")
+    return reshape_to(b, self, declared)
+
+
+def completed(shape: Sequence[int], elements: int) -> list[int]:
+    """`shape` with a -1 in it replaced by what makes up `elements`; ShapeError if nothing does."""
+    found = list(shape)
+    if found.count(-1) == 1:
+        rest = -prod(found)
+        found[found.index(-1)] = elements // rest if rest else -1
+    if prod(found) != elements or any(n < 0 for n in found):
+        raise ShapeError(f"{elements} elements do not make up {list(shape)}")
+    return found
+
+
+@decomposes("view_as", "reshape_as")
+def view_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    return reshape_to(b, self, extents_of(other.type))
+
+
+@decomposes("flatten.using_ints")
+def flatten(b: Builder, self: SSAValue, start_dim: int, end_dim: int) -> SSAValue:
+    shape = extents_of(self.type)
+    first, last = normal_dim(start_dim, len(shape)), normal_dim(end_dim, len(shape))
+    if first > last:
+        raise ShapeError(f"dimension {first} is after {last}", argument="end_dim")
+    joined = b.algebra.extent(b.algebra.product(shape[first : last + 1]))
+    return reshape_to(b, self, [*shape[:first], joined, *shape[last + 1 :]])
+
+
+@decomposes("ravel")
+def ravel(b: Builder, self: SSAValue) -> SSAValue:
+    return reshape_to(b, self, [b.algebra.extent(b.algebra.product(extents_of(self.type)))])
+
+
+@decomposes("unflatten.int")
+def unflatten(b: Builder, self: SSAValue, dim: int, sizes: Sequence[int]) -> SSAValue:
+    shape = extents_of(self.type)
+    dim = normal_dim(dim, len(shape))
+    if not isinstance(shape[dim], int):
+        return reshape(b, self, size=[*shape[:dim], *sizes, *shape[dim + 1 :]])
+    return reshape_to(b, self, [*shape[:dim], *completed(sizes, fixed(shape[dim])), *shape[dim + 1 :]])
+
+
+@decomposes("unsqueeze")
+def unsqueeze(b: Builder, self: SSAValue, dim: int) -> SSAValue:
+    shape = list(extents_of(self.type))
+    shape.insert(normal_dim(dim, len(shape) + 1), 1)
+    return reshape_to(b, self, shape)
+
+
+@decomposes("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(b: Builder, self: SSAValue, dim: int | Sequence[int] | None = None) -> SSAValue:
+    shape = extents_of(self.type)
+    among = normal_dims(dim, len(shape), empty_is_all=False)
+    for n in (shape[d] for d in among):
+        if least(n) <= 1 < most(n):
+            raise b.unsupported("dim", f"whether {n} is 1, so that this dimension goes, is known only at run time")
+    return reshape_to(b, self, [n for d, n in enumerate(shape) if n != 1 or d not in among])
+
+
+@decomposes("permute")
+def permute(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
+    rank = len(extents_of(self.type))
+    order = [normal_dim(d, rank) for d in dims]
+    if sorted(order) != list(range(rank)):
+        raise ShapeError(f"{list(dims)} is not a permutation of {rank} dimensions")
+    return permuted(b, self, order)
+
+
+@decomposes("transpose.int", "swapaxes")
+def transpose(
+    b: Builder,
+    self: SSAValue,
+    dim0: int | None = None,
+    dim1: int | None = None,
+    axis0: int | None = None,
+    axis1: int | None = None,
+) -> SSAValue:
+    rank = len(extents_of(self.type))
+    first = normal_dim(axis0 if dim0 is None else dim0, rank)  # pyright: ignore[reportArgumentType]
+    second = normal_dim(axis1 if dim1 is None else dim1, rank)  # pyright: ignore[reportArgumentType]
+    order = list(range(rank))
+    if rank:
+        order[first], order[second] = second, first
+    return permuted(b, self, order)
+
+
+@decomposes("t", "numpy_T")
+def t(b: Builder, self: SSAValue) -> SSAValue:
+    return permuted(b, self, range(len(extents_of(self.type)))[::-1])
+
+
+@decomposes("movedim.int", "movedim.intlist")
+def movedim(b: Builder, self: SSAValue, source: int | Sequence[int], destination: int | Sequence[int]) -> SSAValue:
+    rank = len(extents_of(self.type))
+    origin = [normal_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
+    target = [normal_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
+    rest = iter(d for d in range(rank) if d not in origin)
+    placed = dict(zip(target, origin, strict=True))
+    return permuted(b, self, [placed[d] if d in placed else next(rest) for d in range(rank)])
+
+
+@decomposes("expand")
+def expand(b: Builder, self: SSAValue, size: Sequence[Extent], implicit: bool) -> SSAValue:
+    own = extents_of(self.type)
+    offset = len(size) - len(own)
+    return b.broadcast(self, [own[i - offset] if n == -1 and i >= offset else n for i, n in enumerate(size)])
+
+
+@decomposes("expand_as")
+def expand_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
+    return b.broadcast(self, extents_of(other.type))
+
+
+@decomposes("flip")
+def flip(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
+    shape = extents_of(self.type)
+    for dim in sorted({normal_dim(d, len(shape)) for d in dims}) if shape else []:
+        extent = shape[dim]
+        if isinstance(extent, SymbolAttr):
+            last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
+            self = _read_at(b, self, dim, shape, b.sub(last, b.iota(dim, shape)))
+        elif extent != 1:
+            self = sliced(b, self, dim, extent - 1, extent, -1)
+    return self
+
+
+def _read_at(b: Builder, x: SSAValue, dim: int, shape: Sequence[Extent], place: SSAValue) -> SSAValue:
+    """`x` in another `shape`, at `place` along `dim`: where a size known at run time decides, as no index map can."""
+    exprs = [AffineExpr.dimension(d) for d in range(len(shape))][len(shape) - len(extents_of(x.type)) :]
+    exprs[dim - len(shape)] = AffineExpr.symbol(0)
+    return gathered(b, x, exprs, shape, [place])
+
+
+@decomposes("repeat")
+def repeat(b: Builder, self: SSAValue, repeats: Sequence[int]) -> SSAValue:
+    own = extents_of(self.type)
+    offset = len(repeats) - len(own)
+    if offset < 0 or any(n < 0 for n in repeats):
+        raise ShapeError(f"{list(repeats)} for a tensor of rank {len(own)}", argument="repeats")
+    shape = [_times(b, own[i - offset] if i >= offset else 1, r) for i, r in enumerate(repeats)]
+    exprs = dims(len(shape))[offset:]
+    indices: list[SSAValue] = []
+    for i, n in enumerate(own):
+        if repeats[offset + i] == 1:
+            continue
+        if isinstance(n, SymbolAttr):
+            exprs[i] = AffineExpr.symbol(len(indices))
+            indices.append(b.rem(b.iota(offset + i, shape), b.constant(n, shape, i64)))
+        else:
+            exprs[i] = exprs[i] % n if n > 1 else AffineExpr.constant(0)
+    return gathered(b, self, exprs, shape, indices) if indices else b.map(self, exprs, shape)
+
+
+def _times(b: Builder, extent: Extent, factor: int) -> Extent:
+    return b.algebra.extent(times(b.algebra.of(extent), constant(factor)))
+
+
+@decomposes("repeat_interleave.self_int")
+def repeat_interleave(b: Builder, self: SSAValue, repeats: int, dim: int | None, output_size: int | None) -> SSAValue:
+    x = self if dim is not None else reshape(b, self, size=[-1])
+    shape = list(extents_of(x.type))
+    dim = 0 if dim is None else normal_dim(dim, len(shape))
+    exprs = dims(len(shape))
+    exprs[dim] = exprs[dim] // repeats if repeats > 1 else exprs[dim]
+    shape[dim] = _times(b, shape[dim], repeats)
+    return b.map(x, exprs, shape)
+
+
+@decomposes("roll")
+def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int]) -> SSAValue:
+    shape = extents_of(self.type)
+    if not dims and any(isinstance(n, SymbolAttr) for n in shape):
+        return _rolled(b, self, shifts[0])
+    if not dims:
+        flat = reshape_to(b, self, [b.algebra.extent(b.algebra.product(shape))])
+        return reshape_to(b, roll(b, flat, shifts, [0]), shape)
+    if len(shifts) != len(dims):
+        raise ShapeError(f"{len(shifts)} shifts for {len(dims)} dimensions", argument="shifts")
+    for shift, dim in zip(shifts, (normal_dim(d, len(shape)) for d in dims), strict=True):
+        extent = shape[dim] if shape else 0
+        if isinstance(extent, SymbolAttr):
+            size = b.constant(extent, shape, i64)
+            place = b.rem(b.plus(b.iota(dim, shape), -shift), size)  # from -size + 1 on
+            self = _read_at(b, self, dim, shape, b.rem(b.add(place, size), size))
+        elif extent and shift % extent:
+            exprs = [AffineExpr.dimension(d) for d in range(len(shape))]
+            exprs[dim] = (exprs[dim] + (extent - shift % extent)) % extent
+            self = b.map(self, exprs, shape)
+    return self
+
+
+def _rolled(b: Builder, x: SSAValue, shift: int) -> SSAValue:
+    """All elements moved on by `shift` places, in their order, where the strides are known at run time only."""
+    shape = extents_of(x.type)
+    size = b.measured(b.algebra.product(shape), shape, i64)
+    place = b.rem(b.plus(numbered(b, range(len(shape)), shape), -shift), size)  # from -size + 1 on
+    place, at = b.rem(b.add(place, size), size), list[SSAValue]()
+    for extent in reversed(shape):
+        along = b.constant(extent, shape, i64)
+        at.insert(0, b.rem(place, along))
+        place = b.floordiv(place, along)
+    return gathered(b, x, [AffineExpr.symbol(d) for d in range(len(shape))], shape, at)
+
+
+@decomposes("diagonal")
+def diagonal(b: Builder, self: SSAValue, offset: int, dim1: int, dim2: int) -> SSAValue:
+    shape = extents_of(self.type)
+    row, column = normal_dim(dim1, len(shape)), normal_dim(dim2, len(shape))
+    if row == column:
+        raise ShapeError("the two dimensions of a diagonal are the same", argument="dim2")
+    below, right = max(-offset, 0), max(offset, 0)
+    size = max(min(shape[row] - below, shape[column] - right), 0)
+    kept = [d for d in range(len(shape)) if d not in (row, column)]
+    exprs = [AffineExpr.dimension(kept.index(d) if d in kept else len(kept)) for d in range(len(shape))]
+    exprs[row], exprs[column] = shifted(exprs[row], below), shifted(exprs[column], right)
+    return b.map(self, exprs, [*(shape[d] for d in kept), size])
+
+
+@decomposes("unfold")
+def unfold(b: Builder, self: SSAValue, dimension: int, size: int, step: int) -> SSAValue:
+    shape = list(extents_of(self.type))
+    dim = normal_dim(dimension, len(shape))
+    exprs = dims(len(shape))
+    if shape:
+        exprs[dim] = exprs[dim] * step + AffineExpr.dimension(len(shape))
+        shape[dim] = (fixed(shape[dim]) - size) // step + 1
+    return b.map(self, exprs, [*shape, size])

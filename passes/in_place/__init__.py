@@ -1,1 +1,0 @@
-"""How a kernel changes when it writes over what it reads: `update-in-place`."""

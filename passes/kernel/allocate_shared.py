@@ -1,0 +1,208 @@
+"""kernel-allocate-shared: give every shared buffer its place in the block's shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import IntAttr, ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects.kernel import (
+    BarrierOp,
+    ClusterBarrierOp,
+    FuncOp,
+    GroupBarrierOp,
+    MapaOp,
+    MbarWaitOp,
+    SharedOp,
+    SubviewOp,
+    TmaLoadOp,
+    TmaStoreOp,
+    WarpSpecializeOp,
+    WgmmaOp,
+)
+from ...dialects.kernel.mbarrier import is_mbarriers
+from ...dialects.kernel.memory import memory_bytes
+from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
+from ...dialects.support.locations import location_text
+from ...dialects.target import get_target
+from ...errors import ScheduleError
+
+SMALL, LARGE = 16, 128
+"""Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""
+
+CHEAP = 16 * 1024
+"""Up to this many bytes a block, saving shared memory lets no more blocks run at once, but would cost barriers."""
+
+SCRATCH = 1024
+"""Buffers smaller than this never share: they would save less than a barrier costs."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A buffer is in use from the operation numbered `first` to the one numbered `last`, both included."""
+
+    op: SharedOp
+    size: int
+    first: int
+    last: int
+    alignment: int = 1
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Whether both are in use at some time."""
+        return self.first <= other.last and other.first <= self.last
+
+
+class _Numbering:
+    """Numbers the operations of a kernel in program order, the end of an operation with regions last."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.start: dict[Operation, int] = {}
+        self.end: dict[Operation, int] = {}
+        self._number = 0
+        for op in func.body.block.ops:
+            self._visit(op)
+
+    def _visit(self, op: Operation) -> None:
+        self.start[op] = self._number
+        self._number += 1
+        for region in op.regions:
+            for block in region.blocks:
+                for inner in block.ops:
+                    self._visit(inner)
+        self.end[op] = self._number
+        self._number += 1
+
+
+def lifetimes(func: FuncOp) -> list[Lifetime]:
+    """When each shared buffer of a kernel is in use, in program order.
+
+    A buffer made outside of a loop and used inside keeps its contents from one iteration to the next, so it is in use
+    throughout the loop; one made inside a loop is a new buffer each time.
+    """
+    numbering = _Numbering(func)
+    found: list[Lifetime] = []
+    for op in numbering.start:
+        if isinstance(op, SharedOp):
+            users = [_in_block_of(op, user) for user in _users(op)]
+            first = min((numbering.start[u] for u in users), default=numbering.start[op])
+            last = max((numbering.end[u] for u in users), default=numbering.start[op])
+            found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))
+    return found
+
+
+def _alignment(op: SharedOp) -> int:
+    """To how many bytes a buffer has to start, for the boxes and the operands of tensor cores in it."""
+    if is_mbarriers(op.result.type):
+        return 1
+    boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, TmaLoadOp | TmaStoreOp)]
+    operand = any(isinstance(u, WgmmaOp) for u in _users(op))
+    return max([1, *boxes, SWIZZLED_ALIGNMENT if operand else 1])
+
+
+def _users(op: SharedOp) -> Iterator[Operation]:
+    """Who uses a buffer, itself, a slot of it or another block's instance."""
+    todo: list[SSAValue] = [op.result]
+    for value in todo:
+        for use in value.uses:
+            yield use.operation
+            if isinstance(use.operation, SubviewOp | MapaOp):
+                todo.append(use.operation.result)
+
+
+def _in_block_of(op: SharedOp, user: Operation) -> Operation:
+    """`user`, or the outermost loop around it that `op` is not inside of."""
+    while user.parent is not op.parent:
+        parent = user.parent_op()
+        assert parent is not None
+        user = parent
+    return user
+
+
+def place(buffers: list[Lifetime], *, share: bool = True) -> tuple[list[int], int]:
+    """An offset for each of `buffers`, and the bytes they take together; with `share`, buffers that are never in use at
+    the same time may lie on the same bytes."""
+    offsets: list[int] = []
+    for number, buffer in enumerate(buffers):
+        taken = sorted(
+            (offsets[i], offsets[i] + other.size)
+            for i, other in enumerate(buffers[:number])
+            if not share or min(other.size, buffer.size) < SCRATCH or other.overlaps(buffer)
+        )
+        alignment = LARGE if buffer.size >= LARGE else SMALL
+        alignment = max(alignment, buffer.alignment)
+        offset = 0
+        for start, end in taken:
+            if offset + buffer.size <= start:
+                break
+            offset = max(offset, -(-end // alignment) * alignment)
+        offsets.append(offset)
+    return offsets, max((o + b.size for o, b in zip(offsets, buffers, strict=True)), default=0)
+
+
+@dataclass(frozen=True)
+class AllocateSharedPass(ModulePass):
+    """Give every shared buffer an offset in one allocation, and every kernel its size.
+
+    What: computes when each `kernel.shared` is in use. Where a block would take more than a little, large buffers that
+    are never in use together lie on the same bytes (first fit, in program order).
+    Why: a block has one shared allocation, and how much it takes decides how many blocks run at once.
+    Why here: `kernel-insert-barriers` comes next and treats buffers that overlap as the same memory; without offsets it
+    could not see that one buffer's writes endanger the other's reads. In a kernel with barriers already, nothing is
+    shared. Buffers of boxes and of operands of `kernel.wgmma` start where their swizzle counts from. Clusters of blocks
+    are refused for a target that has none.
+
+    ```mlir
+    %a = kernel.shared : memref<4096xf32, "shared">           // last used before %b is first used
+    %b = kernel.shared : memref<8192xf32, "shared">
+    ```
+    becomes, with `shared 32768` on the kernel,
+    ```mlir
+    %a = kernel.shared at 0 : memref<4096xf32, "shared">
+    %b = kernel.shared at 0 : memref<8192xf32, "shared">
+    ```
+    """
+
+    name = "kernel-allocate-shared"
+
+    target: str = "sm_90a"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = get_target(self.target)
+        limit = target.shared_per_block
+        for func in op.body.ops:
+            if isinstance(func, FuncOp):
+                if func.cluster_size > 1 and not target.has("cluster"):
+                    raise ScheduleError(
+                        f"{target.name} has no clusters of blocks",
+                        operator=func.name,
+                        argument=func.sym_name.data,
+                        location=location_text(func),
+                    )
+                _allocate(func, limit, self.target)
+
+
+def _allocate(func: FuncOp, limit: int, target: str) -> None:
+    buffers = lifetimes(func)
+    if not buffers:
+        return
+    synchronised = any(
+        isinstance(o, BarrierOp | ClusterBarrierOp | MbarWaitOp | WarpSpecializeOp | GroupBarrierOp)
+        for o in func.body.walk()
+    )
+    offsets, total = place(buffers, share=False)
+    if total > CHEAP and not synchronised:
+        offsets, total = place(buffers)
+    if total > limit:
+        raise ScheduleError(
+            f"needs {total} bytes of shared memory, a block of {target} has {limit}: choose smaller tiles or chunks",
+            operator=func.name,
+            argument=func.sym_name.data,
+            location=location_text(func),
+        )
+    for buffer, offset in zip(buffers, offsets, strict=True):
+        buffer.op.offset = IntAttr(offset)
+    func.shared = IntAttr(total)

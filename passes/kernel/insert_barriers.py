@@ -1,0 +1,387 @@
+"""kernel-insert-barriers: the one pass that makes the threads of a block wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects.kernel import (
+    AsyncCommitOp,
+    AsyncWaitOp,
+    BarrierOp,
+    BulkCommitOp,
+    BulkWaitOp,
+    ClusterBarrierOp,
+    CopyAsyncOp,
+    FenceAsyncOp,
+    FuncOp,
+    GroupBarrierOp,
+    MapaOp,
+    TmaLoadOp,
+    TmaStoreOp,
+    WarpSpecializeOp,
+    WgmmaFenceOp,
+    WgmmaOp,
+)
+from ...dialects.kernel.warp_specialize import partition_of
+from ...dialects.shapes.ranges import constant_index
+from ...dialects.support.locations import copy_location, location_text
+from ...errors import CompileError
+from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
+from ..remarks import emit_remark
+
+OLDEST = 64
+"""Groups of copies older than this are not told apart."""
+
+
+@dataclass
+class State:
+    """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
+    copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one;
+    `unfenced` the writes of threads that the asynchronous proxy does not see yet; `across` the accesses since the last
+    barrier of the cluster, in kernels that read other blocks' memory; `sending` what boxes that are being stored may
+    still read, each with the number of bulk groups closed since its own."""
+
+    pending: dict[Access, None] = field(default_factory=dict[Access, None])
+    flying: dict[Access, int] = field(default_factory=dict[Access, int])
+    unfenced: dict[Access, None] = field(default_factory=dict[Access, None])
+    across: dict[Access, None] = field(default_factory=dict[Access, None])
+    sending: dict[Access, int] = field(default_factory=dict[Access, int])
+
+    def joined(self, other: State) -> State:
+        """What may have happened if either has."""
+        flying, sending = _youngest(self.flying, other.flying), _youngest(self.sending, other.sending)
+        unfenced, across = {**self.unfenced, **other.unfenced}, {**self.across, **other.across}
+        return State({**self.pending, **other.pending}, flying, unfenced, across, sending)
+
+    def covers(self, other: State) -> bool:
+        """Whether everything in `other` is in here."""
+        return (
+            other.pending.keys() <= self.pending.keys()
+            and other.unfenced.keys() <= self.unfenced.keys()
+            and other.across.keys() <= self.across.keys()
+            and all(a in self.flying and self.flying[a] <= age for a, age in other.flying.items())
+            and all(a in self.sending and self.sending[a] <= age for a, age in other.sending.items())
+        )
+
+    def renamed(self, slots: Renaming) -> State:
+        """The state, with slots called what they are called elsewhere."""
+        flying: dict[Access, int] = {}
+        for access, age in self.flying.items():
+            flying = _youngest(flying, {access.renamed(slots): age})
+        return State(
+            {a.renamed(slots): None for a in self.pending},
+            flying,
+            {a.renamed(slots): None for a in self.unfenced},
+            {a.renamed(slots): None for a in self.across},
+            self.sending,
+        )
+
+
+def _youngest(one: dict[Access, int], other: dict[Access, int]) -> dict[Access, int]:
+    """The accesses of both, each as young as it is in either."""
+    found = dict(one)
+    for access, age in other.items():
+        found[access] = min(age, found.get(access, age))
+    return found
+
+
+@dataclass(frozen=True)
+class Need:
+    """What threads do in front of an operation: wait until all but `groups` of their bulk groups have been read, order
+    their stores before the asynchronous proxy, and wait for each other: in groups of `apart` warps, all of them, or
+    with those of the whole cluster."""
+
+    warp_group_private: int | None = None
+    fence: bool = False
+    groups: int | None = None
+    cluster: bool = False
+
+
+@dataclass(frozen=True)
+class InsertBarriersPass(ModulePass):
+    """Insert a barrier wherever threads would otherwise race for shared memory.
+
+    What: follows each kernel in program order and remembers the shared accesses since the last barrier. In front of an
+    access that meets a pending one of the same bytes, at least one of them a write, it inserts a barrier, which clears
+    all of them. A loop is followed until nothing changes, with what is pending at its end pending at its start; one
+    that only reads shared memory waits once, in front of it. An asynchronous copy is a write in the place where its
+    thread has waited for it; to meet it earlier is an error, which no barrier could mend. Slots of a ring are apart
+    where a loop only lets them change places. In front of a product of warpgroups that reads what threads stored, each
+    thread also orders its stores before asynchronous readers (`kernel.fence_async`). So it does in front of a box that
+    is stored from shared memory; what that may still read is overwritten behind a wait for its bulk group, and the
+    kernel ends behind one. Inside of a partition it is the partition's warps that wait, or a warpgroup's, where a
+    buffer is used by each of them `apart`; what boxes are loaded into is left to mbarriers. Where a block of a cluster
+    reads what others store, or stores what others read, it waits for the whole cluster; and once more before it ends,
+    as its memory goes with it.
+    Why: a barrier is as late as it can be, so one serves as many pairs as it can; and only one pass has to be right.
+    Why here: it needs the final offsets of shared buffers (`kernel-allocate-shared`) and no later pass may move an
+    access.
+
+    ```mlir
+    kernel.store %v, %s[%lane] ...
+    %w = kernel.load %s[%other] ...
+    ```
+    becomes
+    ```mlir
+    kernel.store %v, %s[%lane] ...
+    kernel.barrier
+    %w = kernel.load %s[%other] ...
+    ```
+    """
+
+    name = "kernel-insert-barriers"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for func in op.body.ops:
+            if isinstance(func, FuncOp):
+                placement = _Placement(func)
+                placement.end(func, placement.whole(func.body.block, State()))
+                placement.insert()
+                if placement.accesses and not placement.before and not placement.clustered:
+                    emit_remark(func, self.name, "no two accesses to shared memory need a barrier between them")
+
+
+class _Placement:
+    """Walks one kernel and decides in front of which operations threads wait; counts the accesses that it sees."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.accesses = 0
+        self.before: dict[Operation, Need] = {}
+        self.ends: list[Block] = []
+        self.clustered = any(isinstance(o, MapaOp) for o in func.body.walk())
+        self.boxes = {o.shared for o in func.body.walk() if isinstance(o, TmaLoadOp)}
+        readers = [o for o in func.body.walk() if isinstance(o, WgmmaOp | TmaStoreOp)]
+        self.read = [a for o in readers for a in accesses_of(o)]
+
+    def insert(self) -> None:
+        """Insert the barriers."""
+        for op, need in self.before.items():
+            made: list[Operation] = []
+            if need.groups is not None:
+                made.append(BulkWaitOp(need.groups, read=True))
+            if need.fence:
+                made.append(FenceAsyncOp())
+            made.append(ClusterBarrierOp() if need.cluster else _barrier(op, need.warp_group_private))
+            copy_location(op, made)
+            while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
+                op = op.prev_op
+            assert op.parent is not None
+            op.parent.insert_ops_before(made, op)
+        for block in self.ends:
+            block.add_op(BulkWaitOp(0, read=True))
+
+    def whole(self, block: Block, state: State) -> State:
+        """Decide for a program, which ends once everything that it stores has been read; the state at its end."""
+        state = self.block(block, state)
+        if state.sending:
+            self.ends.append(block)
+        return state
+
+    def end(self, func: FuncOp, state: State) -> None:
+        """A block that others may still read waits for them."""
+        if any(a.peer for a in state.across):
+            last = func.body.block.last_op
+            assert last is not None
+            barrier = ClusterBarrierOp()
+            copy_location(last, (barrier,))
+            func.body.block.add_op(barrier)
+
+    def block(self, block: Block, state: State) -> State:
+        """Decide for a block entered in `state`; the state at its end."""
+        for op in block.ops:
+            if isinstance(op, ClusterBarrierOp):
+                state = replace(state, pending={}, across={})
+            elif isinstance(op, BarrierOp) or _of_whole_role(op):
+                state = replace(state, pending={})
+            elif isinstance(op, WarpSpecializeOp):
+                state = self._roles(op, state)
+            elif isinstance(op, AsyncCommitOp):
+                state = replace(state, flying={a: min(age + 1, OLDEST) for a, age in state.flying.items()})
+            elif isinstance(op, AsyncWaitOp):
+                state = self._arrived(op, state)
+            elif isinstance(op, BulkCommitOp | BulkWaitOp):
+                state = replace(state, sending=_sent(op, state.sending))
+            elif isinstance(op, scf.ForOp):
+                state = self._loop(op, state)
+            elif op.regions:
+                state = self._conditional(op, state)
+            elif found := self._accesses(op):
+                state = self._meet(op, found, state)
+        return state
+
+    def _accesses(self, op: Operation) -> list[Access]:
+        """The accesses that barriers order: all but those to what boxes are loaded into, which mbarriers order."""
+        return [a for a in accesses_of(op) if a.buffer not in self.boxes]
+
+    def _roles(self, op: WarpSpecializeOp, state: State) -> State:
+        """Warps of one partition wait for each other; different partitions share nothing but what mbarriers order."""
+        if state.pending:
+            self.before[op] = Need()
+        inside: list[Access] = []
+        used: dict[SSAValue, int] = {}
+        for number, program in enumerate(op.programs):
+            for inner in program.walk():
+                for access in self._accesses(inner):
+                    inside.append(access)
+                    if access.peer:
+                        raise CompileError(
+                            "reads another block's memory in a partition, which no barrier of the cluster reaches",
+                            operator=inner.name,
+                            location=location_text(inner),
+                        )
+                    if used.setdefault(access.buffer, number) != number:
+                        raise CompileError(
+                            "two partitions share a buffer that no mbarrier orders",
+                            operator=inner.name,
+                            location=location_text(inner),
+                        )
+            self.whole(program.block, State(unfenced=state.unfenced))
+        return State(across={**state.across, **self._tracked(inside)})
+
+    def _tracked(self, accesses: Iterable[Access]) -> dict[Access, None]:
+        """What has to be remembered until the next barrier of the cluster."""
+        return dict.fromkeys(accesses) if self.clustered else {}
+
+    def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
+        self.accesses += len(accesses)
+        for access in accesses:
+            if any(access.conflicts(f) for f in state.flying):
+                raise CompileError(
+                    "touches what an asynchronous copy may still be writing: there is no wait in between",
+                    operator=op.name,
+                    location=location_text(op),
+                )
+        boxes = [a for o in op.walk() if isinstance(o, TmaStoreOp) for a in accesses_of(o)]
+        asynchronous = bool(boxes) or any(isinstance(o, WgmmaOp) for o in op.walk())
+        groups = [age for a in accesses for s, age in state.sending.items() if a.writes and a.touches(s)]
+        met = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
+        met += [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
+        if asynchronous:
+            met += [(a, p) for a in accesses for p in state.unfenced if a.conflicts(p)]
+        if min(groups, default=0) < 0:
+            raise CompileError(
+                "overwrites what a box may still be stored from: its bulk group is open",
+                operator=op.name,
+                location=location_text(op),
+            )
+        clusterwide = any(a.conflicts_across(p) for a in accesses for p in state.across)
+        if met or clusterwide:
+            state = self._wait(op, met, min(groups, default=None), clusterwide, state)
+        state = replace(state, across={**state.across, **self._tracked(accesses)})
+        if isinstance(op, CopyAsyncOp):
+            return replace(state, flying={**state.flying, **dict.fromkeys(accesses, -1)})
+        by_threads = [a for a in accesses if a not in boxes]
+        writes = self._read(a for a in by_threads if a.writes)
+        return replace(
+            state,
+            pending={**state.pending, **dict.fromkeys(by_threads)},
+            unfenced={**state.unfenced, **writes},
+            sending={**state.sending, **dict.fromkeys(boxes, -1)},
+        )
+
+    def _wait(
+        self,
+        op: Operation,
+        met: list[tuple[Access, Access]],
+        groups: int | None,
+        cluster: bool,
+        state: State,
+    ) -> State:
+        """Let threads wait in front of `op`; the state behind that."""
+        sizes = {a.warp_group_private if a.buffer is b.buffer else None for a, b in met}
+        apart = sizes.pop() if len(sizes) == 1 and not cluster else None
+        pending, unfenced = (
+            {a: None for a in d if apart is not None and a.warp_group_private != apart}
+            for d in (state.pending, state.unfenced)
+        )
+        self.before[op] = Need(apart, len(unfenced) < len(state.unfenced), groups, cluster)
+        sending = {a: age for a, age in state.sending.items() if groups is None or age < groups}
+        across = {} if cluster else state.across
+        return replace(state, pending=pending, unfenced=unfenced, sending=sending, across=across)
+
+    def _read(self, writes: Iterable[Access]) -> dict[Access, None]:
+        """Which of `writes` the asynchronous proxy may read, in whatever slot: operands of products, boxes."""
+        return {a: None for a in writes if any(a.shares_memory(m) for m in self.read)}
+
+    def _accesses_inside(self, op: Operation) -> Iterator[Access]:
+        for inner in op.walk():
+            yield from self._accesses(inner)
+
+    def _arrived(self, op: AsyncWaitOp, state: State) -> State:
+        """The state behind a wait: what has arrived is a write that only this thread sees yet."""
+        here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
+        flying = {a: age for a, age in state.flying.items() if a not in here}
+        unfenced, across = {**state.unfenced, **self._read(here)}, {**state.across, **self._tracked(here)}
+        return replace(state, pending={**state.pending, **here}, flying=flying, unfenced=unfenced, across=across)
+
+    def _loop(self, op: scf.ForOp, state: State) -> State:
+        inside = list(self._accesses_inside(op))
+        kinds = BarrierOp | ClusterBarrierOp | AsyncWaitOp | BulkCommitOp
+        synchronises = any(isinstance(o, kinds) for o in op.walk())
+        if not any(a.writes for a in inside) and not synchronises:
+            return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
+        to_first, to_next, to_after, if_skipped = renamings(op)
+        before, entry = dict(self.before), state.renamed(to_first)
+        while True:  # what is decided holds for every iteration once the entry covers what an iteration leaves
+            self.before = dict(before)
+            leaving = self.block(op.body.block, entry)
+            again = leaving.renamed(to_next)
+            if entry.covers(again):
+                break
+            entry = entry.joined(again)
+        after = leaving.renamed(to_after)
+        return after if _runs(op) else state.renamed(if_skipped).joined(after)
+
+    def _conditional(self, op: Operation, state: State) -> State:
+        """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
+        if any(isinstance(o, AsyncCommitOp | AsyncWaitOp | CopyAsyncOp) for o in op.walk()):
+            raise CompileError("asynchronous copies under a condition", operator=op.name, location=location_text(op))
+        inside = list(self._accesses_inside(op))
+        for number, a in enumerate(inside):
+            if any(a.conflicts(b) or a.conflicts_across(b) for b in inside[:number]):
+                raise CompileError(
+                    "accesses under a condition would need a barrier between them",
+                    operator=op.name,
+                    location=location_text(op),
+                )
+        state = self._meet(op, inside, state)
+        for inner in op.walk():
+            if isinstance(inner, BulkCommitOp | BulkWaitOp):
+                state = replace(state, sending=_sent(inner, state.sending))
+        return state
+
+
+def _sent(op: BulkCommitOp | BulkWaitOp, sending: dict[Access, int]) -> dict[Access, int]:
+    """What may still be read behind the end of a bulk group, or a wait for some."""
+    if isinstance(op, BulkCommitOp):
+        return {a: min(age + 1, OLDEST) for a, age in sending.items()}
+    return {a: age for a, age in sending.items() if age < op.pending.data}
+
+
+def _barrier(op: Operation, warp_group_private: int | None) -> Operation:
+    """A barrier in front of `op`: of the block, of its partition, or of groups of warps. Partitions come first in the
+    numbers of hardware barriers."""
+    found = partition_of(op)
+    if warp_group_private is not None:
+        return GroupBarrierOp(1 if found is None else 1 + len(found[0].programs), warp_group_private)
+    return BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].partition_warps[found[1]])
+
+
+def _of_whole_role(op: Operation) -> bool:
+    """Whether `op` lets all warps of its partition wait for each other."""
+    if not isinstance(op, GroupBarrierOp) or (found := partition_of(op)) is None:
+        return False
+    return found[0].partition_warps[found[1]] == op.warps.data
+
+
+def _runs(op: scf.ForOp) -> bool:
+    """Whether the loop surely runs at least once."""
+    lb, ub = constant_index(op.lb), constant_index(op.ub)
+    return lb is not None and ub is not None and lb < ub

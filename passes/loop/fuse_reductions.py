@@ -1,0 +1,164 @@
+"""Grouping reductions over the same range so that one pass over it, in chunks, computes them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects import loop, payload
+from ...dialects.payload import is_float
+from ...dialects.tensor import ReductionKind
+from ..analysis.block_order import BlockOrder, shares_a_load
+from ..analysis.cluster_rows import SHARED_LENGTH
+from ..analysis.rescaling import FIXED, Declined, Typing, is_count
+from ..analysis.running_mean import count_running, divides, fold_counts, only_as_mean
+from ..cse import eliminate_common_subexpressions
+from ..remarks import emit_remark
+from ..rewriting import move_before
+from .staged_reductions import Stage, build_staged
+
+LONG = SHARED_LENGTH + 1
+"""Terms of the shortest row that one block does not easily keep in registers."""
+
+
+@dataclass(frozen=True)
+class FuseReductionsPass(ModulePass):
+    """Group reductions over equal ranges into `loop.staged_reduce`, with the rescaling that merges chunks of them.
+
+    What: in each body, reductions with equal extents are put together if later ones use earlier ones and their partial
+    results can be moved when the earlier results change (`analysis/rescaling.py`), or if they are independent but read
+    the same data. Where a summand moves by a matrix, the other sums that it needs become stages too. Maxima that serve
+    as frames are repaired: a range in which everything is masked counts as 0, and moves to 0. Where a reduction has to
+    stay apart, a remark says why.
+    Why: a kernel can then walk the range once, chunk by chunk (online softmax, flash attention), or in parts that other
+    blocks compute (split reductions).
+    Why here: after loop-hoist-reduction-factors, which removes most dependences; the last word of the loop level.
+
+    ```mlir
+    %m = loop.reduce max (%k) in [64] -> f32 { ... loop.yield %x : f32 }
+    %l = loop.reduce add (%k) in [64] -> f32 { ... %p = math.exp (%x - %m) ... loop.yield %p : f32 }
+    ```
+    becomes
+    ```mlir
+    %m, %l = loop.staged_reduce -> f32, f32 stages {
+      ... the same, with the repaired %m ...
+    } rescale (%m_old: f32, %l_old: f32, %m_new: f32, %l_new: f32) {
+      ... loop.yield %m_old, %l_old * exp(%m_old - %m_new) ...
+    }
+    ```
+
+    permit_narrowing: also move sums of values that were rounded to a narrower float after they were scaled, as if
+    rounding commuted with scaling. Each use leaves a remark.
+    count_from: rows of so many terms have their means computed in chunks, with a running count (`running_mean.py`);
+    shorter ones fit into registers, where two readings cost nothing.
+    """
+
+    name = "loop-fuse-reductions"
+
+    permit_narrowing: bool = False
+    count_from: int = LONG
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        merge_reductions(op.body, self.permit_narrowing, self.count_from)
+
+
+def merge_reductions(region: Region, permit_narrowing: bool = False, count_from: int = LONG) -> None:
+    """Merge what can be merged in every block inside `region`, innermost first."""
+    for block in region.blocks:
+        for op in tuple(block.ops):
+            for inner in op.regions:
+                merge_reductions(inner, permit_narrowing, count_from)
+        if _may_be_equal(block):
+            _unify(block)
+        if sum(isinstance(op, loop.ReduceOp) for op in block.ops) > 1:
+            count_running(block, count_from)
+            while _merge_one(block, permit_narrowing):
+                pass
+            fold_counts(block)
+
+
+def _may_be_equal(block: Block) -> bool:
+    """Whether there are two alike among the reductions in `block` that hold merged ones."""
+    reductions = [op for op in block.ops if isinstance(op, loop.ReduceOp)]
+    holders = [op for op in reductions if any(isinstance(inner, loop.StagedReduceOp) for inner in op.walk())]
+    return len({(op.kind, op.sizes) for op in holders}) < len(holders)
+
+
+def _unify(block: Block) -> None:
+    """Let reductions that are equal, but for where their constants stand, become one: as two stages of one reduction
+    they could not. What was merged inside of them may have made them equal as well."""
+    first = block.first_op
+    assert first is not None
+    for constant in [op for outer in block.ops for op in outer.walk() if isinstance(op, payload.ConstantOp)]:
+        if constant is not first:
+            move_before(first, constant)
+    region = block.parent
+    assert region is not None
+    eliminate_common_subexpressions(region)
+
+
+def _merge_one(block: Block, permit_narrowing: bool) -> bool:
+    """Merge the first group of `block` that has more than one reduction."""
+    order = BlockOrder(block)
+    groups = list[list[Stage]]()
+    for op in block.ops:
+        if not isinstance(op, loop.ReduceOp) or not op.sizes:
+            continue
+        reasons = list[str]()
+        for group in groups:
+            if group[0].reduce.sizes == op.sizes:
+                joined = _join(order, group, op, permit_narrowing, reasons)
+                if joined is not None:
+                    group.append(joined)
+                    break
+        else:
+            groups.append([Stage(op, FIXED)])
+        for reason in reasons:
+            emit_remark(op, FuseReductionsPass.name, reason)
+    for group in groups:
+        if len(group) > 1:
+            build_staged(order, group)
+            return True
+    return False
+
+
+def _join(
+    order: BlockOrder, group: list[Stage], op: loop.ReduceOp, permit_narrowing: bool, reasons: list[str]
+) -> Stage | None:
+    """`op` as a further stage of `group`; None, with a reason unless it has nothing to do with the group."""
+    members = [stage.reduce for stage in group]
+    used = [stage for stage in group if order.uses(op, stage.reduce)]
+    if not used:
+        together = is_count(op) or any(shares_a_load(op, m) or (is_count(m) and divides(op, m)) for m in members)
+        return Stage(op, FIXED) if together and not order.blocked([*members, op]) else None
+    blocker = order.blocked([*members, op])
+    if blocker is not None:
+        reasons.append(f"stays apart: between it and an earlier reduction lies a {blocker.name}")
+        return None
+    try:
+        counts = [m for m in members if is_count(m)]
+        for stage in used:
+            if stage.kind != FIXED or not only_as_mean(stage.reduce, counts, op, order):
+                _check_frame(stage)
+        frames: dict[SSAValue, loop.ReduceOp] = {stage.reduce.result: stage.reduce for stage in group}
+        between: set[SSAValue] = {r for o in order.between([*members, op]) for r in o.results}
+        typing = Typing(frames, between, permit_narrowing)
+        kind = typing.stage(op)
+    except Declined as why:
+        reasons.append(f"stays apart, it cannot be computed in chunks: {why}")
+        return None
+    for narrowed in typing.narrowed:
+        emit_remark(narrowed, FuseReductionsPass.name, "assumed that rounding commutes with scaling, as permitted")
+    return Stage(op, kind)
+
+
+def _check_frame(stage: Stage) -> None:
+    """Refuse results that mean nothing until the whole range has been seen."""
+    kind = stage.reduce.kind.data
+    extreme = kind in (ReductionKind.MAX, ReductionKind.MIN) and is_float(stage.reduce.result.type)
+    if not extreme and stage.kind == FIXED:
+        raise Declined(f"it uses a running {kind.value}, which would need a running count")

@@ -1,0 +1,174 @@
+"""Moving factors that a sum does not run over out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
+from xdsl.rewriter import InsertPoint
+
+from ...dialects import loop, payload
+from ...dialects.payload import is_float
+from ...dialects.tensor import ReductionKind
+from ..rewriting import erase_unused, rewrite_region
+
+
+@dataclass
+class _Product:
+    """A value as sign * numerators / denominators."""
+
+    block: Block
+    negative: bool = False
+    over: list[SSAValue] = field(default_factory=list[SSAValue])
+    under: list[SSAValue] = field(default_factory=list[SSAValue])
+
+    def take_apart(self, value: SSAValue, inverse: bool = False) -> None:
+        """Multiply by `value`, factor by factor, or divide by it."""
+        op = value.owner
+        if isinstance(op, Operation) and op.parent is self.block and is_float(value.type):
+            if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:  # squares of squares have 2^n factors
+                self.take_apart(op.lhs, inverse)
+                self.take_apart(op.rhs, inverse)
+                return
+            if isinstance(op, arith.DivfOp):
+                self.take_apart(op.lhs, inverse)
+                self.take_apart(op.rhs, not inverse)
+                return
+            if isinstance(op, arith.NegfOp):
+                self.negative = not self.negative
+                self.take_apart(op.operand, inverse)
+                return
+        (self.under if inverse else self.over).append(value)
+
+
+class HoistFactors(RewritePattern):
+    """sum(x * f / g) = sum(x) * f / g, where f and g are known before the sum begins."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: loop.ReduceOp, rewriter: PatternRewriter, /) -> None:
+        block = op.body.block
+        if op.kind.data != ReductionKind.ADD or not is_float(op.result.type) or 0 in op.sizes:
+            return  # a sum of nothing is 0, which a factor could turn into NaN
+        (yielded,) = _end(block).operands
+        product = _Product(block)
+        product.take_apart(yielded)
+        over = [v for v in product.over if _inside(v, block)]
+        under = [v for v in product.under if _inside(v, block)]
+        outer_over = [v for v in product.over if not _inside(v, block)]
+        outer_under = [v for v in product.under if not _inside(v, block)]
+        if not over or not (outer_over or outer_under or product.negative):
+            return
+        kept = list[Operation]()
+        value = _chain(kept, over[0], over[1:], arith.MulfOp)
+        if under:
+            divisor = _chain(kept, under[0], under[1:], arith.MulfOp)
+            value = _chain(kept, value, [divisor], arith.DivfOp)
+        rewriter.insert(kept, InsertPoint.before(_end(block)))
+        _end(block).operands[0] = value
+        erase_unused(block)
+        moved = list[Operation]()
+        total = _chain(moved, op.result, outer_over, arith.MulfOp)
+        total = _chain(moved, total, outer_under, arith.DivfOp)
+        if product.negative:
+            moved.append(arith.NegfOp(total))
+        _replace(op, moved, rewriter)
+
+
+class HoistSelect(RewritePattern):
+    """sum(c ? x : 0) = c ? sum(x) : 0, where c is known before the sum begins."""
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: loop.ReduceOp, rewriter: PatternRewriter, /) -> None:
+        block = op.body.block
+        (yielded,) = _end(block).operands
+        select = yielded.owner
+        if op.kind.data != ReductionKind.ADD or not isinstance(select, payload.SelectOp) or select.parent is not block:
+            return
+        if _inside(select.cond, block):
+            return
+        if _is_zero(select.rhs):
+            value, zero = select.lhs, select.rhs
+        elif _is_zero(select.lhs):
+            value, zero = select.rhs, select.lhs
+        else:
+            return
+        if not _inside(value, block) or _inside(zero, block):
+            return
+        _end(block).operands[0] = value
+        erase_unused(block)
+        sides = (op.result, zero) if value is select.lhs else (zero, op.result)
+        _replace(op, [payload.SelectOp(select.cond, *sides)], rewriter)
+
+
+@dataclass(frozen=True)
+class HoistReductionFactorsPass(ModulePass):
+    """Move what does not change during a sum out of it: factors, divisors, signs, and selections against zero.
+
+    What: `loop.reduce add` of a product keeps the factors that depend on its indices; the rest multiplies the result.
+    Innermost reductions first, so factors move through several.
+    Why: fewer operations; a sum of products of loads is a contraction, of anything else it is not; and a reduction
+    whose body no longer mentions an earlier result need not wait for it (RMSNorm into a matrix product).
+    Why here: before loop-fuse-reductions, which moves partial results only where it must.
+
+    ```mlir
+    %s = loop.reduce add (%k) in [64] -> f32 { ...  %q = arith.mulf %p, %r : f32  loop.yield %q : f32 }
+    ```
+    becomes, with `%r` defined outside,
+    ```mlir
+    %s = loop.reduce add (%k) in [64] -> f32 { ...  loop.yield %p : f32 }
+    %t = arith.mulf %s, %r : f32
+    ```
+    """
+
+    name = "loop-hoist-reduction-factors"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        hoist_factors(op.body)
+
+
+def hoist_factors(region: Region) -> None:
+    """Move invariant factors out of every reduction inside `region`."""
+    while rewrite_region(region, [HoistSelect(), HoistFactors()], regions_first=True):
+        pass
+
+
+def _end(block: Block) -> Operation:
+    assert block.last_op is not None
+    return block.last_op
+
+
+def _inside(value: SSAValue, block: Block) -> bool:
+    """Whether `value` changes during the reduction with body `block`."""
+    return value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block)
+
+
+def _is_zero(value: SSAValue) -> bool:
+    return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar == 0
+
+
+def _chain(
+    ops: list[Operation], first: SSAValue, rest: list[SSAValue], make: type[arith.MulfOp] | type[arith.DivfOp]
+) -> SSAValue:
+    """`first op rest[0] op rest[1] ...`, appended to `ops`."""
+
+    def step(value: SSAValue, factor: SSAValue) -> SSAValue:
+        op = make(value, factor)
+        ops.append(op)
+        return op.result
+
+    return reduce(step, rest, first)
+
+
+def _replace(op: loop.ReduceOp, ops: list[Operation], rewriter: PatternRewriter) -> None:
+    """Put `ops`, which compute from the result of `op`, after it, and let all others use the last one."""
+    users = [use for use in op.result.uses if use.operation not in ops]
+    rewriter.insert(ops, InsertPoint.after(op))
+    for use in users:
+        use.operation.operands[use.index] = ops[-1].results[0]
+    rewriter.notify_op_modified(op)

@@ -1,0 +1,82 @@
+"""Splitting f32 factors of matrix products before the products: `loop-split-f32-operands`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from ...dialects import loop
+from ...dialects.support.locations import copy_location, location_text
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
+
+
+@dataclass(frozen=True)
+class SplitF32OperandsPass(ModulePass):
+    """Split f32 factors into three bf16 numbers once, in kernels of their own.
+
+    What: of a nest with `f32_matmul_precision = bf16x3_presplit` every factor of a contraction that is loaded as f32 is
+    stored before as three tensors of bf16, whose sum it is, and the nest loads those; it then has `f32_matmul_precision
+    = bf16x3`.
+    Why: with `f32_matmul_precision = bf16x3` each block splits what it loads, so every element is split in as many
+    blocks as read it, and nothing can be copied ahead: boxes and `cp.async` bring what is in memory. Six bytes are read
+    for four instead.
+    Why here: `plan-schedules` decides; it runs again afterwards, for the nests that split.
+
+    ```mlir
+    %y = loop.nest (%i, %j) in [4096, 4096] -> ... attributes {schedule = #tile.schedule<..., f32_matmul_precision =
+    bf16x3_presplit>} {
+      %s = loop.reduce add (%k) in [4096] -> f32 {
+        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xf32>
+    ```
+    becomes
+    ```mlir
+    %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... {
+      %a = loop.load %x[...](%d0, %d1) ...
+    %y = loop.nest (%i, %j) in [4096, 4096] -> ... attributes {schedule = #tile.schedule<..., f32_matmul_precision =
+    bf16x3>} {
+      %s = loop.reduce add (%k) in [4096] -> f32 {
+        %a_0 = loop.load %x_0[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xbf16>
+        ...
+        %a = payload.combine_bf16x3 %p, %q, %r : f32
+    ```
+    """
+
+    name = "loop-split-f32-operands"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        stored: dict[SSAValue, loop.NestOp] = {}
+        for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
+            schedule = nest.attributes.get("schedule")
+            if not isinstance(schedule, ScheduleAttr) or schedule.f32_matmul_precision.data != STORED:
+                continue
+            if not (loads := wide_factors(nest)):
+                raise ScheduleError(
+                    "no factor of a product is loaded as f32, so none can be split before",
+                    operator=nest.name,
+                    argument="f32_matmul_precision",
+                    location=location_text(nest),
+                )
+            for load in loads:
+                source = load.source
+                if source not in stored:
+                    stored[source] = new = parts_nest(source)
+                    copy_location(nest, [new])
+                    Rewriter.insert_op(new, _behind(source))
+                load_parts(load, stored[source].res)
+            nest.attributes["schedule"] = schedule.changed(f32_matmul_precision="bf16x3")
+
+
+def _behind(source: SSAValue) -> InsertPoint:
+    """The place right behind where a tensor comes from."""
+    if isinstance(source, BlockArgument):
+        return InsertPoint.at_start(source.owner)
+    owner = source.owner
+    assert isinstance(owner, Operation)
+    return InsertPoint.after(owner)

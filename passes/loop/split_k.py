@@ -1,0 +1,220 @@
+"""Several blocks for one reduction: `loop-split-k`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, ModuleOp, i64
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.transforms.dead_code_elimination import dce
+
+from ...dialects import loop, payload
+from ...dialects.shapes.domain import DomainAttr
+from ...dialects.shapes.extents import extents_attr
+from ...dialects.support.locations import copy_location, location_text
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from ..analysis.dependence import transport_slice, yielded
+from ..analysis.split_reduction import Split, find_split
+
+Values = dict[SSAValue, SSAValue]
+
+
+def split_nest(split: Split) -> None:
+    """Put a nest that computes the parts in front of the nest, which then combines them."""
+    nest = split.nest
+    partial = parts_nest(split)
+    copy_location(nest, [partial])
+    Rewriter.insert_op(partial, InsertPoint.before(nest))
+    combine_parts(split, partial.res)
+    del nest.attributes["schedule"]
+
+
+def parts_nest(split: Split) -> loop.NestOp:
+    """The nest over the number of the part and the free indices, with one result for each stage: neighbours in memory
+    are neighbours in the results, not parts."""
+    nest, reduction = split.nest, split.reduction
+    extents = [nest.sizes[i] for i in split.free]
+    block = Block(arg_types=[IndexType()] * (len(extents) + 1))
+    values: Values = {}
+    for arg, i in zip(block.args[1:], split.free, strict=True):
+        values[nest.body.block.args[i]] = arg
+        arg.name_hint = nest.body.block.args[i].name_hint
+    part = block.args[0]
+    part.name_hint = "part"
+    for op in nest.body.block.ops:
+        if op is reduction:
+            break
+        if all(v in values or not _inside(v, nest) for v in op.operands):  # the others wait for an index that is gone
+            _clone(op, values, block, split, part)
+    _clone(reduction, values, block, split, part)
+    results = [values[r] for r in reduction.results]
+    block.add_op(loop.YieldOp(*results))
+    new = loop.NestOp([split.parts, *extents], [r.type for r in results], Region(block))
+    for r, old in zip(new.res, reduction.results, strict=True):
+        r.name_hint = f"{old.name_hint or 'sum'}_parts"
+    new.attributes["schedule"] = _parts_schedule(split)
+    return new
+
+
+def _inside(value: SSAValue, nest: loop.NestOp) -> bool:
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent_block()
+    return block is nest.body.block
+
+
+def _parts_schedule(split: Split) -> ScheduleAttr:
+    """The schedule of the nest with the parts on the grid, chunks no longer than a part, and fewer warps for those."""
+    decided = split.nest.attributes["schedule"]
+    assert isinstance(decided, ScheduleAttr)
+    fields = decided.fields()
+    block = [1, *(fields["block"][i] for i in split.free)]
+    chunk = list(fields["chunk"])
+    position, shorter = 0, 1
+    for op in split.reduction.walk():
+        if isinstance(op, loop.ReduceOp):
+            if op in split.stages:
+                limit = 1 << max(0, split.length - 1).bit_length()
+                shorter = max(1, chunk[position + split.axis] // limit)
+                chunk[position + split.axis] = min(chunk[position + split.axis], limit)
+            position += len(op.sizes)
+    serial = [1 + split.free.index(i) for i in fields["serial"] if i in split.free]
+    fields["warps"] = max(1, fields["warps"] // shorter)
+    names = ("thread", "warps", "atom", "copy", "stages", "f32_matmul_precision")
+    return ScheduleAttr.get(block, chunk, serial=serial, **{n: fields[n] for n in names})
+
+
+def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAValue) -> None:
+    """Append a copy of `op` to `block`; where it is a stage, over one part of the split index."""
+    new = op.clone(values)
+    block.add_op(new)
+    for old, copy in list(zip(op.walk(), new.walk(), strict=True)):
+        if old in split.stages:
+            assert isinstance(copy, loop.ReduceOp)
+            _restrict(copy, split, part)
+
+
+def _restrict(op: loop.ReduceOp, split: Split, part: SSAValue) -> None:
+    """Let the split index of `op` run over one part only: everywhere else it is `part * length + index`."""
+    index = op.body.block.args[split.axis]
+    for user in dict.fromkeys(use.operation for use in index.uses):
+        if isinstance(user, loop.LoadOp):
+            Rewriter.replace_op(user, _shifted_load(user, index, part, split.length))
+        elif isinstance(user, payload.CastOp):
+            _shift_cast(user, part, split.length)
+    shape = [n if i != split.axis else split.length for i, n in enumerate(op.sizes)]
+    op.properties["extents"] = extents_attr(shape)
+
+
+def _shifted_load(op: loop.LoadOp, index: SSAValue, part: SSAValue, length: int) -> loop.LoadOp:
+    """`op` with `index` replaced by `part * length + index` in its maps."""
+    count = len(op.indices)
+    dims = [AffineExpr.dimension(i) for i in range(count)]
+    moved = [
+        AffineExpr.dimension(count) * length + d if v is index else d for d, v in zip(dims, op.indices, strict=True)
+    ]
+    symbols = [AffineExpr.symbol(i) for i in range(len(op.symbols))]
+
+    def rewrite(map: AffineMap) -> AffineMap:
+        return map.replace_dims_and_symbols(moved, symbols, count + 1, len(symbols))
+
+    domain = op.domain and DomainAttr.get(rewrite(op.domain.affine), op.domain.limits)
+    new = loop.LoadOp(op.source, rewrite(op.map.data), [*op.indices, part], op.symbols, domain, op.fill)
+    new.location = op.location
+    new.result.name_hint = op.result.name_hint
+    return new
+
+
+def _shift_cast(op: payload.CastOp, part: SSAValue, length: int) -> None:
+    """Add `part * length` to the index that `op` makes a number of."""
+    first, scale = payload.CastOp(part, i64), payload.ConstantOp(length, i64)
+    start = arith.MuliOp(first.result, scale.result)
+    own = payload.CastOp(op.operand, i64)
+    total = arith.AddiOp(start.result, own.result)
+    new = payload.CastOp(total.result, op.result.type)
+    new.result.name_hint = op.result.name_hint
+    ops = [first, scale, start, own, total, new]
+    if op.result.type == i64:
+        ops.remove(new)
+        total.result.name_hint = op.result.name_hint
+    copy_location(op, ops)
+    Rewriter.replace_op(op, ops, [ops[-1].results[0]])
+
+
+def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
+    """Replace the reduction inside the nest by reductions over the parts, each moved into the frame of all of them."""
+    reduction, whole = split.reduction, list[SSAValue]()
+    for i, stage in enumerate(split.stages):
+        block = Block(arg_types=[IndexType()])
+        block.args[0].name_hint = "part"
+        loaded = [_load_part(split, parts[j], block) for j in range(len(parts))]
+        if isinstance(reduction, loop.StagedReduceOp):
+            args = reduction.rescale.block.args
+            values: Values = dict(zip(args, [*loaded, *whole], strict=False))
+            for op in transport_slice(reduction, i):
+                block.add_op(op.clone(values))
+            value = values[yielded(reduction.rescale.block)[i]]
+        else:
+            value = loaded[0]
+        block.add_op(loop.YieldOp(value))
+        new = loop.ReduceOp(stage.kind.data, [split.parts], stage.result.type, Region(block))
+        new.result.name_hint = reduction.results[i].name_hint
+        copy_location(stage, [new])
+        Rewriter.insert_op(new, InsertPoint.before(reduction))
+        whole.append(new.result)
+    Rewriter.replace_op(reduction, [], whole)
+
+
+def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:
+    indices = [split.nest.body.block.args[i] for i in split.free]
+    op = loop.LoadOp(parts, AffineMap.identity(len(indices) + 1), [block.args[0], *indices])
+    block.add_op(op)
+    return op.result
+
+
+@dataclass(frozen=True)
+class SplitKPass(ModulePass):
+    """Let several blocks share one reduction.
+
+    What: a nest with `split_k = p` becomes two: the first computes the reduction over each of p equal parts of the
+    index with most chunks, the second combines the parts and does the rest. The parts of a staged reduction were
+    computed in frames of their own; its rescaling moves them into that of all of them. Split sums, split matrix
+    products and attention over a divided cache are this rewrite.
+    Why: a nest with few results and long reductions would leave most of the machine idle.
+    Why here: `plan-schedules` decides how many parts; it runs again afterwards, for the second nests.
+
+    ```mlir
+    %y = loop.nest () in [] -> tensor<f32> attributes {schedule = #tile.schedule<block = [], ..., split_k = 64>} {
+      %s = loop.reduce add (%k) in [65536] -> f32 { ... loop.load %x[affine_map<(d0) -> (d0)>](%k) ... }
+    ```
+    becomes
+    ```mlir
+    %s_parts = loop.nest (%part) in [64] -> tensor<64xf32> attributes {schedule = ...} {
+      %s = loop.reduce add (%k) in [1024] -> f32 {
+        %a = loop.load %x[affine_map<(d0, d1) -> (d1 * 1024 + d0)>](%k, %part) : tensor<65536xf32> ... }
+    %y = loop.nest () in [] -> tensor<f32> {
+      %s = loop.reduce add (%part) in [64] -> f32 { ... loop.load %s_parts[affine_map<(d0) -> (d0)>](%part) ... }
+    ```
+    """
+
+    name = "loop-split-k"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        changed = False
+        for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
+            schedule = nest.attributes.get("schedule")
+            if not isinstance(schedule, ScheduleAttr) or schedule.split_k.data == 1:
+                continue
+            try:
+                split_nest(find_split(nest, schedule.split_k.data))
+            except ScheduleError as error:
+                error.operator, error.location = nest.name, location_text(nest)
+                raise
+            changed = True
+        if changed:
+            dce(op)

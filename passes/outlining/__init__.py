@@ -1,1 +1,0 @@
-"""Finding parts of programs that are equal."""

@@ -1,0 +1,147 @@
+"""Running passes one after another, with observers in between.
+
+Both `dl-opt` and `deplodock` run passes through here, so both verify, compare and report in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Protocol
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+from ..dialects.support.dominance import DominanceError, verify_dominance
+from ..dialects.support.locations import location_text
+from ..dialects.support.parsing import one_line
+from ..dialects.support.printing import Names, print_module
+from ..errors import CompileError
+from ..progress import steps
+
+
+class InvalidIRError(CompileError):
+    """IR that a verifier refuses."""
+
+
+class Observer:
+    """Looks at the module around every pass. The base class does nothing; override what is needed."""
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        """Called before `module_pass` runs on `module`."""
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        """Called after `module_pass` has run on `module` and the result has been verified."""
+
+    def finish(self, module: ModuleOp) -> None:
+        """Called once after the last pass."""
+
+
+def run_passes(
+    ctx: Context,
+    module: ModuleOp,
+    passes: Sequence[ModulePass],
+    observers: Sequence[Observer] = (),
+    *,
+    verify: bool = True,
+) -> None:
+    """Apply `passes` to `module` in order, verifying it (with SSA dominance) after each unless told not to.
+
+    Raises what a pass raises, and InvalidIRError if a pass leaves IR that does not verify.
+    """
+    with steps("pass", len(passes), "passes") as step:
+        for number, module_pass in enumerate(passes):
+            step(1 if number else 0, module_pass.name)
+            for observer in observers:
+                observer.before(module_pass, module)
+            module_pass.apply(ctx, module)
+            if verify:
+                verify_module(module)
+            for observer in observers:
+                observer.after(module_pass, module)
+    for observer in observers:
+        observer.finish(module)
+
+
+def verify_module(module: ModuleOp) -> None:
+    """Run all verifiers and the dominance check; raises InvalidIRError naming the first op at fault."""
+    try:
+        verify_dominance(module)
+        module.verify()
+    except VerifyException as error:
+        op = error.op if isinstance(error, DominanceError) else _first_invalid(module)
+        error.__notes__ = []  # the whole module in text, added upstream
+        reason = (one_line(str(error)) or type(error).__name__).removeprefix("Operation does not verify: ")
+        raise InvalidIRError(reason, operator=op.name, location=location_text(op)) from None
+
+
+def _first_invalid(module: ModuleOp) -> Operation:
+    """The first op that does not verify by itself, innermost first: an outer op may only be wrong because of it."""
+    for op in module.walk(region_first=True):
+        try:
+            op.verify(verify_nested_ops=False)
+        except VerifyException:
+            return op
+    return module
+
+
+class SupportsWrite(Protocol):
+    """A stream of text, as far as it is needed here."""
+
+    def write(self, text: str, /) -> int: ...
+
+
+class PrintChanges(Observer):
+    """After each pass that changed the text of the module, print a diff that tools can cut out.
+
+    ```
+    >>> t:fuse-nests
+    -  %1 = arith.addf ...
+    <<< t:fuse-nests
+    2 passes, 1 changed
+    ```
+    What stays keeps its number or name, and lines that only moved to the right or left are no change.
+    """
+
+    def __init__(self, stream: SupportsWrite, context_lines: int = 3) -> None:
+        self.stream = stream
+        self.context_lines = context_lines
+        self.passes = 0
+        self.changed = 0
+        self._text: str | None = None
+        self._names = Names()
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        if self._text is None:
+            self._text = print_module(module, names=self._names)
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.passes += 1
+        old, new = self._text or "", print_module(module, names=self._names)
+        self._text = new
+        if old == new:
+            return
+        self.changed += 1
+        body = "\n".join(diff_lines(old.splitlines(), new.splitlines(), self.context_lines))
+        self.stream.write(f">>> t:{module_pass.name}\n{body}\n<<< t:{module_pass.name}\n")
+
+    def finish(self, module: ModuleOp) -> None:
+        self.stream.write(f"{self.passes} passes, {self.changed} changed\n")
+        self._text = None
+
+
+def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator[str]:
+    """A unified diff without the names of files, in which indentation does not count."""
+    matcher = SequenceMatcher(None, [line.lstrip() for line in old], [line.lstrip() for line in new])
+    for group in matcher.get_grouped_opcodes(context):
+        (_, i, _, j, _), (_, _, i_end, _, j_end) = group[0], group[-1]
+        yield f"@@ -{i + 1},{i_end - i} +{j + 1},{j_end - j} @@"
+        for kind, i1, i2, j1, j2 in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in new[j1:j2])
+            else:
+                yield from (f"-{line}" for line in old[i1:i2])
+                yield from (f"+{line}" for line in new[j1:j2])

@@ -1,1 +1,0 @@
-"""What tile-pipeline-loads needs to know about the copies that it starts early."""

@@ -1,0 +1,116 @@
+"""Choosing among the schedules of a nest: the one that the model predicts to be fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...dialects.loop import NestOp
+from ...dialects.shapes.extents import extents_text
+from ...dialects.support.locations import location_text
+from ...dialects.target import Target
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from .candidates import candidates
+from .cost_model import Model, Prediction
+from .matmul import is_nested
+from .nest_info import NestInfo
+from .presplit import presplit_plans
+
+MIN_SPLIT_K_SPEEDUP, MIN_SPLIT_K_SPEEDUP_NESTED = 1.5, 1.1
+"""So many times faster a product must be in parts, and one inside another reduction: its rows have no end."""
+
+MIN_CLUSTER_SPEEDUP = 1.02
+"""So many times faster a product must be with blocks in clusters, which start and end together."""
+
+HIDING, NEARLY = 0.02, 0.9
+"""The share of what is done while memory is waited for that counts, where that is nearly all: of products that wait
+for the same bytes the one with the least besides is taken."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule with its prediction, or with why it is refused."""
+
+    schedule: ScheduleAttr
+    prediction: Prediction | None
+    refused: str = ""
+
+    def __str__(self) -> str:
+        schedule = str(self.schedule).removeprefix("#tile.schedule")
+        p = self.prediction
+        if p is None:
+            return f"refused: {self.refused}  {schedule}"
+        t = p.times
+        spent = {
+            "memory": t.memory,
+            "cache": t.cache,
+            "shared": t.shared,
+            "compute": t.compute,
+            "latency": t.latency,
+            "epilogue": t.drain,
+            "other kernels": p.combine,
+        }
+        parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
+        waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
+        return (
+            f"{_us(p.seconds)} us, limited by {p.limit}  {schedule}  ({parts}; {p.blocks} blocks, {p.resident} on a"
+            f" multiprocessor, {waves}; {p.registers} registers, {p.shared} B shared)"
+        )
+
+
+def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
+    """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
+    enumerated first comes first. A product with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower: it takes a
+    second kernel and memory for its parts, inside another reduction `MIN_SPLIT_K_SPEEDUP_NESTED` times; one in
+    clusters `MIN_CLUSTER_SPEEDUP` times. Without `divide` there are none with divided sums."""
+    model = Model(info, target)
+    schedules = candidates(info, target, model.found, precision)
+    found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
+    if precision == "bf16x3" and model.found:
+        for schedule, given in presplit_plans(info, target):
+            refused = isinstance(given, ScheduleError)
+            found.append(Candidate(schedule, None if refused else given, str(given) if refused else ""))
+    worth, meeting = (MIN_SPLIT_K_SPEEDUP, MIN_CLUSTER_SPEEDUP) if model.found else (1.0, 1.0)
+    if is_nested(model.found):
+        worth = MIN_SPLIT_K_SPEEDUP_NESTED
+
+    def seconds(c: Candidate) -> float:
+        if c.prediction is None:
+            return float("inf")
+        times = (worth if c.schedule.split_k.data > 1 else 1.0) * (meeting if c.schedule.cluster.data > 1 else 1.0)
+        t = c.prediction.times
+        waits = model.found and t.memory > NEARLY * t.longest
+        return c.prediction.seconds * times + (HIDING * t.hidden if waits else 0.0)
+
+    return sorted(found, key=seconds)
+
+
+def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
+    """A schedule with its prediction, or why it cannot be carried out."""
+    try:
+        return Candidate(schedule, model.predict(schedule))
+    except ScheduleError as error:
+        return Candidate(schedule, None, str(error))
+
+
+def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:
+    """What was considered for a nest, as text: a line for each of the `shown` fastest candidates and for those that are
+    refused."""
+    info = NestInfo(nest)
+    ranked = rank(info, target, precision)
+    reduced = ", ".join(extents_text(group[0].sizes) for group in info.groups)
+    place = location_text(nest)
+    head = f"{name}: a nest over {extents_text(nest.sizes)}" + (f", sums over [{reduced}]" if reduced else "")
+    lines = [head + (f", {place}" if place else "") + f": {len(ranked)} schedules for {target.name} ({target.card})"]
+    possible = [c for c in ranked if c.prediction is not None]
+    lines += [f"  {i + 1}. {c}" for i, c in enumerate(possible[:shown])]
+    if len(possible) > shown:
+        slowest = possible[-1].prediction
+        assert slowest is not None
+        lines.append(f"  and {len(possible) - shown} slower ones, up to {_us(slowest.seconds)} us")
+    lines += [f"  {c}" for c in ranked if c.prediction is None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f}"

@@ -1,0 +1,83 @@
+"""Nests that could share a launch, and schedules with which they can: a launch saved may be worth a slower schedule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.loop import LoadOp, NestOp, ReduceOp
+from ...dialects.target import Target
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.block_order import first_use
+from .choose import Candidate
+from .cost_model import Prediction
+
+
+def fusible_pairs(nests: Sequence[NestOp]) -> Iterator[tuple[NestOp, NestOp]]:
+    """Pairs of nests that `host-horizontal-fusion` would look at: with sums, reading a common tensor, where the first
+    can wait for the second. A nest is in one pair at most; `nests` are in program order."""
+    places: dict[Operation, int] = {}
+    for block in dict.fromkeys(nest.parent for nest in nests):
+        assert block is not None
+        places.update((op, len(places)) for op in block.ops)
+    left = [nest for nest in nests if any(isinstance(op, ReduceOp) for op in nest.walk())]
+    sources = {nest: {op.source for op in nest.walk() if isinstance(op, LoadOp)} for nest in left}
+    readers: dict[SSAValue, deque[NestOp]] = {}
+    for nest in left:
+        for source in sources[nest]:
+            readers.setdefault(source, deque()).append(nest)
+    paired = set[NestOp]()
+    for first in left:
+        following = [n for s in sources[first] if (n := _next(readers[s], places[first], places, paired)) is not None]
+        second = min(following, key=lambda n: places[n], default=None)
+        if first not in paired and second is not None and places[second] < first_use(first, places):
+            paired.add(second)
+            yield first, second
+
+
+def _next(readers: deque[NestOp], place: int, places: Mapping[Operation, int], paired: set[NestOp]) -> NestOp | None:
+    """The first of `readers` behind `place` that is in no pair; those in front of it are no longer needed."""
+    while readers and (places[readers[0]] <= place or readers[0] in paired):
+        readers.popleft()
+    return readers[0] if readers else None
+
+
+def together(
+    first: Sequence[Candidate], second: Sequence[Candidate], target: Target
+) -> tuple[ScheduleAttr, ScheduleAttr] | None:
+    """The fastest two schedules with which two kernels fit into one launch, if that is faster than the fastest that
+    need two; of equally fast ones those that come first. Both are ranked."""
+    fastest = [c[0].prediction for c in (first, second)]
+    best = sum(p.seconds if p is not None else float("inf") for p in fastest)
+    found: tuple[ScheduleAttr, ScheduleAttr] | None = None
+    for a in first:
+        for b in second:
+            if a.prediction is None or b.prediction is None or not _fit(a, b):
+                continue
+            seconds = _seconds(a.prediction, b.prediction, target)
+            if seconds < best:
+                best, found = seconds, (a.schedule, b.schedule)
+    return found
+
+
+def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
+    """How long two kernels take in one launch: multiprocessors that have no block of the one work for the other, but
+    no kernel takes less time than alone."""
+    total = target.rates.launch
+    for p in (a, b):
+        rounds = -(-p.blocks // target.sms)
+        total += (p.seconds - target.rates.launch) * p.blocks / (rounds * target.sms)
+    return max(total, a.seconds, b.seconds)
+
+
+def _fit(a: Candidate, b: Candidate) -> bool:
+    """Whether blocks of the two need about the same, as `host-horizontal-fusion` wants it."""
+    s, t = a.schedule, b.schedule
+    assert a.prediction is not None
+    assert b.prediction is not None
+    if s.warps != t.warps or s.atom != t.atom or (s.copy.data == "tma") != (t.copy.data == "tma"):
+        return False
+    less, more = sorted((a.prediction.shared, b.prediction.shared))
+    return more <= 2 * less and s.split_k.data == t.split_k.data == s.cluster.data == t.cluster.data == 1

@@ -1,0 +1,102 @@
+"""Which share of its chunks a block visits, of reductions whose terms count on one side of a mask only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+
+from xdsl.ir import SSAValue
+
+from ...dialects import loop
+from ...dialects.shapes.affine import DIM, Form, number_of
+from ..analysis.dependence import Dependence
+from ..analysis.masks import Forms, half_spaces
+from ..analysis.sampling import hypercube
+
+SAMPLES = 32
+"""So many tiles are looked at along an index on which a mask depends."""
+
+FEW = 256
+"""Of several such indices so many tiles in all."""
+
+
+class MaskDensity:
+    """The shares of the chunks that are executed, for the reductions `groups`, each a list of stages that run
+    together.
+
+    `extents` are those of all indices.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[loop.ReduceOp]], dependence: Dependence, extents: Mapping[SSAValue, int]
+    ) -> None:
+        self.groups = groups
+        self.dependence = dependence
+        self.extents = extents
+        self._known: dict[tuple[int, ...], dict[SSAValue, float]] = {}
+
+    @cached_property
+    def _spaces(self) -> list[tuple[Sequence[loop.ReduceOp], Forms, list[Form]]]:
+        found: list[tuple[Sequence[loop.ReduceOp], Forms, list[Form]]] = []
+        for group in self.groups:
+            forms = Forms()
+            if spaces := half_spaces(group, forms, self.dependence):
+                found.append((group, forms, spaces))
+        return found
+
+    def shares(self, tile: Mapping[SSAValue, int]) -> dict[SSAValue, float]:
+        """The share of its chunks that a block visits on average, for tiles of these extents, by reduction index; of
+        what is not here, all."""
+        key = tuple(tile.values())
+        if key not in self._known:
+            self._known[key] = dict(self._shares(tile))
+        return self._known[key]
+
+    def _shares(self, tile: Mapping[SSAValue, int]) -> Iterator[tuple[SSAValue, float]]:
+        for group, forms, spaces in self._spaces:
+            for position, index in enumerate(group[0].body.block.args):
+                share = self._share(index, forms, spaces, tile)
+                if share < 1:
+                    yield from ((stage.body.block.args[position], share) for stage in group)
+
+    def _share(self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]) -> float:
+        number = forms.index(index)
+        if number is None:
+            return 1.0
+        own, chunk = number.terms[0][0], tile[index]
+        count = -(-self.extents[index] // chunk)
+        limits = [s for s in spaces if dict(s.terms).get(own)]
+        others = list(dict.fromkeys(a for s in limits for a, _ in s.terms if a != own and a[0] == DIM))
+        executed, looked = 0, 0
+        for at in self._samples([forms.indices[number_of(a)] for a in others], tile):
+            start, stop = 0, count
+            for space in limits:
+                terms = dict(space.terms)
+                coefficient = terms.pop(own)
+                values = dict(zip(others, at, strict=True))
+                top = space.constant
+                for atom, factor in terms.items():
+                    if atom not in values:  # it is not of indices alone: anything is possible
+                        top = math.inf
+                        break
+                    size = tile[forms.indices[number_of(atom)]]
+                    top += factor * (values[atom] * size + (size - 1 if factor > 0 else 0))
+                if math.isinf(top):
+                    continue
+                if coefficient > 0:  # chunks in which coefficient * (the last of the chunk) + top >= 0
+                    start = max(start, -int((top + coefficient * (chunk - 1)) // (coefficient * chunk)))
+                else:
+                    stop = min(stop, int(top // (-coefficient * chunk)) + 1)
+            executed += max(0, min(stop, count) - start)
+            looked += 1
+        return executed / (looked * count) if looked and count else 1.0
+
+    def _samples(self, indices: Sequence[SSAValue], tile: Mapping[SSAValue, int]) -> Iterator[tuple[int, ...]]:
+        """Numbers of tiles along `indices`: evenly spread along a single one, together all that there are, or some."""
+        counts = [-(-self.extents[index] // tile[index]) for index in indices]
+        few = [min(count, SAMPLES) for count in counts]
+        if math.prod(few) <= FEW:
+            return product(*([(2 * i + 1) * n // (2 * m) for i in range(m)] for n, m in zip(counts, few, strict=True)))
+        return zip(*(hypercube(0, n, FEW, axis) for axis, n in enumerate(counts)), strict=True)

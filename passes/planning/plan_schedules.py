@@ -1,0 +1,213 @@
+"""Deciding how every nest runs: `plan-schedules`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+from ...dialects import loop
+from ...dialects.support.locations import location_text
+from ...dialects.target import Target, get_target
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from ...progress import steps
+from ..analysis.nest_schedule import schedule_of
+from ..records import read_record
+from ..remarks import emit_remark
+from .choose import Candidate, rank
+from .horizontal_fusion import fusible_pairs, together
+from .legality import check
+from .matmul import distinct, find_matmuls, tiled
+from .nest_info import NestInfo
+from .overrides import ScheduleOverrides
+from .resources import resources
+from .tiles import Tiles
+
+NAME = "plan-schedules"
+
+SHOWN = 8
+"""How many candidates `explain` tells of."""
+
+
+@dataclass(frozen=True)
+class PlanSchedulesPass(ModulePass, ScheduleOverrides):
+    """Give every nest that has none a schedule.
+
+    What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
+    reduction index, warps, the register tile of matrix products and how far ahead their factors are copied. There are
+    three families: matrix products (tiles of the result, operands in chunks; on tensor cores where both factors were
+    bf16 or f16), rows (reductions, as many elements of a row in registers as fit) and elementwise work (vectors of 16
+    bytes). Each gives some dozens of candidates; the model (`planning/cost_model.py`) predicts the time of each, and
+    the fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
+    `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
+    already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `thread`, `warps`,
+    `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and `cache_rows` decide in
+    the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they fit; if that is none,
+    it is an error. How many blocks a product counts on at once on a multiprocessor (`blocks_per_sm`) follows from what
+    is decided, unless it is decided, too. `record` names a file of schedules (`records.py`): a nest that is in it gets
+    that schedule, checked, the others the model's. Where several speak, what is in the text comes first, then the
+    options, the record, the model. `multiprocessors` is their number, where it is not that of the card which the target
+    stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for each number of them. `again` plans
+    what `loop-split-k` made: the options have decided by then, and nothing is divided twice. `f32_matmul_precision =
+    input_dtype` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
+    Why: all decisions are in one place and in the text; every pass below carries out what it reads.
+    Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
+
+    `plan-schedules{target=sm_90a}` turns
+
+    ```mlir
+    %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32> { ... loop.reduce add (%k) in [2048] ... }
+    ```
+    into
+    ```mlir
+    %y = loop.nest (%i, %j) in [32, 2048] -> tensor<32x2048xf32>
+           attributes {schedule = #tile.schedule<block = [1, 2048], chunk = [2048], warps = 4>} { ... }
+    ```
+    """
+
+    name = "plan-schedules"
+
+    target: str = "sm_90a"
+    multiprocessors: int | None = None
+    f32_matmul_precision: Literal["ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32"] = "ieee"
+    explain: bool = False
+    nest: str | None = None
+    record: str | None = None
+    again: bool = False
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = get_target(self.target, self.multiprocessors)
+        nests = [nest for nest in op.walk() if isinstance(nest, loop.NestOp)]
+        names = [f"k{i}" for i in range(len(nests))]
+        if not nests and not self.again and (self.nest is not None or self.decisions()):
+            raise ScheduleError("the program has no loop.nest to schedule", operator=NAME, location=location_text(op))
+        if self.nest is not None and self.nest not in names:
+            reason = f"there is no {self.nest}, of {len(nests)} nests"
+            raise ScheduleError(reason, operator=NAME, argument="nest", location=location_text(nests[0]))
+        free = [nest for nest in nests if "schedule" not in nest.attributes]
+        chosen = self._recorded(ctx, free, target)
+        ranks: dict[loop.NestOp, list[Candidate]] = {}
+        with steps("scheduling", len(free), "kernels") as step:
+            for nest in free:
+                if nest not in chosen:
+                    ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
+                step()
+        chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
+        for pair in fusible_pairs(list(ranks)):
+            chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
+        refused: list[ScheduleError] = []
+        for name, nest in zip(names, nests, strict=True):
+            if nest in ranks:
+                self._tell(nest, name, ranks[nest], chosen[nest])
+                fastest(nest, target, ranks[nest])
+            if nest in chosen:
+                schedule = self._decide(nest, target, name, chosen[nest], refused)
+                fits = nest in ranks and self.blocks_per_sm is None
+                nest.attributes["schedule"] = with_residency(nest, schedule, target) if fits else schedule
+            check_schedule(nest, target)
+        if refused and len(refused) == len(chosen):
+            raise refused[0]  # what fits nowhere is a mistake
+
+    def _recorded(self, ctx: Context, nests: list[loop.NestOp], target: Target) -> dict[loop.NestOp, ScheduleAttr]:
+        """The schedules of `nests` that are in the record. Raises ScheduleError for one that does not fit its nest."""
+        found: dict[loop.NestOp, ScheduleAttr] = {}
+        if self.record is None:
+            return found
+        record = read_record(self.record)
+        for nest in nests:
+            schedule = record.schedule_for(ctx, nest, target)
+            if schedule is not None:
+                try:
+                    found[nest] = checked(nest, schedule, target)
+                except ScheduleError as error:
+                    error.reason = f"{error.reason}, so {record.path} has no schedule for it"
+                    raise
+        return found
+
+    def _tell(self, nest: loop.NestOp, name: str, ranked: list[Candidate], chosen: ScheduleAttr) -> None:
+        """Say what was considered, if that was asked for."""
+        for i, candidate in enumerate(ranked[:SHOWN] if self.explain else ()):
+            emit_remark(nest, NAME, f"{name}, candidate {i + 1} of {len(ranked)}: {candidate}")
+        if self.explain and chosen != ranked[0].schedule:
+            emit_remark(nest, NAME, f"{name} is to share a launch: {str(chosen).removeprefix('#tile.schedule')}")
+
+    def _decide(
+        self, nest: loop.NestOp, target: Target, name: str, chosen: ScheduleAttr, refused: list[ScheduleError]
+    ) -> ScheduleAttr:
+        """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
+        if self.again or self.nest not in (None, name) or not self.decisions():
+            return chosen
+        try:
+            return decided(nest, chosen, self, NestInfo(nest), target)
+        except ScheduleError as error:
+            if self.nest is not None:
+                raise
+            refused.append(error)
+            emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
+            return chosen
+
+
+def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
+    """`schedule`, saying how many blocks it counts on at once on a multiprocessor, if these are several and work on
+    tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free."""
+    if schedule.atom.data == "fma":
+        return schedule
+    info = NestInfo(nest)
+    tiles = Tiles(info, schedule)
+    products = tiled(distinct(info, find_matmuls(info)), tiles.tile)
+    resident = resources(info, tiles, schedule, target, products).resident
+    return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule
+
+
+def decided(
+    nest: loop.NestOp, chosen: ScheduleAttr, overrides: ScheduleOverrides, info: NestInfo, target: Target
+) -> ScheduleAttr:
+    """`chosen` with the decisions that are given; raises ScheduleError, saying why, if they do not fit."""
+    if why := overrides.mismatch(info):
+        raise ScheduleError(why, operator=nest.name, location=location_text(nest))
+    try:
+        schedule = overrides.apply_to(chosen)
+    except VerifyException as error:
+        reason = str(error).removeprefix("schedule: ")
+        raise ScheduleError(reason, operator=nest.name, location=location_text(nest)) from None
+    return checked(nest, schedule, target)
+
+
+def checked(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
+    """`schedule`, which `nest` has not yet; raises ScheduleError, saying why, if it cannot be carried out."""
+    nest.attributes["schedule"] = schedule
+    try:
+        check_schedule(nest, target)
+    finally:
+        del nest.attributes["schedule"]
+    return schedule
+
+
+def plan(nest: loop.NestOp, target: Target, precision: str = "ieee") -> ScheduleAttr:
+    """The schedule for `nest` on `target` that the model predicts to be fastest; `f32_matmul_precision` is the
+    permission that it records for tensor cores. Raises ScheduleError if none can be carried out."""
+    return fastest(nest, target, rank(NestInfo(nest), target, precision))
+
+
+def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> ScheduleAttr:
+    """The first of ranked candidates; raises ScheduleError if it cannot be carried out."""
+    if ranked[0].prediction is None:
+        reason = f"no schedule can be carried out on {target.name}: {ranked[0].refused}"
+        raise ScheduleError(reason, operator=nest.name, location=location_text(nest))
+    return ranked[0].schedule
+
+
+def check_schedule(nest: loop.NestOp, target: Target) -> None:
+    """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
+    try:
+        info, schedule = NestInfo(nest), schedule_of(nest)
+        check(info, Tiles(info, schedule), schedule, target, find_matmuls(info))
+    except ScheduleError as error:
+        error.operator = error.operator or nest.name
+        error.location = error.location or location_text(nest)
+        raise

@@ -1,0 +1,88 @@
+"""The one time model: a kernel takes as long as what it needs most, once it has started and until it has drained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...dialects.target import Rates
+
+GAP = 1.0e-6
+"""Seconds from the last block of a kernel to the next kernel, which needs its results."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds that a kernel would take if nothing but one thing took time.
+
+    start     until it does anything, and its first loads have arrived
+    memory    bytes from and to device memory
+    cache     bytes from the level-2 cache
+    shared    bytes through shared memory
+    compute   operations
+    latency   one block after the other on every place for a block, each waiting for its own loads
+    drain     results written while nothing else is done
+    """
+
+    start: float
+    memory: float
+    cache: float
+    compute: float
+    shared: float = 0.0
+    latency: float = 0.0
+    drain: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the kernel takes."""
+        return self.start + self.longest + self.drain
+
+    @property
+    def hidden(self) -> float:
+        """Seconds of what goes on behind the longest."""
+        return self.memory + self.cache + self.shared + self.compute + self.latency - self.longest
+
+    @property
+    def longest(self) -> float:
+        """Seconds of the one thing that takes longest between start and drain."""
+        return max(self.memory, self.cache, self.shared, self.compute, self.latency)
+
+    @property
+    def limit(self) -> str:
+        """What most of the time goes to."""
+        return max(
+            ("memory", self.memory),
+            ("cache", self.cache),
+            ("shared memory", self.shared),
+            ("compute", self.compute),
+            ("latency", self.latency),
+            ("start", self.start),
+            ("epilogue", self.drain),
+            key=lambda part: part[1],
+        )[0]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Operations of a kernel by the unit that does them.
+
+    `matrix` are those of sums of products of 16-bit numbers, `wide` of f32; a product and a sum are two.
+    """
+
+    vector: float = 0.0
+    special: float = 0.0
+    matrix: float = 0.0
+    wide: float = 0.0
+
+    def seconds(self, rates: Rates) -> float:
+        """Seconds with every unit of the card at work, one after the other."""
+        return (
+            self.vector / rates.vector + self.special / rates.special + self.matrix / rates.mma + self.wide / rates.fma
+        )
+
+
+SPECIAL = frozenset(
+    f"math.{name}"
+    for name in "acos acosh asin asinh atan atan2 atanh cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt "
+    "sin sinh sqrt tan tanh".split()
+) | {"arith.divf", "arith.divsi", "arith.remsi", "arith.floordivsi", "payload.fmod"}
+"""Operations that a few units of a multiprocessor do, at a fraction of the rate of sums."""

@@ -1,0 +1,97 @@
+"""How the factors of matrix products reach shared memory: at once, or several chunks ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import Float32Type
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects import loop, payload
+from ...dialects.payload import element_bytes, element_type
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.operand_types import parts_of
+from .matmul import Matmul
+from .matmul_precision import is_tf32
+from .nest_info import NestInfo
+from .tiles import Tiles
+
+PART_BYTES = 6
+"""Bytes of the three parts that an f32 number is split into on its way to shared memory."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Bytes of the factors of products in shared memory: `early` of those that can be copied ahead of their use, for
+    each stage, `late` of the others, and in how many chunks a block goes through the former at most. Where all
+    comes at once, a product's factors take the place of those of the one before."""
+
+    early: int
+    late: int
+    chunks: int
+
+    def bytes(self, schedule: ScheduleAttr) -> int:
+        """Bytes of shared memory under a schedule."""
+        return self.early * (schedule.stages.data if schedule.copy.data != "sync" else 1) + self.late
+
+
+def staged(info: NestInfo, schedule: ScheduleAttr, products: list[Matmul]) -> Staged:
+    """What the products keep in shared memory."""
+    tiles = Tiles(info, schedule)
+    narrow = schedule.atom.data != "fma"
+    inner = {r.op for r in info.reductions if r.contraction is not None}
+    early = most = 0
+    trips = 1
+    late: list[int] = []
+    for p in products:
+        late.append(0)
+        for factor in p.factors:
+            tf32 = narrow and is_tf32(p, schedule.f32_matmul_precision.data)
+            if narrow and _is_kept(factor, inner):
+                continue
+            loads = loads_of(factor, narrow and not tf32)
+            indices = info.dependence.of(factor)
+            each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
+            size = tiles.elements(indices) * each
+            chunks = tiles.trip_count(i for i in indices if i not in tiles.counts)
+            trips = max(trips, chunks)
+            if narrow and schedule.f32_matmul_precision.data == "bf16x3" and any(map(is_wide, loads)):
+                late[-1] += size * PART_BYTES // 4
+            elif loads and chunks > 1:
+                early, most = early + size, max(most, chunks)
+            else:
+                late[-1] += size
+    return Staged(early, sum(late) if trips > 1 else max(late, default=0), most)
+
+
+def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
+    """Whether a factor is computed from the sums of another product (weights of attention): tensor cores take it from
+    the registers of the threads that have these."""
+    seen, todo = set[SSAValue](), [factor]
+    while todo:
+        value = todo.pop()
+        op = value.owner
+        if op in products:
+            return True
+        if value not in seen and not isinstance(op, Block | loop.LoadOp) and payload.is_payload(op):
+            seen.add(value)
+            todo.extend(op.operands)
+    return False
+
+
+def is_wide(load: loop.LoadOp) -> bool:
+    """Whether a load is of f32."""
+    return isinstance(element_type(load.result.type), Float32Type)
+
+
+def loads_of(factor: SSAValue, narrow: bool) -> list[loop.LoadOp]:
+    """The load that a factor is, behind a widening if the product is of narrow factors, or the loads of its parts; none
+    if it is computed."""
+    op = factor.owner
+    if narrow and (parts := parts_of(factor)) is not None:
+        found = [part.owner for part in parts]
+        return [op for op in found if isinstance(op, loop.LoadOp)]
+    if narrow and isinstance(op, payload.CastOp):
+        op = op.operand.owner
+    return [op] if isinstance(op, loop.LoadOp) else []

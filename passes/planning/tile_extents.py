@@ -1,0 +1,87 @@
+"""The tile extents of a nest while they are being decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from ...dialects import loop
+from ...dialects.tile.schedule import ScheduleAttr
+from .nest_info import NestInfo, pow2_at_least, pow2_at_most
+
+MAX_WARPS = 32
+
+
+class TileExtents:
+    """A tile extent for every index of a nest, 1 until decided, and what follows from all of them."""
+
+    def __init__(self, info: NestInfo) -> None:
+        self.info = info
+        self.tile: dict[SSAValue, int] = dict.fromkeys(info.extents, 1)
+        self.serial: list[int] = []
+        self.decided: set[SSAValue] = set()
+
+    def set(self, index: SSAValue, extent: int) -> int:
+        """Decide on `extent`, or on the range where that is less; returns what is left of `extent` for others."""
+        self.tile[index] = min(pow2_at_most(extent), pow2_at_least(self.info.extents[index]))
+        self.decided.add(index)
+        return max(1, extent // self.tile[index])
+
+    def pad(self, index: SSAValue, extent: int) -> None:
+        """Decide on `extent`, a power of two, even where it is more than the range: the rest of a tile is padding."""
+        self.tile[index] = extent
+        self.decided.add(index)
+
+    def fill(self, indices: Iterable[SSAValue], budget: int) -> int:
+        """Decide on indices, in this order, so that a tile over them has at most `budget` elements; returns what is
+        left."""
+        for index in indices:
+            budget = self.set(index, budget)
+        return budget
+
+    def elements(self, indices: Iterable[SSAValue]) -> int:
+        """Elements of a tile over `indices`."""
+        return prod(self.tile[i] for i in indices)
+
+    def blocks(self) -> int:
+        """How many blocks the grid has."""
+        n = 1
+        for i, index in enumerate(self.info.free):
+            if i not in self.serial:
+                n *= -(-self.info.extents[index] // self.tile[index])
+        return n
+
+    def chunk_reductions(self, budget: int) -> None:
+        """Decide on the reduction indices that are still open: tiles of at most `budget` elements, and the index along
+        which memory is contiguous first. Reductions that run together get the same."""
+        contiguous = self.info.contiguous()
+        around = {r.op: r.around for r in self.info.reductions}
+        for group in sorted(self.info.groups, key=lambda g: self._nesting(g[0])):
+            if all(a in self.decided for op in group for a in op.body.block.args):
+                continue
+            room = min(max(1, budget // self.elements(around[op])) for op in group)
+            rank = range(len(group[0].sizes))
+            weight = [sum(contiguous.get(op.body.block.args[i], 0) for op in group) for i in rank]
+            for i in sorted(rank, key=lambda i: (-weight[i], -i)):
+                left = [self.set(op.body.block.args[i], room) for op in group]
+                room = left[0]
+
+    def _nesting(self, op: loop.ReduceOp) -> int:
+        """How many operations lie around `op`: outer reductions are decided first."""
+        depth, parent = 0, op.parent_op()
+        while parent is not None:
+            depth, parent = depth + 1, parent.parent_op()
+        return depth
+
+    def schedule(self, warps: int, thread: tuple[int, ...] = ()) -> ScheduleAttr:
+        """The schedule."""
+        info = self.info
+        return ScheduleAttr.get(
+            [self.tile[i] for i in info.free],
+            [self.tile[i] for r in info.reductions for i in r.indices],
+            serial=self.serial,
+            thread=thread,
+            warps=max(1, min(MAX_WARPS, pow2_at_most(warps))),
+        )

@@ -1,0 +1,251 @@
+"""A kernel as a graph of scalar values, pulled out of the tensor program by index substitution.
+
+A node is one scalar as a function of index variables. Nodes are unique: the same value at the same index is the same
+object, whoever asked for it. That needs equal reductions to bind equal variables, so a variable is named by its
+extent and chosen as the first one that the reduction's own indices leave free; siblings thereby share everything they
+can, and nothing is captured. `convert-tensor-to-loop` prints graphs as `loop.nest`, `tensor-plan-fusion` weighs them.
+"""
+
+# Variadic operands of xDSL have no known element type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar, cast
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from ....dialects import payload, tensor
+from ....dialects.payload import element_type
+from ....dialects.shapes.affine import DIM, SYM, Form, Simplifier, add, constant, dim, scale, symbol
+from ....dialects.shapes.extents import Extent, most, typical
+
+Constraint: TypeAlias = tuple[Form, int, Extent]  # lo <= form < hi
+Guard: TypeAlias = tuple[Constraint, ...]
+N = TypeVar("N", bound="Node")
+VariableKey: TypeAlias = tuple[str, int, Extent]  # ("free", position, extent) or ("reduce", ordinal, extent)
+
+
+@dataclass(eq=False)
+class Node:
+    """One scalar. `free` is the set of variables it depends on, as bits; `op` the tensor op it came from, if any."""
+
+    type: Attribute
+    free: int
+    op: Operation | None
+
+
+@dataclass(eq=False)
+class Scalar(Node):
+    """A scalar value of the function, the same everywhere."""
+
+    value: SSAValue
+
+
+@dataclass(eq=False)
+class Constant(Node):
+    """A number."""
+
+    value: FloatAttr | IntegerAttr
+
+    @property
+    def number(self) -> float | int:
+        """The number as Python's; an i1 as 0 or 1."""
+        data = self.value.value.data
+        return abs(data) if isinstance(self.value, IntegerAttr) and self.value.type == i1 else data
+
+
+@dataclass(eq=False)
+class Index(Node):
+    """An integer computed from the variables alone."""
+
+    form: Form
+
+
+@dataclass(eq=False)
+class Load(Node):
+    """source[coordinates] where the guard holds, else the fill. Without `chosen`, nobody looks at the fill."""
+
+    source: SSAValue
+    coordinates: tuple[Form, ...]
+    guard: Guard
+    fill: Constant | Scalar | None
+    chosen: bool
+
+
+@dataclass(eq=False)
+class Payload(Node):
+    """The payload op `op` on `operands`."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class Reduce(Node):
+    """The body combined over all values of `variables`."""
+
+    kind: tensor.ReductionKind
+    variables: tuple[int, ...]
+    body: Node
+    bound: int
+    """The variables as bits."""
+
+
+class TooLarge(Exception):
+    """A kernel would compute too many values."""
+
+
+def conjunction(*constraints: Constraint) -> Guard:
+    """The constraints in a fixed order."""
+    return tuple(sorted(constraints, key=lambda c: (c[0], c[1], most(c[2]), str(c[2]))))
+
+
+def children(node: Node, graph: Graph) -> tuple[Node, ...]:
+    """The nodes that `node` is computed from."""
+    if isinstance(node, Payload):
+        return node.operands
+    if isinstance(node, Reduce):
+        return (node.body,)
+    if isinstance(node, Load):
+        fill = () if node.fill is None else (node.fill,)
+        return (*graph.symbols_of(*node.coordinates, *(c[0] for c in node.guard)), *fill)
+    if isinstance(node, Index):
+        return graph.symbols_of(node.form)
+    return ()
+
+
+@dataclass
+class Graph:
+    """Makes nodes, each once. `splits` says which variables stand for several digits (outermost first)."""
+
+    splits: dict[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
+    simplifier: Simplifier = field(default_factory=Simplifier)
+    sizes: list[Extent] = field(default_factory=list[Extent])
+    """How many values each variable takes."""
+    extents: list[int] = field(default_factory=list[int])
+    """The same in numbers, for estimates: for a symbol what is typical of it."""
+    symbols: list[Node] = field(default_factory=list[Node])
+    _variables: dict[VariableKey, tuple[Form, tuple[int, ...]]] = field(
+        default_factory=dict[VariableKey, tuple[Form, tuple[int, ...]]]
+    )
+    keys: list[tuple[VariableKey, int]] = field(default_factory=list[tuple[VariableKey, int]])
+    _nodes: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
+    _symbol_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
+    _numbers: dict[tuple[str, Attribute], Constant] = field(default_factory=dict[tuple[str, Attribute], Constant])
+    _op_keys: dict[Operation, object] = field(default_factory=dict[Operation, object])
+    _free: dict[Form, int] = field(default_factory=dict[Form, int])
+
+    def variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:
+        """The form of the variable `key`, and the numbers of its digits (one, unless it is split)."""
+        found = self._variables.get(key)
+        if found is None:
+            form, numbers = constant(0), list[int]()
+            for digit, extent in enumerate(self.splits.get(key, (key[2],))):
+                number = len(self.extents)
+                self.sizes.append(extent)
+                self.extents.append(typical(extent))
+                self.keys.append((key, digit))
+                self.simplifier.set_range((DIM, number), extent)
+                weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
+                form = add(scale(form, weight), dim(number) if extent != 1 else constant(0))
+                numbers.append(number)
+            found = self._variables[key] = form, tuple(numbers)
+        return found
+
+    def free_of(self, form: Form) -> int:
+        """The variables in `form`, as bits."""
+        found = self._free.get(form)
+        if found is None:
+            found = 0
+            for atom in form.atoms():
+                found |= 1 << atom[1] if atom[0] == DIM else self.symbols[atom[1]].free
+            self._free[form] = found
+        return found
+
+    def symbols_of(self, *forms: Form) -> tuple[Node, ...]:
+        """The data-dependent coordinates in `forms`, in order of their numbers."""
+        numbers = sorted({atom[1] for form in forms for atom in form.atoms() if atom[0] == SYM})
+        return tuple(self.symbols[n] for n in numbers)
+
+    def symbol_for(self, node: Node) -> Form:
+        """`node`, an integer, as a coordinate: its own form if it is computed from variables, else a symbol."""
+        if isinstance(node, Index):
+            return node.form
+        if isinstance(node, Constant):
+            return constant(int(node.number))
+        number = self._symbol_numbers.get(node)
+        if number is None:
+            number = self._symbol_numbers[node] = len(self.symbols)
+            self.symbols.append(node)
+        return symbol(number)
+
+    def constant(self, value: FloatAttr | IntegerAttr, op: Operation | None = None) -> Constant:
+        """The constant `value`."""
+        key = (repr(value.value.data), value.type)  # the text, because -0.0 == 0.0
+        return self._unique(key, lambda: Constant(value.type, 0, op, value))
+
+    def number(self, value: float | int, type: Attribute) -> Constant:
+        """The number `value` of the scalar type `type`."""
+        key = (repr(value), type)
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self.constant(payload.scalar_attr(value, type))
+        return found
+
+    def scalar(self, value: SSAValue) -> Scalar:
+        """The scalar `value` of the function."""
+        return self._unique((value,), lambda: Scalar(value.type, 0, None, value))
+
+    def index(self, form: Form, type: Attribute, op: Operation | None) -> Index | Constant:
+        """`form` as a value of the integer type `type`."""
+        if form.is_constant:
+            return self.number(form.constant, type)
+        return self._unique((form, type), lambda: Index(type, self.free_of(form), op, form))
+
+    def load(
+        self, source: SSAValue, at: tuple[Form, ...], guard: Guard, fill: Constant | Scalar | None, chosen: bool
+    ) -> Load:
+        """An element of the tensor `source`; `chosen` says that the fill is what the program asks for."""
+
+        def make() -> Load:
+            free = 0
+            for form in (*at, *(c[0] for c in guard)):
+                free |= self.free_of(form)
+            return Load(element_type(source.type), free, None, source, at, guard, fill, chosen)
+
+        return self._unique((source, at, guard, fill, chosen), make)
+
+    def payload(self, op: Operation, operands: tuple[Node, ...]) -> Node:
+        """The payload op `op` on `operands`."""
+
+        def make() -> Payload:
+            free = 0
+            for operand in operands:
+                free |= operand.free
+            return Payload(element_type(op.results[0].type), free, op, operands)
+
+        return self._unique((self._op_key(op), operands), make)
+
+    def reduce(self, kind: tensor.ReductionKind, variables: tuple[int, ...], body: Node, op: Operation) -> Reduce:
+        """`body` combined over the variables with these numbers."""
+        bound = 0
+        for v in variables:
+            bound |= 1 << v
+        return self._unique(
+            (kind, variables, body), lambda: Reduce(body.type, body.free & ~bound, op, kind, variables, body, bound)
+        )
+
+    def _op_key(self, op: Operation) -> object:
+        key = self._op_keys.get(op)
+        if key is None:
+            properties = tuple(sorted(op.properties.items(), key=lambda item: item[0]))
+            key = self._op_keys[op] = (op.name, properties, element_type(op.results[0].type))
+        return key
+
+    def _unique(self, key: tuple[object, ...], make: Callable[[], N]) -> N:
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = make()
+        return cast(N, found)

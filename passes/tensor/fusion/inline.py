@@ -1,0 +1,258 @@
+"""Pulling a tensor value into a kernel: its definition, with the index substituted, down to what is in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast, get_args
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import TensorType, i1, i64
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from ....dialects import payload, tensor
+from ....dialects.payload import element_type
+from ....dialects.shapes.affine import Form, complexity
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of
+from ....dialects.support.calls import Call
+from ....dialects.support.locations import location_text
+from ....errors import UnsupportedError
+from .fold import payload_node
+from .graph import Constant, Constraint, Graph, Guard, Load, Node, Scalar, TooLarge, conjunction
+
+
+@contextmanager
+def deep_recursion(depth: int = 20_000) -> Generator[None]:
+    """Allow recursion along chains of that many operations."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, depth))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+MAX_COMPLEXITY = 100
+"""Of the coordinates of one element, where there is a limit: each reshape that cuts across the one before it makes them
+several times as complex."""
+
+_GIVEN = frozenset[type]({Block, *get_args(Call)})
+"""Asked for by the type itself, because it is asked often and xDSL's abstract classes make isinstance slow."""
+
+
+def in_memory(value: SSAValue) -> bool:
+    """Whether `value` is not computed here: an argument, or what a call gives."""
+    return type(value.owner) in _GIVEN
+
+
+@dataclass
+class Pull:
+    """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
+
+    graph: Graph
+    stops: Container[SSAValue]
+    inlined: frozenset[SSAValue] = frozenset()
+    """Those of `stops` that are computed all the same."""
+    limit: int | None = None
+    """Raise TooLarge beyond that many values."""
+    _done: dict[tuple[SSAValue, tuple[Form, ...], Guard], Node] = field(
+        default_factory=dict[tuple[SSAValue, tuple[Form, ...], Guard], Node]
+    )
+
+    def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
+        """What the kernel that stores `value` computes for each element, and the variables of its dimensions."""
+        forms, numbers = list[Form](), list[int]()
+        for position, extent in enumerate(extents_of(value.type)):
+            form, digits = self.graph.variable(("free", position, extent))
+            forms.append(form)
+            numbers.extend(digits)
+        if in_memory(value):
+            return self.value(value, tuple(forms), ()), tuple(numbers)
+        return self._define(cast(Operation, value.owner), tuple(forms), ()), tuple(numbers)
+
+    def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
+        key = (value, at, guard)
+        node = self._done.get(key)
+        if node is None:
+            if self.limit is not None and len(self._done) >= self.limit:
+                raise TooLarge
+            if not in_memory(value) and (value not in self.stops or value in self.inlined):
+                node = self._define(cast(Operation, value.owner), at, guard)
+            elif isinstance(value.type, TensorType):
+                node = self._load(value, at, guard)
+            else:
+                node = self.graph.scalar(value)
+            self._done[key] = node
+        return node
+
+    def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
+        needed = self._needed(value, at, guard)
+        fill = self.graph.number(0, element_type(value.type)) if needed else None
+        return self.graph.load(value, at, needed, fill, chosen=False)
+
+    def _needed(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Guard:
+        """The part of the guard that has to do with coordinates that might leave the tensor."""
+        graph = self.graph
+        unsafe = set[tuple[object, ...]]()
+        for coordinate, extent in zip(at, extents_of(value.type), strict=True):
+            if not graph.simplifier.within(coordinate, 0, extent):
+                unsafe |= set(coordinate.atoms())
+        needed, rest = set[Constraint](), list(guard)
+        while unsafe and (found := [c for c in rest if not unsafe.isdisjoint(c[0].atoms())]):
+            needed |= set(found)
+            rest = [c for c in rest if c not in needed]
+            for c in found:
+                unsafe |= set(c[0].atoms())
+        return tuple(c for c in guard if c in needed)
+
+    def _define(self, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            return rule(self, op, at, guard)
+        if not payload.is_payload(op) or len(op.results) != 1:
+            raise UnsupportedError("cannot become part of a kernel", operator=op.name, location=location_text(op))
+        return payload_node(self.graph, op, tuple([self.value(v, at, guard) for v in op.operands]))
+
+    def _constant(self, op: payload.ConstantOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        return self.graph.constant(op.value, op)
+
+    def _iota(self, op: tensor.IotaOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        index = self.graph.index(at[op.dim.value.data], i64, op)
+        return payload_node(self.graph, _cast(element_type(op.result.type)), (index,))
+
+    def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        simplifier = self.graph.simplifier
+        coordinates = tuple(simplifier.read(e, at) for e in op.map.data.results)
+        if self.limit is not None and sum(map(complexity, coordinates)) > MAX_COMPLEXITY:
+            raise TooLarge
+        if op.domain is None:
+            return self.value(op.source, coordinates, guard)
+        assert op.fill is not None
+        bounds = zip(op.domain.affine.results, op.domain.limits, strict=True)
+        return self._guarded(op.source, coordinates, guard, [(simplifier.read(e, at), *b) for e, b in bounds], op.fill)
+
+    def _gather(self, op: tensor.GatherOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        symbols = [self.graph.symbol_for(self.value(i, at, guard)) for i in op.indices]
+        coordinates = tuple(self.graph.simplifier.read(e, at, symbols) for e in op.map.data.results)
+        constraints = [(c, 0, n) for c, n in zip(coordinates, extents_of(op.source.type), strict=True)]
+        return self._guarded(op.source, coordinates, guard, constraints, None)
+
+    def _assert(self, op: payload.AssertOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        """The assertion, which says nothing where the guard fails: there is no element."""
+        value, condition = (self.value(v, at, guard) for v in op.operands)
+        if guard:
+            condition = payload_node(
+                self.graph, _select(i1), (self._holds(guard), condition, self.graph.number(True, i1))
+            )
+        return payload_node(self.graph, op, (value, condition))
+
+    def _guarded(
+        self,
+        source: SSAValue,
+        at: tuple[Form, ...],
+        guard: Guard,
+        constraints: Sequence[Constraint],
+        fill_value: SSAValue | None,
+    ) -> Node:
+        """Element `at` of `source` where the constraints hold, else the fill (zero without one)."""
+        graph = self.graph
+        if fill_value is None:
+            fill: Node = graph.number(0, element_type(source.type))
+        else:
+            fill = self.value(fill_value, (), ())
+        new = list[Constraint]()
+        for constraint in constraints:
+            if graph.simplifier.outside(*constraint):
+                return fill
+            if constraint not in guard and not graph.simplifier.within(*constraint) and constraint not in new:
+                new.append(constraint)
+        inner = conjunction(*guard, *new)
+        node = self.value(source, at, inner)
+        if not new or node is fill:
+            return node
+        if isinstance(node, Load) and (node.fill is fill or not node.chosen) and isinstance(fill, Constant | Scalar):
+            return graph.load(node.source, node.coordinates, conjunction(*{*node.guard, *new}), fill, chosen=True)
+        return payload_node(graph, _select(fill.type), (self._holds(new), node, fill))
+
+    def _holds(self, constraints: Iterable[Constraint]) -> Node:
+        """Whether the constraints hold, as an i1."""
+        graph, result = self.graph, None
+        for form, lo, hi in constraints:
+            value = graph.index(form, i64, None)
+            for compare, bound in ((_GE, lo), (_LT, hi)):
+                side = payload_node(graph, compare, (value, self._size(bound)))
+                result = side if result is None else payload_node(graph, _AND, (result, side))
+        assert result is not None
+        return result
+
+    def _size(self, extent: Extent) -> Node:
+        """An extent as an i64."""
+        graph = self.graph
+        return graph.number(extent, i64) if isinstance(extent, int) else payload_node(graph, _size_of(extent), ())
+
+    def _reduce(self, op: tensor.ReduceOp, at: tuple[Form, ...], guard: Guard) -> Node:
+        graph = self.graph
+        used = 0
+        for form in (*at, *(c[0] for c in guard)):
+            used |= graph.free_of(form)
+        shape, dims = extents_of(op.source.type), set(op.dims.get_values())
+        outer, coordinates, variables = iter(at), list[Form](), list[int]()
+        for position, extent in enumerate(shape):
+            if position not in dims:
+                coordinates.append(next(outer))
+                continue
+            form, digits = self._fresh(extent, used)
+            used |= sum(1 << d for d in digits)
+            coordinates.append(form)
+            variables.extend(digits)
+        body = self.value(op.source, tuple(coordinates), guard)
+        return graph.reduce(op.kind.data, tuple(variables), body, op)
+
+    def _fresh(self, extent: Extent, used: int) -> tuple[Form, tuple[int, ...]]:
+        """The first variable of this extent that is not in `used`."""
+        ordinal = 0
+        while True:
+            form, digits = self.graph.variable(("reduce", ordinal, extent))
+            if not any(used >> d & 1 for d in digits):
+                return form, digits
+            ordinal += 1
+
+
+_RULES: dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]] = {
+    payload.ConstantOp: Pull._constant,  # pyright: ignore[reportPrivateUsage]
+    tensor.IotaOp: Pull._iota,  # pyright: ignore[reportPrivateUsage]
+    tensor.IndexMapOp: Pull._view,  # pyright: ignore[reportPrivateUsage]
+    tensor.ReduceOp: Pull._reduce,  # pyright: ignore[reportPrivateUsage]
+    payload.AssertOp: Pull._assert,  # pyright: ignore[reportPrivateUsage]
+    tensor.GatherOp: Pull._gather,  # pyright: ignore[reportPrivateUsage]
+}
+"""How the value of an op is pulled; of all others as an elementwise operation."""
+
+
+def _dummy(type: Attribute) -> SSAValue:
+    return payload.ConstantOp(0, type).result
+
+
+@cache
+def _select(type: Attribute) -> Operation:
+    return payload.SelectOp(_dummy(i1), _dummy(type), _dummy(type))
+
+
+@cache
+def _cast(type: Attribute) -> Operation:
+    return payload.CastOp(_dummy(i64), type)
+
+
+@cache
+def _size_of(symbol: SymbolAttr) -> Operation:
+    return payload.ExtentOp(symbol, i64)
+
+
+_GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
+_LT = payload.CmpOp("lt", _dummy(i64), _dummy(i64))
+_AND = arith.AndIOp(_dummy(i1), _dummy(i1))
+"""Ops that stand for what guards compute; only their names, properties and result types matter."""

@@ -1,0 +1,209 @@
+"""Deciding which thread holds which element of every tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects import payload, tile
+from ...dialects.layouts.attributes import LayoutAttr
+from ...dialects.layouts.linear import Linear
+from ...dialects.payload import element_type, shape_of
+from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.conversion_cost import route
+from ..analysis.layout_classes import Classes, Link, TileClass, is_tile
+from ..analysis.layout_preferences import (
+    Preference,
+    coalesced,
+    memory_layout,
+    preference,
+    product_layout,
+    thread_rows,
+    turned_factor,
+    widened,
+)
+from ..analysis.memory_access import element_bytes
+from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of
+from ..rewriting import insert_after, insert_before, replace, retype
+
+
+@dataclass(frozen=True)
+class AssignLayoutsPass(ModulePass):
+    """Give every tile a layout: which register of which thread holds which element.
+
+    What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
+    registers a thread (as the schedule says) or what its atom on tensor cores prescribes, other tiles what makes their
+    loads and stores contiguous and 16 bytes wide, and a tile of fewer dimensions the slice of the tile it is reduced
+    from or broadcast into. Where the two ends of a reduction or broadcast still disagree, an access is contiguous along
+    another dimension than its tile's threads are (a transpose), or tensor cores leave a thread too few neighbours for
+    it, a `tile.convert_layout` moves the elements, the cheapest way there is. A layout that is there already is kept.
+    Why: from a layout follow registers, access widths, shuffles and what must go through shared memory.
+    Why here: the tiles and their accesses are final, and it must come before staging, which asks who holds an operand.
+
+    ```mlir
+    %x = tile.load %X[affine_map<(d0)[s0] -> (s0, d0)>](%i) : memref<8x128xf32>, index -> tensor<128xf32>
+    %s = tile.reduce add %x over [0] : tensor<128xf32> -> f32
+    ```
+    becomes, with one warp,
+    ```mlir
+    %x = tile.load ... -> tensor<128xf32, #l>  // #tile.layout<reg = [[1], [2]], lane = [[4], ..., [64]], warp = []>
+    %s = tile.reduce add %x over [0] : tensor<128xf32, #tile.layout<...>> -> f32
+    ```
+    """
+
+    name = "tile-assign-layouts"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            if isinstance(kernel, tile.KernelOp):
+                assign(kernel)
+
+
+def assign(kernel: tile.KernelOp) -> None:
+    """Give every tile of `kernel` a layout: decide for all of them, then change the types at once."""
+    separate_free_values(kernel)
+    classes = Classes(kernel)
+    layouts = decide(kernel, classes)
+    schedule = kernel.attributes.get("schedule")
+    as_boxes = isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma"
+    for link in classes.links:
+        _reconcile(link, classes, layouts)
+    for c in classes:
+        for value in c.members:
+            _retype(value, layouts[id(c)])
+        if any(dot.atom is None for dot in c.dots):
+            continue
+        for access in c.accesses:
+            own = layouts[id(c)]
+            layout = widened(access, own, as_boxes) if c.dots else coalesced(access, own)
+            if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
+                _detour(access, layout, own)
+    for op in kernel.body.walk():
+        if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
+            ends = [layout_in_registers(v, kernel.warps.data) for v in (op.source, op.result)]
+            op.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(op.source.type)))
+
+
+def separate_free_values(kernel: tile.KernelOp) -> None:
+    """Give every use of a tile that any thread can compute by itself (a constant, a repeated scalar, an index) its own
+    copy, so that it ties no two layouts together. Equal copies are merged again by CSE."""
+    for op in list(kernel.body.walk()):
+        constant = isinstance(op, payload.ConstantOp | payload.ExtentOp | arith.ConstantOp | tile.AffineOp)
+        if not constant and not (isinstance(op, tile.BroadcastOp) and not is_tile(op.source)):
+            continue
+        result = op.results[0]
+        if not is_tile(result) or linear_of(result.type) is not None:
+            continue
+        for use in list(result.uses)[1:]:
+            copy = op.clone()
+            copy.results[0].name_hint = result.name_hint
+            insert_after(op, copy)
+            use.operation.operands[use.index] = copy.results[0]
+
+
+def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
+    """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
+    warps = kernel.warps.data
+    found = kernel.attributes.get("schedule")
+    schedule = found if isinstance(found, ScheduleAttr) else None
+    as_boxes = schedule is not None and schedule.copy.data == "tma"
+    chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
+    row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
+    rows = thread_rows(classes, schedule, warps)
+    layouts: dict[int, Linear] = {}
+    given: dict[int, Linear] = {}
+    for c in classes:
+        for value in c.members:
+            if linear_of(value.type) is not None:
+                given.setdefault(id(c), layout_in_registers(value, warps))
+
+    def strength(c: TileClass) -> tuple[bool, bool, int]:
+        return id(c) not in given, not c.dots, -len(c.shape)
+
+    for c in sorted(classes, key=strength):
+        layout = given.get(id(c))
+        if layout is None and c.dots:
+            layout = product_layout(c, classes, rows, warps, row_in_warp, as_boxes)
+        if layout is None:
+            layout = _slice(c, classes, layouts)
+        if layout is None:
+            wishes = _wishes(c, classes)
+            layout = turned_factor(c, wishes, warps) or memory_layout(c.shape, wishes, c.reduced, warps)
+        layouts[id(c)] = layout
+    return layouts
+
+
+def _slice(c: TileClass, classes: Classes, layouts: dict[int, Linear]) -> Linear | None:
+    """The slice of the first larger tile with a layout that `c` is reduced from or broadcast into."""
+    for link in classes.links:
+        if classes.of(link.low) is c and (high := layouts.get(id(classes.of(link.high)))) is not None:
+            return high.drop(link.dims)
+    return None
+
+
+def _wishes(c: TileClass, classes: Classes) -> list[Preference]:
+    """What the accesses of `c` prefer, atomic ones before others, which take longer; if it has none, those of the tiles
+    it is broadcast from or reduced to."""
+    atomic = [preference(a) for a in c.accesses if isinstance(a, tile.AtomicRmwOp)]
+    if own := atomic or [preference(a) for a in c.accesses]:
+        return own
+    found: list[Preference] = []
+    for link in classes.links:
+        if classes.of(link.high) is not c:
+            continue
+        kept = [d for d in range(len(c.shape)) if d not in link.dims]
+        for wish in (preference(a) for a in classes.of(link.low).accesses):
+            order = (*(kept[d] for d in wish.order), *link.dims)
+            found.append(Preference(order, wish.vec, wish.bytes, wish.contiguous))
+    return found
+
+
+def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None:
+    """Insert a conversion where the small end of `link` is not held by the threads that the large end implies."""
+    low, high = layouts[id(classes.of(link.low))], layouts[id(classes.of(link.high))]
+    implied = high.drop(link.dims)
+    op = link.op
+    if isinstance(op, tile.ReduceOp):
+        if low.picks(implied) is not None:
+            return
+        reduced = tile.ReduceOp(op.kind.data, op.source, link.dims)
+        _retype(reduced.result, implied)
+        convert = tile.ConvertLayoutOp(reduced.result, _attr(low))
+        reduced.result.name_hint = op.result.name_hint
+        classes.replace(op.result, convert.result)
+        replace(op, reduced, convert)
+    elif high.without(link.dims).picks(low) is None:
+        convert = tile.ConvertLayoutOp(op.source, _attr(implied))
+        convert.result.name_hint = op.source.name_hint
+        insert_before(op, convert)
+        op.operands[0] = convert.result
+
+
+def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> None:
+    """Load a tile as `own` and convert it to `layout`, or store it the other way round."""
+    value = access.result if isinstance(access, tile.LoadOp) else access.value
+    if isinstance(access, tile.LoadOp):
+        _retype(value, own)
+        convert = tile.ConvertLayoutOp(value, _attr(layout))
+        value.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
+        insert_after(access, convert)
+    else:
+        convert = tile.ConvertLayoutOp(value, _attr(own))
+        access.operands[0] = convert.result
+        insert_before(access, convert)
+    convert.result.name_hint = value.name_hint
+
+
+def _attr(layout: Linear) -> LayoutAttr:
+    attr = attr_of(layout)
+    assert isinstance(attr, LayoutAttr)
+    return attr
+
+
+def _retype(value: SSAValue, layout: Linear) -> None:
+    retype(value, TensorType(element_type(value.type), shape_of(value.type), attr_of(layout)))

@@ -1,0 +1,58 @@
+"""Kernels that do the same become one kernel with several launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.passes import ModulePass
+
+from ...dialects import kernel, tile
+from ..analysis.equivalence import structure
+from ..rewriting import erase
+
+_NAME = ("sym_name",)
+
+
+@dataclass(frozen=True)
+class DeduplicateKernelsPass(ModulePass):
+    """Keep one of several kernels that differ only in their names and the names of their values.
+
+    What: kernels, of the tile or the kernel level, whose structure is the same (ops, attributes, types, schedule, which
+    value goes where) are replaced by the first of them; launches follow.
+    Why: a model has few kinds of kernels, and every one costs all later passes, the CUDA compiler, and a load.
+    Why here: right after the kernels were made, before the work on them begins; again where later passes made equal
+    what was not.
+
+    ```mlir
+    tile.kernel @k0(...) {...}    tile.kernel @k1(...) {... the same ...}
+    %a = tile.launch @k0(%x) : ...    %b = tile.launch @k1(%y) : ...
+    ```
+    becomes
+    ```mlir
+    tile.kernel @k0(...) {...}
+    %a = tile.launch @k0(%x) : ...    %b = tile.launch @k0(%y) : ...
+    ```
+    """
+
+    name = "tile-deduplicate-kernels"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        first: dict[object, str] = {}
+        instead: dict[str, str] = {}
+        for symbol in list(op.ops):
+            if not isinstance(symbol, tile.KernelOp | kernel.FuncOp):
+                continue
+            key = structure(symbol, {}, _NAME)
+            kept = first.setdefault(key, symbol.sym_name.data)
+            if kept != symbol.sym_name.data:
+                instead[symbol.sym_name.data] = kept
+                erase(symbol)
+        if not instead:
+            return
+        for launch in op.walk():
+            if isinstance(launch, tile.LaunchOp | kernel.LaunchOp):
+                name = launch.kernel.string_value()
+                if name in instead:
+                    launch.kernel = SymbolRefAttr(instead[name])

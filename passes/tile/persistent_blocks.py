@@ -1,0 +1,96 @@
+"""Few blocks for many tiles: `tile-persistent-blocks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.passes import ModulePass
+
+from ...dialects import tile
+from ...dialects.shapes.tile_counts import counts_attr
+from ...dialects.support.locations import copy_location
+from ...dialects.tile.schedule import ScheduleAttr
+from ..remarks import emit_remark
+
+
+@dataclass(frozen=True)
+class PersistentBlocksPass(ModulePass):
+    """Let a fixed number of blocks share all tiles of a kernel.
+
+    What: with `persistent = P` in the schedule and more than P tiles, the grid becomes P blocks, and each walks through
+    the tiles with its own number, its number + P, and so on: the kernel's program becomes the body of a loop.
+    Why: what a kernel does once a block (barriers set up, partitions begun) is done once; and with a producer of its
+    own the next tile is loaded while the results of the last one are still being written.
+    Why here: behind `tile-swizzle-grid`, whose order it keeps; before anything looks for loops.
+
+    ```mlir
+    tile.kernel @k0(...) blocks (%i, %j) in [64, 32] ... schedule<..., num_ctas = 132> { ... %i ... %j ... }
+    ```
+    becomes
+    ```mlir
+    tile.kernel @k0(...) blocks (%block) in [132] ... {
+      scf.for %t = %block to %c2048 step %c132 {
+        %i = tile.affine affine_map<()[s0] -> (s0 floordiv 32)>(%t) : index
+        %j = tile.affine affine_map<()[s0] -> (s0 mod 32)>(%t) : index
+        ... %i ... %j ...
+    ```
+    """
+
+    name = "tile-persistent-blocks"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            schedule = kernel.attributes.get("schedule")
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.num_ctas.data:
+                why = persist(kernel, schedule.num_ctas.data)
+                if why is not None:
+                    emit_remark(kernel, self.name, why)
+
+
+def persist(kernel: tile.KernelOp, blocks: int) -> str | None:
+    """Let `blocks` blocks share the tiles of `kernel`; or the reason why not."""
+    grid = [n for n in kernel.grid_shape if isinstance(n, int)]
+    if len(grid) < len(kernel.grid_shape):
+        return "the number of tiles is known only at run time"
+    if prod(grid) <= blocks:
+        return f"there are only {prod(grid)} tiles"
+    entry, body = kernel.body.block, Block(arg_types=[IndexType()])
+    numbers, counter = kernel.blocks, body.args[0]
+    counter.name_hint = "tile"
+    for number, place in zip(numbers, _digits(counter, grid), strict=True):
+        place.result.name_hint = number.name_hint
+        number.replace_all_uses_with(place.result)
+        body.add_op(place)
+    for op in list(entry.ops):
+        op.detach()
+        body.add_op(op)
+    body.add_op(scf.YieldOp())
+    while len(entry.args) > len(kernel.buffers):
+        entry.erase_arg(entry.args[-1])
+    own = entry.insert_arg(IndexType(), len(entry.args))
+    own.name_hint = "block"
+    total, step = (arith.ConstantOp.from_int_and_width(n, IndexType()) for n in (prod(grid), blocks))
+    made: list[Operation] = [total, step, scf.ForOp(own, total.result, step.result, [], body)]
+    copy_location(kernel, (*made, *body.ops))
+    entry.add_ops(made)
+    kernel.grid = counts_attr([blocks])
+    return None
+
+
+def _digits(number: SSAValue, grid: Sequence[int]) -> list[tile.AffineOp]:
+    """The indices of tile `number` of a grid, of which the last one runs fastest."""
+    found: list[tile.AffineOp] = []
+    for d in range(len(grid)):
+        inner = prod(grid[d + 1 :])
+        expr = AffineExpr.symbol(0)
+        expr = expr // inner if inner > 1 else expr
+        expr = expr % grid[d] if d else expr
+        found.append(tile.AffineOp(AffineMap(0, 1, (expr,)), [number], IndexType()))
+    return found

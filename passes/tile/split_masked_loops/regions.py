@@ -1,0 +1,252 @@
+"""In which iterations of a loop a comparison, or a bound of an access, has one answer for all elements of a tile.
+
+Whatever is compared is read as a form (`dialects/shapes/affine.py`): the position in the tile (dims) and scalars that
+do not change in the loop (symbols), with a factor of the loop's counter. The greatest value within the tile gives a
+half-line of iterations in which the form is nowhere positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.ir import Block, Operation, SSAValue
+
+from ....dialects import payload, tile
+from ....dialects.payload import Predicate, element_type, shape_of
+from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol
+from ....dialects.shapes.domain import DomainAttr
+from ....dialects.shapes.extents import SymbolAttr
+from ....dialects.shapes.ranges import range_of_value
+from ....dialects.tile.async_copy import StageAsyncOp
+
+Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
+"""What has a domain."""
+
+Scalar: TypeAlias = SSAValue | SymbolAttr
+"""What a symbol of a form stands for: a scalar that is defined around the loop, or a size known at run time."""
+
+WIDE = 64
+"""Bits of the integers that masks are compared in."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Iterations that are at least each of `starts` and less than each of `stops`."""
+
+    starts: frozenset[Form] = frozenset()
+    stops: frozenset[Form] = frozenset()
+
+    def __and__(self, other: Region) -> Region:
+        """What both contain."""
+        return Region(self.starts | other.starts, self.stops | other.stops)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every iteration belongs to it."""
+        return not self.starts and not self.stops
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`op` asks something of the elements of a tile: a comparison, or constraint number `constraint` of a domain.
+
+    options  answer -> where all elements have it
+    """
+
+    op: payload.CmpOp | Access
+    constraint: int
+    options: tuple[tuple[bool, Region], ...]
+
+
+class Regions:
+    """The conditions of one loop."""
+
+    def __init__(self, loop: scf.ForOp) -> None:
+        self.loop = loop
+        self.scalars: list[Scalar] = []
+        """What the symbols of all forms stand for; the first is the loop's counter."""
+        self.counter = self._symbol(loop.body.block.args[0]).terms[0][0]
+
+    def conditions(self) -> Iterator[Condition]:
+        """The conditions inside of the loop that have one answer in a part of it, in order."""
+        for op in self.loop.body.walk():
+            if isinstance(op, payload.CmpOp) and shape_of(op.result.type):
+                options = tuple(self._answers(op))
+                if options:
+                    yield Condition(op, 0, options)
+            elif isinstance(op, Access) and op.domain is not None:
+                for i, region in self._constraints(op, op.domain):
+                    yield Condition(op, i, ((True, region),))
+
+    def scalar(self, value: SSAValue) -> Form | None:
+        """An index of the tile level as a form without dimensions, the loop's counter not among its symbols."""
+        form = _Reader(self, (), Simplifier()).of(value, ())
+        return None if form is None or _mentions(form, self.counter) else form
+
+    def simplifier(self, shape: Sequence[int] = ()) -> Simplifier:
+        """Arithmetic on the forms of tiles of a shape."""
+        found = Simplifier(shape)
+        for i, value in enumerate(self.scalars):
+            found.set_range((SYM, i), self._range(value))
+        return found
+
+    @staticmethod
+    def _range(value: Scalar) -> tuple[int, int] | None:
+        found = (value.minimum, value.maximum + 1) if isinstance(value, SymbolAttr) else range_of_value(value)
+        return found if isinstance(found, tuple) else None
+
+    def _symbol(self, value: Scalar) -> Form:
+        for i, known in enumerate(self.scalars):
+            if known is value or (isinstance(value, SymbolAttr) and known == value):
+                return symbol(i)
+        self.scalars.append(value)
+        return symbol(len(self.scalars) - 1)
+
+    def leaf(self, value: Scalar, simplifier: Simplifier) -> Form | None:
+        """The symbol of a scalar; None if it changes inside of the loop, and is not its counter."""
+        if not isinstance(value, SymbolAttr) and value is not self.loop.body.block.args[0]:
+            if self.loop.is_ancestor(value.owner):
+                return None
+        form = self._symbol(value)
+        atom = form.terms[0][0]
+        if atom not in simplifier.intervals:
+            simplifier.set_range(atom, self._range(value))
+        return form
+
+    def _answers(self, op: payload.CmpOp) -> Iterator[tuple[bool, Region]]:
+        shape = shape_of(op.lhs.type)
+        reader = _Reader(self, shape, self.simplifier(shape))
+        dims = tuple(range(len(shape)))
+        a, b = reader.of(op.lhs, dims), reader.of(op.rhs, dims)
+        if a is None or b is None:
+            return
+        difference = add(a, b, -1)
+        for answer, form in _nowhere_positive(op.predicate.data, difference):
+            if (region := self._region(form, reader.simplifier)) is not None:
+                yield answer, region
+
+    def _constraints(self, op: Access, domain: DomainAttr) -> Iterator[tuple[int, Region]]:
+        value = op.result if isinstance(op, tile.LoadOp | StageAsyncOp) else op.value
+        shape = shape_of(value.type)
+        reader = _Reader(self, shape, self.simplifier(shape))
+        own = [reader.of(s, ()) if not shape_of(s.type) else None for s in op.symbols]
+        symbols = [f for f in own if f is not None]
+        if len(symbols) < len(own):
+            return
+        for i, (expr, (lo, hi)) in enumerate(zip(domain.affine.results, domain.limits, strict=True)):
+            form = reader.simplifier.read(expr, [dim(d) for d in range(len(shape))], symbols)
+            end = constant(hi) if isinstance(hi, int) else self.leaf(hi, reader.simplifier)
+            assert end is not None
+            below = self._region(add(constant(lo), form, -1), reader.simplifier)
+            above = self._region(add(add(form, constant(1)), end, -1), reader.simplifier)
+            if below is not None and above is not None:
+                yield i, below & above
+
+    def _region(self, form: Form, simplifier: Simplifier) -> Region | None:
+        """The iterations in which `form` is at most 0 for all elements; None if there need not be any such."""
+        bounds = simplifier.interval(form)
+        if bounds is not None and bounds[1] <= 0:
+            return Region()
+        factor, highest, rest = 0, form.constant, dict[Atom, int]()
+        for atom, coefficient in form.terms:
+            if atom == self.counter:
+                factor = coefficient
+            elif all(a[0] == SYM and a != self.counter for a in Form(((atom, 1),), 0).atoms()):
+                rest[atom] = coefficient
+            elif all(a[0] == DIM for a in Form(((atom, 1),), 0).atoms()):
+                within = simplifier.interval(Form(((atom, coefficient),), 0))
+                if within is None:
+                    return None
+                highest += within[1]
+            else:
+                return None  # which element is asked about what depends on the iteration
+        if factor == 0:
+            return None
+        total = Form(tuple(sorted(rest.items())), highest)
+        if factor > 0:  # counter <= -total / factor
+            return Region(stops=frozenset((add(simplifier.floordiv(scale(total, -1), factor), constant(1)),)))
+        return Region(starts=frozenset((simplifier.floordiv(add(total, constant(-factor - 1)), -factor),)))
+
+
+def _mentions(form: Form, atom: Atom) -> bool:
+    return any(a == atom for a in form.atoms())
+
+
+def _nowhere_positive(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:
+    """Answer -> a form that is at most 0 just where lhs - rhs = `difference` gives that answer."""
+    less, more = add(difference, constant(1)), add(constant(1), difference, -1)
+    no_less, no_more = scale(difference, -1), difference
+    return {
+        Predicate.LT: [(True, less), (False, no_less)],
+        Predicate.LE: [(True, no_more), (False, more)],
+        Predicate.GT: [(True, more), (False, no_more)],
+        Predicate.GE: [(True, no_less), (False, less)],
+        Predicate.EQ: [(False, less), (False, more)],
+        Predicate.NE: [(True, less), (True, more)],
+    }[predicate]
+
+
+@dataclass
+class _Reader:
+    """Reads integers of the tile level as forms over the dimensions of one tile."""
+
+    regions: Regions
+    shape: Sequence[int]
+    simplifier: Simplifier
+
+    def of(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
+        """The form of `value`, whose own dimensions are `dims` of the tile; None if it is no affine expression."""
+        found = self._computed(value, dims)
+        if found is None and isinstance(value.type, IndexType):
+            found = self.regions.leaf(value, self.simplifier)
+        if found is None or isinstance(element_type(value.type), IndexType):
+            return found
+        return found if self.simplifier.fits(found, WIDE) else None
+
+    def _computed(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
+        kind, op = element_type(value.type), value.owner
+        if isinstance(op, Block) or not (isinstance(kind, IndexType) or kind == IntegerType(WIDE)):
+            return None
+        match op:
+            case payload.ConstantOp():
+                return constant(int(op.scalar))
+            case arith.ConstantOp():
+                number = op.value
+                return constant(number.value.data) if hasattr(number, "value") else None  # pyright: ignore
+            case payload.ExtentOp():
+                return self.regions.leaf(op.symbol, self.simplifier)
+            case payload.CastOp():
+                return self._cast(op, dims)
+            case tile.AffineOp():
+                return self._affine(op, dims)
+            case tile.BroadcastOp():
+                along = set(op.along.get_values())
+                return self.of(op.source, tuple(d for i, d in enumerate(dims) if i not in along))
+            case tile.ConvertLayoutOp():
+                return self.of(op.source, dims)
+            case arith.AddiOp() | arith.SubiOp() | arith.MuliOp():
+                return self._arithmetic(op, dims)
+            case _:
+                return None
+
+    def _cast(self, op: payload.CastOp, dims: tuple[int, ...]) -> Form | None:
+        """What was an index, or another wide integer, before."""
+        source = element_type(op.operand.type)
+        wide = isinstance(source, IndexType) or source == IntegerType(WIDE)
+        return self.of(op.operand, dims) if wide else None
+
+    def _affine(self, op: tile.AffineOp, dims: tuple[int, ...]) -> Form | None:
+        symbols = [self.of(s, ()) for s in op.symbols]
+        known = [f for f in symbols if f is not None]
+        if len(known) < len(symbols):
+            return None
+        own = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
+        return self.simplifier.read(op.map.data.results[0], own, known)
+
+    def _arithmetic(self, op: Operation, dims: tuple[int, ...]) -> Form | None:
+        a, b = (self.of(o, dims) for o in op.operands)
+        return None if a is None or b is None else self.simplifier.computed(op.name, a, b)

@@ -1,0 +1,158 @@
+"""Putting the operands of contractions into shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects import tile
+from ...dialects.kernel.mma import WORD_BYTES
+from ...dialects.kernel.tma import SWIZZLES
+from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
+from ...dialects.layouts.linear import Linear, Shared
+from ...dialects.layouts.mma import fragment
+from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
+from ...dialects.payload import is_payload, shape_of
+from ...dialects.support.locations import location_text
+from ...dialects.tile import encoding_of
+from ...errors import ScheduleError
+from ..analysis.conversion_cost import route
+from ..analysis.dot_operands import held_fragments, operand_layout, readers
+from ..analysis.memory_access import element_bytes
+from ..analysis.swizzle import Reader, choose_shared
+from ..analysis.tile_layouts import attr_of, layout_in_registers, shared_of
+from ..rewriting import insert_after, insert_at_start, insert_before
+
+
+@dataclass(frozen=True)
+class StageDotOperandsPass(ModulePass):
+    """Put the operands of every `tile.dot` into shared memory.
+
+    What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
+    once and reading it slice by slice takes the fewest wavefronts of shared memory. A left operand on tensor cores
+    stays in registers if each thread holds just what it multiplies (the weights of attention), or if the lanes of each
+    warp can exchange it for that (those of f32, multiplied as tf32). What warpgroups multiply
+    lies in boxes: rows of at most 128 bytes, swizzled as `kernel.wgmma` reads them.
+    Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
+    a time where its layout allows.
+    Why here: who writes and who reads is known once the tiles have layouts. Whether all of it fits is asked by
+    `kernel-allocate-shared`, which knows what lives at the same time.
+
+    ```mlir
+    %n = tile.dot %a, %b, %acc : tensor<64x16xf32, #a>, tensor<16x64xf32, #b> -> tensor<64x64xf32, #c>
+    ```
+    becomes
+    ```mlir
+    %0 = tile.stage %a : tensor<64x16xf32, #a> -> tensor<64x16xf32, #tile.shared<offset = [[1, 0], ...]>>
+    %1 = tile.stage %b : tensor<16x64xf32, #b> -> tensor<16x64xf32, #tile.shared<offset = [[0, 1], ...]>>
+    %n = tile.dot %0, %1, %acc : ...
+    ```
+    """
+
+    name = "tile-stage-dot-operands"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            if isinstance(kernel, tile.KernelOp):
+                stage_operands(kernel)
+
+
+def stage_operands(kernel: tile.KernelOp) -> None:
+    """Stage the operands of every contraction of `kernel`; equal tiles that are read alike are staged once."""
+    staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}
+    for op in [o for o in kernel.body.walk() if isinstance(o, tile.DotOp)]:
+        acc = layout_in_registers(op.acc, kernel.warps.data)
+        depth = shape_of(op.lhs.type)[1]
+        for i, operand in enumerate((op.lhs, op.rhs)):
+            if isinstance(encoding_of(operand.type), SharedAttr):
+                continue
+            held = layout_in_registers(operand, kernel.warps.data)
+            size = element_bytes(operand.type)
+            if op.atom is not None and i == 0 and (kept := _kept(op, acc, held)) is not None:
+                op.operands[0] = kept
+                continue  # computed by the threads that multiply it
+            writer = Reader(held, size)
+            if op.atom is not None and op.atom.data == "wgmma":
+                shared = attr_of(_in_boxes(op, i, acc, kernel.warps.data))
+            elif op.atom is None:
+                reader = Reader(operand_layout(acc, i, depth), size, depth)
+                shared = attr_of(choose_shared(writer.layout.shape, [writer, reader]))
+            else:
+                along_k, across = readers(op, acc, i)
+                by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
+                shared = attr_of(choose_shared(writer.layout.shape, [writer], by_order=by_order))
+            assert isinstance(shared, SharedAttr)
+            stage = staged.get((operand, shared)) or _stage(operand, shared)
+            staged[operand, shared] = stage
+            op.operands[i] = stage.result
+
+
+def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
+    """The left operand if each thread holds just what it multiplies, or if threads of a warp, which have it from
+    another product, can exchange it for that; else None."""
+    if held_fragments(op, acc, held) is not None:
+        return op.lhs
+    wanted = fragment(acc, 0, held.shape[1], element_bytes(op.lhs.type))
+    if not _is_product(op.lhs) or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
+        return None
+    layout = attr_of(wanted)
+    assert isinstance(layout, LayoutAttr)
+    convert = tile.ConvertLayoutOp(op.lhs, layout, "shuffles")
+    convert.result.name_hint = op.lhs.name_hint
+    insert_before(op, convert)
+    return convert.result
+
+
+def _is_product(value: SSAValue) -> bool:
+    """Whether a tile is computed, element by element, from the result of a product."""
+    op = value.owner
+    if isinstance(op, Block) or isinstance(op, tile.DotOp):
+        return isinstance(op, tile.DotOp)
+    return is_payload(op) and any(_is_product(operand) for operand in op.operands)
+
+
+def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
+    """How an operand of a product of warpgroups lies: in boxes with rows along the dimension that its writers prefer,
+    as wide as those of both operands can be."""
+    chosen: dict[int, Boxes] = {}
+    for i, value in ((1, op.rhs), (0, op.lhs)):
+        shape, size, there = shape_of(value.type), element_bytes(value.type), shared_of(value.type)
+        if there is not None:
+            found = boxes_of(there, size)
+        else:
+            held = layout_in_registers(value, warps)
+            if i == 0 and held_fragments(op, acc, held) is not None:
+                continue
+            writer = Reader(held, size)
+            panel = size * 2 * acc.registers if i == 1 else max(SWIZZLES)  # a warpgroup multiplies whole panels
+            widest = {1 - i: max(SWIZZLES), i: min(panel, max(SWIZZLES))}
+            # f32 lie along k; and all rows that a warpgroup multiplies are in one panel of a left operand.
+            along_k = size == WORD_BYTES or (i == 0 and chosen[1].swizzle < max(SWIZZLES))
+            ways = (1 - i,) if along_k else (1 - i, i)
+            fitting = [b for fast in ways if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
+            found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
+        if found is None:
+            raise ScheduleError(
+                f"operand {i} of {list(shape)} does not fit into boxes", operator=op.name, location=location_text(op)
+            )
+        chosen[i] = found
+    value, own = op.operands[operand], chosen[operand]
+    shape, size = shape_of(value.type), element_bytes(value.type)
+    boxes = boxes_along(shape, own.fast, size, min(b.swizzle for b in chosen.values()))
+    assert boxes is not None
+    return boxes.layout(shape, size)
+
+
+def _stage(value: SSAValue, shared: SharedAttr) -> tile.StageOp:
+    """Stage `value` where it is defined, so that it is done as rarely as possible."""
+    stage = tile.StageOp(value, shared)
+    stage.result.name_hint = f"{value.name_hint}_shared" if value.name_hint else None
+    if isinstance(value.owner, Block):
+        insert_at_start(value.owner, stage)
+    else:
+        insert_after(value.owner, stage)
+    return stage

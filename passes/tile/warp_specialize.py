@@ -1,0 +1,223 @@
+"""Giving the loading of operands to warps of their own: `tile-warp-specialize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.transforms.dead_code_elimination import dce
+
+from ...dialects import tile
+from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
+from ...dialects.shapes.ranges import constant_index
+from ...dialects.support.locations import copy_location
+from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.tile.tma_store import TmaStoreOp
+from ...dialects.tile.warp_specialize import (
+    ConsumerReleaseOp,
+    ConsumerWaitOp,
+    ProducerLoadOp,
+    RingOp,
+    RingType,
+    WarpSpecializeOp,
+)
+from ..analysis.multicast import share
+from ..analysis.tma_tiles import Box, find_box, is_index
+from ..remarks import emit_remark
+from ..rewriting import erase, insert_after, insert_before
+
+
+@dataclass(frozen=True)
+class WarpSpecializePass(ModulePass):
+    """Let warps of their own load what the others compute on.
+
+    What: in a kernel whose schedule says `copy = tma, stages = S`, staged tiles that are boxes of their buffers come
+    through rings. The kernel's program becomes the consumer, which takes the boxes of a block of operations in front of
+    their first use and gives the slot back behind the last one. A copy of its loops and indices, without everything
+    else, becomes the producer: one thread, which starts the boxes and puts them. Tiles that one operation uses first
+    share a ring, of S slots inside of an innermost loop, of one elsewhere. With two warpgroups or more, or
+    several blocks on a multiprocessor, the producer gives registers to the consumer. What is computed on, gathered or
+    masked in its own way is staged by the consumer as before.
+    With `cluster = N` in the schedule, boxes that N blocks next to each other all need are loaded together: each block
+    loads a part of the rows for all of them, so the box leaves the level-2 cache once.
+    Why: one instruction of one thread copies a box, without registers and addresses in the threads that compute; and
+    how far ahead it runs is decided by the free slots alone, not by a program written into the loop.
+    Why here: instead of `tile-pipeline-loads`, at the same place and for the same reasons.
+
+    ```mlir
+    %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
+      %x = tile.load %X[...](%i, %k) : ... -> tensor<128x64xbf16, #l>
+      %t = tile.stage %x : ... -> tensor<128x64xbf16, #s>
+      %n = tile.dot %t, ...
+    ```
+    becomes
+    ```mlir
+    %r = tile.ring : !tile.ring<4 of tensor<128x64xbf16, #s>>
+    tile.warp_specialize {
+      %s = scf.for %k = %c0 to %c8 step %c1 iter_args(%a = %zero) {
+        %t = tile.consumer_wait %r : ...
+        %n = tile.dot %t, ...
+        tile.consumer_release %r : ...
+    } producer warps 4 registers [240, 24] {
+      scf.for %k = %c0 to %c8 step %c1 {
+        %x = tile.tma_load %X[...](%i, %k) : ... -> tensor<128x64xbf16, #s>
+        tile.producer_load %r, %x : ...
+    ```
+    """
+
+    name = "tile-warp-specialize"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.ops:
+            schedule = kernel.attributes.get("schedule")
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
+                specialize(kernel, schedule)
+        dce(op)
+
+
+@dataclass
+class Queue:
+    """The boxes that a block of operations uses first in one operation, and their ring."""
+
+    block: Block
+    first: Operation
+    boxes: list[Box]
+    ring: SSAValue
+
+
+def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
+    """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that the blocks
+    of a cluster have in common are loaded together."""
+    stages, cluster, resident = schedule.stages.data, schedule.cluster.data, max(1, schedule.blocks_per_sm.data)
+    found: list[Box] = []
+    for op in kernel.body.walk():
+        if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
+            box = find_box(op)
+            why = box if isinstance(box, str) else _unreachable(op, kernel)
+            if why is not None:
+                emit_remark(op, WarpSpecializePass.name, why)
+            elif isinstance(box, Box):
+                found.append(box)
+    if not found:
+        return
+    found = share(kernel, found, cluster, WarpSpecializePass.name) if cluster > 1 else found
+    program = Region(Block())
+    entry = kernel.body.block
+    for op in list(entry.ops):
+        op.detach()
+        program.block.add_op(op)
+    queues = _queues(entry, found, stages)
+    producer = Region(Block())
+    _produce(program.block, producer.block, {}, queues)
+    for queue in queues:
+        _consume(queue)
+    consumers = kernel.warps.data
+    registers = ()
+    if consumers >= 2 * WARPGROUP or resident > 1:
+        registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
+    partitions = WarpSpecializeOp(program, producer, WARPGROUP, registers)
+    partitions.location = kernel.location
+    entry.add_op(partitions)
+
+
+def _unreachable(stage: tile.StageOp, kernel: tile.KernelOp) -> str | None:
+    """Why the producer can't get to where `stage` is: what lies around it is no loop over indices alone."""
+    around = stage.parent_op()
+    while around is not kernel:
+        if not isinstance(around, scf.ForOp) or not all(is_index(v) for v in (around.lb, around.ub, around.step)):
+            return "it is inside of something other than loops whose bounds are indices"
+        around = around.parent_op()
+    return None
+
+
+def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
+    """Group the boxes by where they are used first, and give each group a ring in `entry`."""
+    groups: dict[tuple[Block, Operation], list[Box]] = {}
+    for box in found:
+        block = box.stage.parent
+        assert block is not None
+        first = min(_users(block, box), key=block.get_operation_index)
+        groups.setdefault((block, first), []).append(box)
+    queues: list[Queue] = []
+    for (block, first), boxes in groups.items():
+        slots = min(stages, _trips(block.parent_op())) if _is_innermost(block, groups) else 1
+        ring = RingOp(RingType.get(slots, [b.type for b in boxes]))
+        ring.result.name_hint = "ring"
+        copy_location(first, (ring,))
+        entry.add_op(ring)
+        queues.append(Queue(block, first, boxes, ring.result))
+    return queues
+
+
+def _is_innermost(block: Block, groups: Iterable[tuple[Block, Operation]]) -> bool:
+    """Whether no other boxes are used in a loop inside of `block`: those would come between two of its own."""
+    return not any(b is not block and block.is_ancestor(b) for b, _ in groups)
+
+
+def _trips(around: Operation | None) -> int:
+    """At most how many iterations a loop has; one outside of loops."""
+    if not isinstance(around, scf.ForOp):
+        return 1
+    lb, ub, step = constant_index(around.lb), constant_index(around.ub), constant_index(around.step)
+    if lb is None or ub is None or not step:
+        return 1 << 30
+    return max(1, -((lb - ub) // step))
+
+
+def _users(block: Block, box: Box) -> list[Operation]:
+    """The operations of `block` that use the tile of `box`, or have inside of them who does."""
+    found: list[Operation] = []
+    for use in box.stage.result.uses:
+        op = use.operation
+        while op.parent is not block:
+            parent = op.parent_op()
+            assert parent is not None
+            op = parent
+        found.append(op)
+    return found
+
+
+def _consume(queue: Queue) -> None:
+    """Take the boxes in front of their first use, and give them back behind the last."""
+    block = queue.block
+    last = max((u for b in queue.boxes for u in _users(block, b)), key=block.get_operation_index)
+    take, release = ConsumerWaitOp(queue.ring), ConsumerReleaseOp(queue.ring)
+    insert_before(queue.first, take)
+    insert_after(last, release)
+    for box, tile_in in zip(queue.boxes, take.res, strict=True):
+        tile_in.name_hint = box.stage.result.name_hint
+        box.stage.result.replace_all_uses_with(tile_in)
+        erase(box.stage)
+
+
+def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], queues: list[Queue]) -> None:
+    """Append to `target` what of `source` a producer does; `values` are what index values of `source` are there."""
+    here = {q.first: q for q in queues if q.block is source}
+    for op in source.ops:
+        if op in here:
+            _put(here[op], target, values)
+        if isinstance(op, scf.ForOp) and any(op.is_ancestor(q.first) for q in queues if q.block is not source):
+            body = Block(arg_types=[op.body.block.args[0].type])
+            body.args[0].name_hint = op.body.block.args[0].name_hint
+            lb, ub, step = (values.get(v, v) for v in (op.lb, op.ub, op.step))
+            loop = scf.ForOp(lb, ub, step, [], body)
+            _produce(op.body.block, body, {**values, op.body.block.args[0]: body.args[0]}, queues)
+            body.add_op(scf.YieldOp())
+            copy_location(op, (loop,))
+            target.add_op(loop)
+        elif op.results and not op.regions and all(is_index(r) for r in op.results):
+            copy = op.clone(values)
+            target.add_op(copy)
+            values.update(zip(op.results, copy.results, strict=True))
+
+
+def _put(queue: Queue, target: Block, values: dict[SSAValue, SSAValue]) -> None:
+    made = [b.make([values.get(s, s) for s in b.load.symbols]) for b in queue.boxes]
+    put = ProducerLoadOp(queue.ring, [m.result for m in made])
+    copy_location(queue.first, (*made, put))
+    target.add_ops([*made, put])

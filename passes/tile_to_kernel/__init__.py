@@ -1,1 +1,0 @@
-"""The parts of `lower-tile-to-kernel`: index arithmetic, accesses, shared memory, contractions, the host program."""

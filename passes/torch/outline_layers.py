@@ -1,0 +1,199 @@
+"""Equal layers of a model become one function, called several times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from ...dialects.support.locations import location_of
+from ..analysis.equivalence import structure
+from ..rewriting import erase
+from .layer_repeats import find_repeats
+
+LAYER = "layer"
+"""The attribute of ops that says in which repeated part of the program they are."""
+
+MIN_OPS = 16
+"""Smaller parts are not worth a border, across which nothing is fused."""
+
+
+@dataclass(frozen=True)
+class OutlineLayersPass(ModulePass):
+    """Find parts of a function that are equal but for what they read, and make one function of each kind.
+
+    What: candidates are the runs of ops with one value of the attribute `layer`, which the frontend writes for modules
+    in numbered lists; in a function without any, repeats are found in the text itself. Parts are equal if their ops,
+    arguments, shapes and the order of what comes from outside are. Those that occur at least twice and are large
+    enough are moved out; the attribute is removed everywhere.
+    Why: a model of 28 layers costs every later pass the work of one.
+    Why here: first of all passes, before ops are written out and fused. What it gives up is fusion across the border.
+
+    ```mlir
+    %1 = torch.mul.Tensor(self = %x, other = %w) {layer = "layers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %2 = torch.mul.Tensor(self = %1, other = %v) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    ```
+    becomes, with `min_ops=1`,
+    ```mlir
+    func.func private @layer(%x: tensor<4xf32>, %w: tensor<4xf32>) -> tensor<4xf32> {...}
+    %1 = func.call @layer(%x, %w) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %2 = func.call @layer(%1, %v) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    ```
+    """
+
+    name = "torch-outline-layers"
+
+    min_ops: int = MIN_OPS
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        taken = {f.sym_name.data for f in op.ops if isinstance(f, func.FuncOp)}
+        for function in [f for f in op.ops if isinstance(f, func.FuncOp) and not f.is_declaration]:
+            parts = [Part(ops) for ops in self._candidates(function)]
+            kinds: dict[object, list[Part]] = {}
+            for part in parts:
+                kinds.setdefault(part.key(), []).append(part)
+            for kind in kinds.values():
+                if len(kind) > 1:
+                    outline(op, function, kind, _fresh("layer", taken))
+            for inner in op.walk():
+                inner.attributes.pop(LAYER, None)
+
+    def _candidates(self, function: func.FuncOp) -> list[list[Operation]]:
+        ops = list(function.body.block.ops)[:-1]
+        runs = _runs_of_layers(ops) if any(LAYER in o.attributes for o in ops) else find_repeats(ops, 2 * self.min_ops)
+        return [run for run in runs if len(run) >= self.min_ops]
+
+
+def _runs_of_layers(ops: Sequence[Operation]) -> list[list[Operation]]:
+    """Neighbouring ops of one layer. A layer in several pieces gives several runs."""
+    runs: list[list[Operation]] = []
+    last: object = None
+    for op in ops:
+        layer = op.attributes.get(LAYER)
+        if layer is not None and layer != last:
+            runs.append([])
+        if layer is not None:
+            runs[-1].append(op)
+        last = layer
+    return runs
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 0
+    found = name
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
+
+
+@dataclass
+class Part:
+    """Neighbouring ops of a block: what they read from outside, in order of use, and which results others use."""
+
+    ops: list[Operation]
+    inputs: list[SSAValue] = field(default_factory=list[SSAValue])
+    outputs: list[SSAValue] = field(default_factory=list[SSAValue])
+
+    def __post_init__(self) -> None:
+        own = set(self.ops)
+        inside = {r for op in self.ops for r in op.results}
+        seen: dict[SSAValue, None] = {}
+        for op in self.ops:
+            for inner in op.walk():
+                for operand in inner.operands:
+                    if operand not in inside and not _is_inner(operand, op):
+                        seen.setdefault(operand)
+        self.inputs = list(seen)
+        self.outputs = [
+            r for op in self.ops for r in op.results if any(_top(u.operation, op) not in own for u in r.uses)
+        ]
+
+    def key(self) -> object:
+        """Equal for equal parts: whatever `outline` keeps of one when another stands for it."""
+        number = {value: i for i, value in enumerate(self.inputs)}
+        types = tuple(v.type for v in self.inputs)
+        ops = tuple(structure(op, number, (LAYER,)) for op in self.ops)
+        return types, ops, tuple(number[v] for v in self.outputs)
+
+
+def _is_inner(value: SSAValue, op: Operation) -> bool:
+    """Whether `value` is defined in a region of `op`."""
+    owner = value.owner.parent_op() if isinstance(value.owner, Block) else value.owner.parent_op()
+    while owner is not None and owner is not op:
+        owner = owner.parent_op()
+    return owner is op
+
+
+def _top(op: Operation, sibling: Operation) -> Operation:
+    """The op in the block of `sibling` that is or holds `op`."""
+    while op.parent is not sibling.parent:
+        parent = op.parent_op()
+        assert parent is not None
+        op = parent
+    return op
+
+
+def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name: str) -> None:
+    """Move the first of these equal parts into a function `name` in front of `function`, and call it for each."""
+    block = function.body.block
+    for part in reversed(parts[1:]):  # from the end, so that what a later part reads is still there
+        call = _call(block, part, name)
+        for old, new in zip(part.outputs, call.results, strict=True):
+            old.replace_all_uses_with(new)
+            new.name_hint = old.name_hint
+        for op in reversed(part.ops):
+            erase(op)
+    first = parts[0]
+    call = _call(block, first, name)
+    for old, new in zip(first.outputs, call.results, strict=True):
+        own = set(first.ops)
+        for use in [u for u in old.uses if _top(u.operation, first.ops[0]) not in own]:
+            use.operation.operands[use.index] = new
+    body = Block(arg_types=[v.type for v in first.inputs])
+    for arg, value in zip(body.args, first.inputs, strict=True):
+        arg.name_hint = _without_numbers(value.name_hint)
+        own = set(first.ops)
+        for use in [u for u in value.uses if u.operation is not call and _holds(first, u.operation, own)]:
+            use.operation.operands[use.index] = arg
+    for op in first.ops:
+        op.detach()
+        body.add_op(op)
+    end = func.ReturnOp(*first.outputs)
+    end.location = location_of(call)
+    body.add_op(end)
+    types = [a.type for a in body.args], [v.type for v in first.outputs]
+    outlined = func.FuncOp(name, types, Region(body), "private")
+    outlined.location = location_of(call)
+    module.body.block.insert_op_before(outlined, function)
+
+
+def _holds(part: Part, op: Operation, own: set[Operation]) -> bool:
+    """Whether `op` is one of `own` or inside one of them."""
+    while op not in own:
+        parent = op.parent_op()
+        if parent is None:
+            return False
+        op = parent
+    return True
+
+
+def _call(block: Block, part: Part, name: str) -> func.CallOp:
+    """A call in front of the part's first op, which is also behind all that it reads."""
+    call = func.CallOp(name, part.inputs, [v.type for v in part.outputs])
+    call.location = location_of(part.ops[0])
+    block.insert_op_before(call, part.ops[0])
+    return call
+
+
+def _without_numbers(hint: str | None) -> str | None:
+    """A hint without the number of the layer it came from."""
+    if hint is None:
+        return None
+    return "_".join(word for word in hint.split("_") if not word.isdigit()) or None

@@ -1,0 +1,142 @@
+"""The borders between levels: which operations a program at a given level may contain.
+
+A border is what makes a level a plug: whatever hands over a program that passes the check may rely on every pass
+below it, and whatever writes a pass above it knows what it may leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, ShapedType
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+
+from ..dialects.payload import element_type, is_low_precision
+from ..dialects.shapes.extents import ExtentError, extents_of
+from ..dialects.support.dominance import DominanceError, verify_dominance
+from ..dialects.support.locations import location_text
+from ..errors import BorderError
+
+PAYLOAD = frozenset({"payload", "arith", "math"})
+"""Scalar computation, written with the same ops at every level below torch."""
+
+FUNCTIONS = frozenset({"func.func", "func.return", "func.call", "builtin.module"})
+
+SCALAR_CARRIERS = frozenset({"payload.cast", "payload.select", "payload.constant", "arith.constant", "arith.bitcast"})
+"""The payload that may touch narrow floats: moves and conversions. Everything that computes does so in f32 or f64."""
+
+
+REPLACED = {
+    "arith.cmpf": "payload.cmp",
+    "arith.cmpi": "payload.cmp",
+    "arith.select": "payload.select",
+    "arith.remf": "payload.fmod",
+    **dict.fromkeys(
+        ("arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"), "payload.cast"
+    ),
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), "payload.cast"),
+}
+"""Upstream ops that fall short on shaped types, and what is used instead at every level below torch."""
+
+
+@dataclass(frozen=True)
+class Border:
+    """The legal ops of a level: all ops of `dialects` that are not `REPLACED`, and the single ops in `ops`."""
+
+    dialects: frozenset[str]
+    ops: frozenset[str]
+
+    def allows(self, name: str) -> bool:
+        """Whether the op `name` (`"tensor.reduce"`) may appear."""
+        return name in self.ops or (name.split(".", 1)[0] in self.dialects and name not in REPLACED)
+
+
+_LOOPS = frozenset({"scf.for", "scf.yield"})
+
+_FOLDS = frozenset({"tensor.scan"})
+"""Recurrences are operations of the host, as calls are, until there are buffers."""
+
+BORDERS = {
+    "torch": Border(frozenset({"torch"}), FUNCTIONS | {"payload.constant", "arith.constant"}),
+    "tensor": Border(PAYLOAD | {"tensor"}, FUNCTIONS),
+    "loop": Border(PAYLOAD | {"loop"}, FUNCTIONS | _FOLDS | {"tensor.scatter"}),
+    "tile": Border(PAYLOAD | {"tile"}, FUNCTIONS | _FOLDS | _LOOPS),
+    "kernel": Border(PAYLOAD | {"kernel"}, FUNCTIONS | _LOOPS | {"scf.if"}),
+}
+"""What may cross into each level. `docs/architecture.md` says the same in words."""
+
+Level = Literal["torch", "tensor", "loop", "tile", "kernel"]
+
+
+@dataclass(frozen=True)
+class VerifyLevelPass(ModulePass):
+    """Refuse a program that is not wholly at the level it claims to be at.
+
+    What: walks the module, compares each op with the documented set of the level, checks that floats narrower than 32
+    bits are only stored, moved and converted, and that every use is dominated. Changes nothing.
+    Why: a lowering that silently leaves an op behind would otherwise fail far away, in another pass or in nvcc.
+    Why here: it stands after the last pass of each level, and in front of everything that reads a file.
+
+    `verify-level{level=loop}` on
+
+    ```mlir
+    %1 = tensor.reduce add %0 over [1] : tensor<4x8xf32> -> tensor<4xf32>
+    ```
+
+    says `file:1:1: error: tensor.reduce: not legal at the loop level`.
+    """
+
+    name = "verify-level"
+
+    level: Level
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        errors = tuple(border_violations(op, self.level))
+        if errors:
+            errors[0].others = errors[1:]
+            raise errors[0]
+
+
+def border_violations(module: ModuleOp, level: Level) -> Iterator[BorderError]:
+    """Every op of `module` that may not cross the border into `level`, as an error with its place."""
+    border = BORDERS[level]
+    try:
+        verify_dominance(module)
+    except DominanceError as error:
+        yield BorderError(str(error), operator=error.op.name, location=location_text(error.op))
+    for op in module.walk():
+        reason = None
+        if not border.allows(op.name):
+            instead = f", use {REPLACED[op.name]}" if op.name in REPLACED else ""
+            reason = f"not legal at the {level} level{instead}"
+        elif level != "torch" and (narrow := _narrow_arithmetic(op)) is not None:
+            reason = f"computes in {narrow} at the {level} level; convert to f32 first"
+        elif any(_is_nameless(value.type) for value in (*op.operands, *op.results)):
+            reason = "an extent known only at run time needs a symbol, #payload.extents<...>"
+        if reason is not None:
+            yield BorderError(reason, operator=op.name, location=location_text(op))
+
+
+def _is_nameless(t: Attribute) -> bool:
+    """Whether a shaped type has an extent that is neither a number nor a symbol."""
+    if not isinstance(t, ShapedType) or DYNAMIC_INDEX not in t.get_shape():
+        return False
+    try:
+        extents_of(t)
+    except ExtentError:
+        return True
+    return False
+
+
+def _narrow_arithmetic(op: Operation) -> Attribute | None:
+    """The narrow float type that the payload op `op` computes in, if it does."""
+    if op.name.split(".", 1)[0] not in PAYLOAD or op.name in SCALAR_CARRIERS:
+        return None
+    for value in (*op.operands, *op.results):
+        if is_low_precision(value.type):
+            return element_type(value.type)
+    return None

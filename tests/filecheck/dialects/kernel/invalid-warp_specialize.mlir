@@ -1,0 +1,527 @@
+// RUN: %diagnostics
+
+// CHECK: error: kernel.mbar_arrive: works on a shared buffer of mbarriers, not
+kernel.func @k() grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %f = kernel.shared : memref<1xi64, "shared">
+  kernel.mbar_arrive %f[%i] : memref<1xi64, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.mbar_init: a barrier counts 1 to 1048575 arrivals, not 0
+kernel.func @k() grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
+  kernel.mbar_init %f[%i] arrivals 0 : memref<1x!kernel.mbarrier, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.mbar_expect: a phase counts 1 to 1048575 bytes, not 0
+kernel.func @k() grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %f = kernel.shared : memref<1x!kernel.mbarrier, "shared">
+  kernel.mbar_expect %f[%i] bytes 0 : memref<1x!kernel.mbarrier, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.advance: a ring has at least one slot, not 0
+kernel.func @k() grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %s, %p = kernel.advance %i, %i of 0
+}
+
+// -----
+
+// CHECK: error: kernel.group_barrier: hardware barriers 1 to 15 are free, not 0
+kernel.func @k() grid [1] warps 1 {
+  kernel.group_barrier 0 warps 1
+}
+
+// -----
+
+// CHECK: error: kernel.group_barrier: a group has 1 to 32 warps, not 64
+kernel.func @k() grid [1] warps 1 {
+  kernel.group_barrier 1 warps 64
+}
+
+// -----
+
+// CHECK: error: kernel.group_barrier: groups of 3 warps in a partition of 4, from 1 on
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+      kernel.group_barrier 1 warps 3
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.group_barrier: groups of 1 warps in a partition of 4, from 13 on
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+      kernel.group_barrier 13 warps 1
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: {{.*}}a box has 1 to 5 extents of 1 to 256, not [512, 64]
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<512x64xbf16>
+}
+
+// -----
+
+// CHECK: error: {{.*}}a swizzle of 0, 32, 64 or 128 bytes, not 96
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 96>
+}
+
+// -----
+
+// CHECK: error: {{.*}}a row of a box has a multiple of 16 bytes, not 8
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x4xbf16>
+}
+
+// -----
+
+// CHECK: error: {{.*}}a box swizzled by 128 bytes has rows of 128 bytes, not 64
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x32xbf16, swizzle 128>
+}
+
+// -----
+
+// CHECK: error: kernel.tensor_map: a map is of a buffer that is an argument of the kernel
+kernel.func @k() grid [1] warps 1 {
+  %x = kernel.shared : memref<64xbf16, "shared">
+  %m = kernel.tensor_map %x : memref<64xbf16, "shared"> -> !kernel.tensor_map<64xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.tensor_map: boxes of [64] bf16 in memref<64x64xbf16>
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.tensor_map: boxes of [64, 32] f32 in memref<64x64xbf16>
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x32xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.tensor_map: rows of memref<64x63xbf16> do not start at multiples of 16 bytes
+kernel.func @k(%x: memref<64x63xbf16>) grid [1] warps 1 {
+  %m = kernel.tensor_map %x : memref<64x63xbf16> -> !kernel.tensor_map<64x32xbf16>
+}
+
+// -----
+
+// CHECK: error: kernel.tma_store: a box lies in a shared buffer of one dimension, not in memref<64x64xbf16>
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  kernel.tma_store %x[%i] to %m[%i, %i] : memref<64x64xbf16>, !kernel.tensor_map<64x64xbf16, swizzle 128>
+}
+
+// -----
+
+// CHECK: error: kernel.tma_store: buffer and map have one element type
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  %s = kernel.shared : memref<4096xf16, "shared">
+  kernel.tma_store %s[%i] to %m[%i, %i] : memref<4096xf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
+}
+
+// -----
+
+// CHECK: error: kernel.tma_store: a box of 8192 bytes is larger than memref<64xbf16
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  %s = kernel.shared : memref<64xbf16, "shared">
+  kernel.tma_store %s[%i] to %m[%i, %i] : memref<64xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
+}
+
+// -----
+
+// CHECK: error: kernel.tma_store: one coordinate for each of 2 dimensions
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  kernel.tma_store %s[%i] to %m[%i] : memref<4096xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
+}
+
+// -----
+
+// CHECK: error: kernel.tma_load: signals an mbarrier in shared memory, not
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 1 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %m = kernel.tensor_map %x : memref<64x64xbf16> -> !kernel.tensor_map<64x64xbf16, swizzle 128>
+  kernel.tma_load %m[%i, %i] to %s[%i] signal %s[%i] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<4096xbf16, "shared">
+}
+
+// -----
+
+// CHECK: error: kernel.bulk_wait: waits until 0 to 7 groups are left, not 8
+kernel.func @k() grid [1] warps 1 {
+  kernel.bulk_wait 8
+}
+
+// -----
+
+// CHECK: error: {{.*}}accumulators are f32, not vector<32xbf16>
+kernel.func @k() grid [1] warps 4 {
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xbf16>>
+}
+
+// -----
+
+// CHECK: error: {{.*}}4 to 128 accumulators, in steps of 4, not 256
+kernel.func @k() grid [1] warps 4 {
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<256xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.registers_to_accumulators: result 'result' at position 0 does not verify: attribute vector<32xf32> expected
+kernel.func @k() grid [1] warps 4 {
+  %r = payload.constant 0.0 : vector<32xf32>
+  %p = "kernel.registers_to_accumulators"(%r) : (vector<32xf32>) -> !kernel.async_accumulators<vector<64xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: result 'result' at position 0 does not verify
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = "kernel.wgmma"(%s, %i, %s, %i, %p) <{slices = #builtin.int<4>, swizzle = #builtin.int<128>, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0>}> : (memref<4096xbf16, "shared">, index, memref<4096xbf16, "shared">, index, !kernel.async_accumulators<vector<32xf32>>) -> !kernel.async_accumulators<vector<64xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: 0 k-steps swizzled by 128 bytes
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 0 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: a product with scale-d = 0 has no `use_acc`
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %c = arith.constant true
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 scale_d_zero use_acc %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the operands are bf16, f16 or f32, not i32
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xi32, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xi32, "shared">, memref<4096xi32, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: operands of f32 lie along k
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xf32, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] transposed into %p k_steps 4 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: 40 elements of k in rows of 32
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xf32, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 5 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: 80 elements of k in rows of 64
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 5 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the right operand has 64 elements across: 2 panels of 32
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] transposed into %p k_steps 4 swizzle 64 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: panels 1024 elements apart, of 64 rows of 32 each
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] transposed leading_offset 1024 into %p k_steps 4 swizzle 64 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the right operand takes 8192 elements of
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<64xf32>>
+  %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the left operand is 32 registers of bf16
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %r = payload.constant 0.0 : vector<16xbf16>
+  %q = kernel.wgmma %r, %s[%i] into %p k_steps 4 swizzle 128 : vector<16xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the left operand is a place in a shared buffer of bf16
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %t = kernel.shared : memref<4096xf16, "shared">
+  %q = kernel.wgmma %t[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma: the left operand lies in a shared buffer of one dimension, not in memref<64x64xbf16>
+kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %x[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<64x64xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: Expected '['
+kernel.func @k() grid [1] warps 4 {
+  %i = arith.constant 0 : index
+  %s = kernel.shared : memref<4096xbf16, "shared">
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma %s[%i], %s into %p k_steps 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma_wait: waits until 0 to 7 groups are left, not 8
+kernel.func @k() grid [1] warps 4 {
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma_wait 8, %p : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
+}
+
+// -----
+
+// CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once nothing is pending
+kernel.func @k() grid [1] warps 4 {
+  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: one name, one number of warps and one or no number of registers for 2 partitions
+kernel.func @k() grid [1] warps 8 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 registers 40 {
+    }
+    partition "b"(%v) warps 4 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: partitions of one name: ['a', 'a']
+kernel.func @k() grid [1] warps 8 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+    }
+    partition "a"(%v) warps 4 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: a partition has at least one warp, not 0
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 0 {
+    }
+    partition "b"(%v) warps 4 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: the argument of a partition is the number of the warp in it, an index
+kernel.func @k() grid [1] warps 4 {
+  "kernel.warp_specialize"() <{names = ["a"], warps = array<i64: 4>, registers = array<i64>}> ({
+  ^bb0(%w: i32):
+  }) : () -> ()
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: whole warpgroups change their registers, not [1, 3] warps
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 1 registers 40 {
+    }
+    partition "b"(%v) warps 3 registers 40 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: a thread has 24 to 240 registers, in steps of 8, not [44]
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 registers 44 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: the partitions want 66560 registers; the block has 64512, 384 threads with 168 each at its launch
+kernel.func @k() grid [1] warps 12 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 registers 40 {
+    }
+    partition "b"(%v) warps 8 registers 240 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: the partitions want 41984 registers; the block has 30720, 384 threads with 80 each at its launch
+kernel.func @k() grid [1] warps 12 blocks_per_sm 2 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 registers 24 {
+    }
+    partition "b"(%v) warps 8 registers 152 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: partitions stand at the top of a kernel, not in scf.if
+kernel.func @k() grid [1] warps 4 {
+  %c = arith.constant true
+  scf.if %c {
+    kernel.warp_specialize {
+      partition "a"(%w) warps 4 {
+      }
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.warp_specialize: a barrier of the whole block inside of a partition, which other warps never reach
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+      kernel.barrier
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.func: partitions of [4] warps in a block of 8
+kernel.func @k() grid [1] warps 8 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.func: the warps of a block part once
+kernel.func @k() grid [1] warps 4 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+    }
+  }
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.func: a block has at most 32 warps, not 40
+kernel.func @k() grid [1] warps 40 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 40 {
+    }
+  }
+}
+
+// -----
+
+// CHECK: error: kernel.group_barrier: partitions ['a', 'b'] both wait at hardware barrier 2
+kernel.func @k() grid [1] warps 12 {
+  kernel.warp_specialize {
+    partition "a"(%w) warps 4 {
+      kernel.group_barrier 2 warps 4
+    }
+    partition "b"(%v) warps 8 {
+      kernel.group_barrier 1 warps 4
+    }
+  }
+}

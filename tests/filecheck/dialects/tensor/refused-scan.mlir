@@ -1,0 +1,65 @@
+// RUN: %diagnostics
+
+%h = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: a fold has at least one step, not 0
+%r = tensor.scan @step 0 carry(%h : tensor<4xf32>) -> tensor<4xf32>
+
+// -----
+
+%x = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: a fold without carries computes nothing
+tensor.scan @step 4 carry( : ) each(%x : tensor<4xf32>) ->
+
+// -----
+
+%h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<4x4xf32>)
+// CHECK: tensor.scan: tensor<4x4xf32> has no slice for each of 5 steps
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<4x4xf32>) -> tensor<4xf32>
+
+// -----
+
+%h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<f32>)
+// CHECK: tensor.scan: tensor<f32> has no slice for each of 5 steps
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<f32>) -> tensor<4xf32>
+
+// -----
+
+%h = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: histories [1] are not distinct, ascending and below 1
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) history [1] -> tensor<4xf32>
+
+// -----
+
+%h = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: 2 results of 1 carries
+%r, %s = tensor.scan @step 5 carry(%h : tensor<4xf32>) -> tensor<4xf32>, tensor<4xf32>
+
+// -----
+
+%h = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: result 0 is tensor<5x4xf32>, not tensor<4xf32>
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) history [0] -> tensor<4xf32>
+
+// -----
+
+%h = "test.op"() : () -> tensor<4xf32>
+// CHECK: tensor.scan: applies @step, which is no function of this module
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) -> tensor<4xf32>
+
+// -----
+
+func.func private @step(%h: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
+  func.return %h : tensor<4xf32>
+}
+%h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
+// CHECK: tensor.scan: @step does not take the carries, the slices and the shared tensors
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>
+
+// -----
+
+func.func private @step(%h: tensor<4xf32>, %x: tensor<3xf32>) -> tensor<3xf32> {
+  func.return %x : tensor<3xf32>
+}
+%h, %x = "test.op"() : () -> (tensor<4xf32>, tensor<5x3xf32>)
+// CHECK: tensor.scan: @step does not give the next carries
+%r = tensor.scan @step 5 carry(%h : tensor<4xf32>) each(%x : tensor<5x3xf32>) -> tensor<4xf32>

@@ -1,0 +1,85 @@
+// RUN: dl-opt %s --split-input-file --verify-diagnostics -p convert-loop-to-tile | filecheck %s
+
+// Two blocks take the chunks of a row in turn. Each has a maximum of its chunks; both get both, and the greater one.
+
+// CHECK-LABEL: tile.kernel @k0({{.*}}) blocks (%i, %rank) in [8, 2] warps 2 cluster 2
+// CHECK:         scf.for %k = %c0 to %c3 step %c1
+// CHECK-NEXT:      tile.load %x[affine_map<(d0)[s0, s1, s2] -> (s0, ((d0 + (s1 * 128)) + (s2 * 64)))>](%i, %k, %rank) where <{{.*}}> in [0:300]>
+// CHECK:         %m_4 = tile.reduce max %m_1 over [0] : tensor<64xf32> -> f32
+// CHECK-NEXT:    %m_5 = tile.cluster_allgather %m_4 : f32 -> tensor<2xf32>
+// CHECK-NEXT:    %m_6 = tile.reduce max %m_5 over [0] : tensor<2xf32> -> f32
+// CHECK:         scf.for %j = %c0 to %c3 step %c1 {
+// CHECK:           tile.store %c, %y[affine_map<(d0)[s0, s1, s2] -> (s0, ((d0 + (s1 * 128)) + (s2 * 64)))>](%i, %j, %rank)
+func.func @used(%x: tensor<8x300xf32>) -> tensor<8x300xf32> {
+  %y = loop.nest (%i, %j) in [8, 300] -> tensor<8x300xf32>
+         attributes {schedule = #tile.schedule<block = [1, 64], serial = [1], chunk = [64], warps = 2, cluster = 2>} {
+    %m = loop.reduce max (%k) in [300] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x300xf32>
+      loop.yield %a : f32
+    }
+    %b = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %j) : tensor<8x300xf32>
+    %c = arith.subf %b, %m : f32
+    loop.yield %c : f32
+  }
+  func.return %y : tensor<8x300xf32>
+}
+
+// -----
+
+// One tile a block, results of the row alone: they are the same in all blocks, of which the first writes them. What the
+// blocks have of the sum is in frames of their own; it moves to that of the whole before it is added.
+
+// CHECK-LABEL: tile.kernel @k0({{.*}}) blocks (%i, %rank) in [8, 4] warps 2 cluster 4
+// CHECK:         %a = tile.load %x[affine_map<(d0)[s0, s1] -> (s0, (d0 + (s1 * 64)))>](%i, %rank)
+// CHECK-NEXT:    %m = tile.reduce max %a over [0] : tensor<64xf32> -> f32
+// CHECK:         %s = tile.reduce add %e over [0] : tensor<64xf32> -> f32
+// CHECK-NEXT:    %m_2, %s_1 = tile.cluster_allgather %m, %s : f32, f32 -> tensor<4xf32>, tensor<4xf32>
+// CHECK-NEXT:    %hi = tile.reduce max %m_2 over [0] : tensor<4xf32> -> f32
+// CHECK-NEXT:    %hi_1 = tile.broadcast %hi along [0] : f32 -> tensor<4xf32>
+// CHECK-NEXT:    %[[BY:.*]] = arith.subf %m_2, %hi_1 : tensor<4xf32>
+// CHECK-NEXT:    %[[FACTOR:.*]] = math.exp %[[BY]] : tensor<4xf32>
+// CHECK-NEXT:    %[[MOVED:.*]] = arith.mulf %s_1, %[[FACTOR]] : tensor<4xf32>
+// CHECK-NEXT:    %sum = tile.reduce add %[[MOVED]] over [0] : tensor<4xf32> -> f32
+// CHECK:         tile.store %{{.*}}, %y[affine_map<()[s0, s1] -> (s0)>](%i, %rank) where <affine_map<()[s0, s1] -> (s1)> in [0:1]>
+func.func @staged(%x: tensor<8x256xf32>) -> tensor<8xf32> {
+  %y = loop.nest (%i) in [8] -> tensor<8xf32>
+         attributes {schedule = #tile.schedule<block = [1], chunk = [64, 64], warps = 2, cluster = 4>} {
+    %hi, %sum = loop.staged_reduce -> f32, f32 stages {
+      %m = loop.reduce max (%k) in [256] -> f32 {
+        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x256xf32>
+        loop.yield %a : f32
+      }
+      %s = loop.reduce add (%k) in [256] -> f32 {
+        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x256xf32>
+        %d = arith.subf %a, %m : f32
+        %e = math.exp %d : f32
+        loop.yield %e : f32
+      }
+      loop.yield %m, %s : f32, f32
+    } rescale (%m0: f32, %s0: f32, %m1: f32, %s1: f32) {
+      %d = arith.subf %m0, %m1 : f32
+      %f = math.exp %d : f32
+      %t = arith.mulf %s0, %f : f32
+      loop.yield %m0, %t : f32, f32
+    }
+    %l = math.log %sum : f32
+    %r = arith.addf %l, %hi : f32
+    loop.yield %r : f32
+  }
+  func.return %y : tensor<8xf32>
+}
+
+// -----
+
+// CHECK: loop.nest: cluster: no reduction has 4 chunks, one for each block of a cluster
+func.func @short(%x: tensor<8x100xf32>) -> tensor<8xf32> {
+  %y = loop.nest (%i) in [8] -> tensor<8xf32>
+         attributes {schedule = #tile.schedule<block = [1], chunk = [64], warps = 2, cluster = 4>} {
+    %m = loop.reduce max (%k) in [100] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<8x100xf32>
+      loop.yield %a : f32
+    }
+    loop.yield %m : f32
+  }
+  func.return %y : tensor<8xf32>
+}

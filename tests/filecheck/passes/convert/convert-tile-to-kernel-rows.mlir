@@ -1,0 +1,61 @@
+// RUN: dl-opt %s --split-input-file --verify-diagnostics -p convert-tile-to-kernel,cse | filecheck %s
+
+#row = #tile.layout<reg = [[1], [2]], lane = [[4], [8], [16], [32], [64]], warp = []>
+
+// The places of a row are slots of one shared buffer, 16 bytes a thread at a time.
+
+// CHECK-LABEL: kernel.func @row
+// CHECK:         %r = kernel.shared : memref<512xbf16, "shared">
+// CHECK:         %[[OFFSET:.*]] = arith.muli %k, %{{.*}} : index
+// CHECK:         %[[SLOT:.*]] = kernel.subview %r[%[[OFFSET]]] : memref<512xbf16, "shared"> -> memref<128xbf16, "shared">
+// CHECK-NEXT:    kernel.store %v, %[[SLOT]][%{{.*}}] regs {{\[\[}}1], [2]] vec 4
+// CHECK:         %[[SLOT:.*]] = kernel.subview %r[%{{.*}}] : memref<512xbf16, "shared"> -> memref<128xbf16, "shared">
+// CHECK-NEXT:    kernel.load %[[SLOT]][%{{.*}}] regs {{\[\[}}1], [2]] vec 4
+tile.kernel @row(%x: memref<512xbf16>, %y: memref<512xbf16>) blocks () in [] warps 1 {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  %r = tile.row_buffer : !tile.row_buffer<4 of tensor<128xbf16>>
+  scf.for %k = %c0 to %c4 step %c1 {
+    %v = tile.load %x[affine_map<(d0)[s0] -> (d0 + s0 * 128)>](%k) : memref<512xbf16>, index -> tensor<128xbf16, #row>
+    tile.row_buffer_store %v, %r[%k] : tensor<128xbf16, #row>, !tile.row_buffer<4 of tensor<128xbf16>>
+  }
+  scf.for %k = %c0 to %c4 step %c1 {
+    %v = tile.row_buffer_load %r[%k] : !tile.row_buffer<4 of tensor<128xbf16>> -> tensor<128xbf16, #row>
+    tile.store %v, %y[affine_map<(d0)[s0] -> (d0 + s0 * 128)>](%k) : tensor<128xbf16, #row>, memref<512xbf16>, index
+  }
+}
+
+// -----
+
+#each = #tile.layout<reg = [], lane = [[1], [2], [0], [0], [0]], warp = []>
+
+// One thread puts what the block has into its memory; every thread then reads that of one block. All are put before any
+// is read.
+
+// CHECK-LABEL: kernel.func @peers
+// CHECK:         %[[RANK:.*]] = arith.andi %thread, %{{.*}} : index
+// CHECK:         kernel.store %{{.*}}, %a_shared[%{{.*}}] if %first
+// CHECK-NEXT:    kernel.store %{{.*}}, %b_shared[%{{.*}}] if %first
+// CHECK-NEXT:    %peer = kernel.mapa %a_shared of %[[RANK]]
+// CHECK-NEXT:    %{{.*}} = kernel.load %peer[%{{.*}}]
+// CHECK-NEXT:    %peer_1 = kernel.mapa %b_shared of %[[RANK]]
+// CHECK-NEXT:    %{{.*}} = kernel.load %peer_1[%{{.*}}]
+tile.kernel @peers(%x: memref<4xf32>, %y: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
+  %a = tile.load %x[affine_map<()[s0] -> (s0)>](%r) : memref<4xf32>, index -> f32
+  %b = arith.mulf %a, %a : f32
+  %as, %bs = tile.cluster_allgather %a, %b : f32, f32 -> tensor<4xf32, #each>, tensor<4xf32, #each>
+  %c = arith.addf %as, %bs : tensor<4xf32, #each>
+  %d = tile.reduce add %c over [0] : tensor<4xf32, #each> -> f32
+  tile.store %d, %y[affine_map<()[s0] -> (s0)>](%r) : f32, memref<4xf32>, index
+}
+
+// -----
+
+#held = #tile.layout<reg = [[1]], lane = [[2], [0], [0], [0], [0]], warp = []>
+
+// CHECK: tile.cluster_allgather: a thread would hold what several blocks have; it reads from one
+tile.kernel @several(%x: memref<4xf32>) blocks (%r) in [4] warps 1 cluster 4 {
+  %a = tile.load %x[affine_map<()[s0] -> (s0)>](%r) : memref<4xf32>, index -> f32
+  %as = tile.cluster_allgather %a : f32 -> tensor<4xf32, #held>
+}

@@ -1,0 +1,107 @@
+// RUN: dl-opt %s -p convert-torch-to-tensor --split-input-file --verify-diagnostics | filecheck %s
+
+// A contraction is two index maps, a product and a sum; a bias is broadcast by an index map.
+// CHECK-LABEL: @relu_matmul
+func.func @relu_matmul(%x: tensor<16x64xf32>, %bias: tensor<64xf32>, %w: tensor<64x16xf32>) -> tensor<16x16xf32> {
+  // CHECK-NEXT: %0 = tensor.index_map %bias[affine_map<(d0, d1) -> (d1)>] : tensor<64xf32> -> tensor<16x64xf32>
+  // CHECK-NEXT: %1 = arith.addf %x, %0 : tensor<16x64xf32>
+  // CHECK-NEXT: %2 = tensor.index_map %1[affine_map<(d0, d1, d2) -> (d0, d2)>] : tensor<16x64xf32> -> tensor<16x16x64xf32>
+  // CHECK-NEXT: %3 = tensor.index_map %w[affine_map<(d0, d1, d2) -> (d2, d1)>] : tensor<64x16xf32> -> tensor<16x16x64xf32>
+  // CHECK-NEXT: %4 = arith.mulf %2, %3 : tensor<16x16x64xf32>
+  // CHECK-NEXT: %5 = tensor.reduce add %4 over [2] : tensor<16x16x64xf32> -> tensor<16x16xf32>
+  // CHECK-NEXT: %6 = payload.constant 0.0{{[0-9e+]*}} : tensor<16x16xf32>
+  // CHECK-NEXT: %7 = arith.maximumf %5, %6 : tensor<16x16xf32>
+  // CHECK-NEXT: func.return %7
+  %0 = torch.add.Tensor(self = %x, other = %bias) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+  %1 = torch.matmul(self = %0, other = %w) : (tensor<16x64xf32>, tensor<64x16xf32>) -> tensor<16x16xf32>
+  %2 = torch.relu(self = %1) : (tensor<16x16xf32>) -> tensor<16x16xf32>
+  func.return %2 : tensor<16x16xf32>
+}
+
+// -----
+
+// Low precision is storage: cast up before the operator, rounded once after it, nothing in between.
+// CHECK-LABEL: @softmax_bf16
+func.func @softmax_bf16(%x: tensor<4x8xbf16>) -> tensor<4x8xbf16> {
+  // CHECK-NEXT: payload.cast %x : tensor<4x8xbf16> -> tensor<4x8xf32>
+  // CHECK-NEXT: tensor.reduce max {{.*}} over [1]
+  // CHECK-NOT: bf16
+  // CHECK: math.exp
+  // CHECK-NEXT: tensor.reduce add
+  // CHECK-NEXT: tensor.index_map
+  // CHECK-NEXT: arith.divf
+  // CHECK-NEXT: payload.cast {{.*}} : tensor<4x8xf32> -> tensor<4x8xbf16>
+  %0 = torch.softmax.int(self = %x, dim = -1) : (tensor<4x8xbf16>) -> tensor<4x8xbf16>
+  func.return %0 : tensor<4x8xbf16>
+}
+
+// -----
+
+// A view is one index map, and one that changes nothing is none.
+// CHECK-LABEL: @views
+func.func @views(%x: tensor<4x6xf32>) -> tensor<6x4xf32> {
+  // CHECK-NEXT: tensor.index_map %x[affine_map<(d0, d1) -> (d1, d0)>]
+  // CHECK-NEXT: func.return
+  %0 = torch.slice.Tensor(self = %x, dim = 1, start = 0, end = 9223372036854775807) : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %1 = torch.t(self = %0) : (tensor<4x6xf32>) -> tensor<6x4xf32>
+  %2 = torch.contiguous(self = %1) : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  func.return %2 : tensor<6x4xf32>
+}
+
+// -----
+
+// Each piece of a cat is read only inside of itself.
+// CHECK-LABEL: @cat
+func.func @cat(%x: tensor<3xf32>, %y: tensor<2xf32>) -> tensor<5xf32> {
+  // CHECK: tensor.index_map %x[affine_map<(d0) -> (d0)>] where <affine_map<(d0) -> (d0)> in [0:3]>
+  // CHECK: tensor.index_map %y[affine_map<(d0) -> ((d0 + -3))>] where <affine_map<(d0) -> ((d0 + -3))> in [0:2]>
+  // CHECK: tensor.iota 0
+  // CHECK: payload.cmp lt
+  // CHECK: payload.select
+  %0 = torch.cat(tensors = [%x, %y]) : (tensor<3xf32>, tensor<2xf32>) -> tensor<5xf32>
+  func.return %0 : tensor<5xf32>
+}
+
+// -----
+
+// CHECK: aten.scaled_dot_product_attention: is_causal: a mask and is_causal together
+func.func @refused(%q: tensor<1x2x3x4xf32>, %m: tensor<3x3xf32>) -> tensor<1x2x3x4xf32> {
+  %0 = torch.scaled_dot_product_attention(query = %q, key = %q, value = %q, attn_mask = %m, is_causal = true) : (tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<1x2x3x4xf32>, tensor<3x3xf32>) -> tensor<1x2x3x4xf32>
+  func.return %0 : tensor<1x2x3x4xf32>
+}
+
+// -----
+
+// CHECK: aten.relu: gives shape [4], declared as [5]
+func.func @wrong_shape(%x: tensor<4xf32>) -> tensor<5xf32> {
+  %0 = torch.relu(self = %x) : (tensor<4xf32>) -> tensor<5xf32>
+  func.return %0 : tensor<5xf32>
+}
+
+// -----
+
+// Sizes known at run time: a mean divides by one, a row of scores asks where it is, a part is read from the end.
+// CHECK-LABEL: @some_size
+#n = #payload.symbol<n[1:1001]>
+func.func @some_size(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32> {
+  // CHECK: tensor.reduce add %x over [0] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<4xf32>
+  // CHECK-NEXT: payload.extent #n : tensor<4xi64>
+  // CHECK-NEXT: payload.cast
+  // CHECK-NEXT: arith.divf
+  %0 = torch.mean.dim(self = %x, dim = [0]) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32>
+  // CHECK: tensor.gather %x[affine_map<(d0, d1)[s0] -> (s0, d1)>]
+  %1 = torch.select.int(self = %x, dim = 0, index = -1) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf32>
+  // CHECK: tensor.index_map %x[affine_map<(d0, d1, d2) -> (d0, ((d1 * 2) + d2))>] : tensor<?x4xf32, #payload.extents<#n, 4>> -> tensor<?x2x2xf32, #payload.extents<#n, 2, 2>>
+  %2 = torch.view(self = %x, size = [#n, 2, 2]) : (tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<?x2x2xf32, #payload.extents<#n, 2, 2>>
+  %3 = torch.add.Tensor(self = %0, other = %1) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %3 : tensor<4xf32>
+}
+
+// -----
+
+// CHECK: aten.chunk: the size n is known only at run time, which is not supported here
+#n = #payload.symbol<n[1:1001]>
+func.func @parts(%x: tensor<?xf32, #payload.extents<#n>>) {
+  %0, %1 = torch.chunk(self = %x, chunks = 2, dim = 0) : (tensor<?xf32, #payload.extents<#n>>) -> (tensor<2xf32>, tensor<2xf32>)
+  func.return
+}

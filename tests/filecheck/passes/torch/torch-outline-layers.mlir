@@ -1,0 +1,71 @@
+// RUN: dl-opt %s -p "torch-outline-layers{min_ops=2}" --split-input-file | filecheck %s
+
+// Two equal layers, one after the other, with weights of their own; the third has another shape of weight.
+// CHECK-LABEL: func.func private @layer(%x: tensor<4xf32>, %w: tensor<4xf32>) -> tensor<4xf32> {
+// CHECK-NEXT: %[[A:.*]] = torch.mul.Tensor(self = %x, other = %w)
+// CHECK-NEXT: %[[B:.*]] = torch.relu(self = %[[A]])
+// CHECK-NEXT: func.return %[[B]]
+// CHECK-LABEL: func.func @main
+// CHECK-NEXT: %[[A:.*]] = func.call @layer(%x, %w)
+// CHECK-NEXT: %[[B:.*]] = func.call @layer(%[[A]], %v)
+// CHECK-NEXT: %[[C:.*]] = torch.mul.Tensor(self = %[[B]], other = %u)
+// CHECK-NEXT: %[[D:.*]] = torch.relu(self = %[[C]])
+// CHECK-NEXT: func.return %[[D]]
+// CHECK-NOT: layers.
+func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32>, %v: tensor<4xf32>, %u: tensor<1xf32>) -> tensor<4xf32> {
+  %0 = torch.mul.Tensor(self = %x, other = %w) {layer = "layers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.relu(self = %0) {layer = "layers.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.mul.Tensor(self = %1, other = %v) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.relu(self = %2) {layer = "layers.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %4 = torch.mul.Tensor(self = %3, other = %u) {layer = "layers.2"} : (tensor<4xf32>, tensor<1xf32>) -> tensor<4xf32>
+  %5 = torch.relu(self = %4) {layer = "layers.2"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %5 : tensor<4xf32>
+}
+
+// -----
+
+// Equal ops, but one layer reads its input twice where the other reads two: nothing is equal.
+// CHECK-NOT: func.call
+func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = torch.mul.Tensor(self = %x, other = %w) {layer = "layers.0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.relu(self = %0) {layer = "layers.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.mul.Tensor(self = %1, other = %1) {layer = "layers.1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.relu(self = %2) {layer = "layers.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %3 : tensor<4xf32>
+}
+
+// -----
+
+// A value inside the first layer is used behind it, which makes it another kind of layer than the second.
+// CHECK-NOT: func.call
+func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = torch.neg(self = %x) {layer = "layers.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = torch.relu(self = %0) {layer = "layers.0"} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = torch.neg(self = %1) {layer = "layers.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  %3 = torch.relu(self = %2) {layer = "layers.1"} : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %3, %0 : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// Nothing is marked: repeats are found, and cut where the fewest values cross.
+// CHECK-LABEL: func.func private @layer(
+// CHECK-LABEL: func.func @main
+// CHECK: torch.neg
+// CHECK-COUNT-3: func.call @layer
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = torch.neg(self = %x) : (tensor<4xf32>) -> tensor<4xf32>
+  %a0 = torch.relu(self = %0) : (tensor<4xf32>) -> tensor<4xf32>
+  %a1 = torch.exp(self = %a0) : (tensor<4xf32>) -> tensor<4xf32>
+  %a2 = torch.sin(self = %a0) : (tensor<4xf32>) -> tensor<4xf32>
+  %a3 = torch.mul.Tensor(self = %a1, other = %a2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %b0 = torch.relu(self = %a3) : (tensor<4xf32>) -> tensor<4xf32>
+  %b1 = torch.exp(self = %b0) : (tensor<4xf32>) -> tensor<4xf32>
+  %b2 = torch.sin(self = %b0) : (tensor<4xf32>) -> tensor<4xf32>
+  %b3 = torch.mul.Tensor(self = %b1, other = %b2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %c0 = torch.relu(self = %b3) : (tensor<4xf32>) -> tensor<4xf32>
+  %c1 = torch.exp(self = %c0) : (tensor<4xf32>) -> tensor<4xf32>
+  %c2 = torch.sin(self = %c0) : (tensor<4xf32>) -> tensor<4xf32>
+  %c3 = torch.mul.Tensor(self = %c1, other = %c2) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return %c3 : tensor<4xf32>
+}

@@ -1,0 +1,60 @@
+"""torch.compile as people use it: every use is right, falls back with a warning, or is refused by name."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch_compile import USES
+from torch_compile.checking import Use, outcome
+
+from deplodock.errors import UnsupportedError
+from deplodock.frontend import dynamo
+from deplodock.frontend.dynamo import RecompileWarning
+
+SLICE = [u for i, u in enumerate(USES) if u.refused or u.group in ("changes", "threads") or i % 4 == 0]
+"""What the tests try; `python benchmarks/torch_compile.py` tries all of them."""
+
+
+@pytest.mark.parametrize("this", SLICE, ids=lambda u: f"{u.group}: {u.name}")
+def test_use(this: Use) -> None:
+    found = outcome(this)
+    assert found.kind in this.expected, found.text
+    if found.kind != "right":
+        assert re.search(this.says or "", found.text)
+
+
+def test_a_form_with_symbols_that_is_refused_becomes_a_program_for_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def compile(module: Any, examples: Any, dynamic_shapes: Any = None, **options: Any) -> Any:
+        if dynamic_shapes is not None:
+            raise UnsupportedError("not with symbols")
+        compiled.append([tuple(e.shape) for e in examples])
+        return real(module, examples, **options)
+
+    real = dynamo.compile
+    monkeypatch.setattr(dynamo, "compile", compile)
+    torch._dynamo.reset()
+    f, x = torch.compile(lambda x, n: x * n + x.shape[0], backend="deplodock"), torch.randn(20)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RecompileWarning)
+        for n in (3, 5, 7, 5, 7, 3, 9, 10, 11, 12, 13, 14):
+            torch.testing.assert_close(f(x[:n], 2), x[:n] * 2 + n)
+    assert compiled == [[(n,)] for n in (3, 5, 7, 3, 9, 10, 11, 12, 13)]
+    said = [str(w.message) for w in caught if w.category is RecompileWarning]
+    assert len(said) == 2
+    assert "not with symbols; so there is a program for each shape" in said[0]
+    assert "compiled for 8 shapes or numbers" in said[1]
+
+
+def test_the_page_lists_every_use() -> None:
+    from pathlib import Path
+
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "torch_compile.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w[\w ]*) \| (.+?) \| (\w[\w ]*) \|", page, re.M)
+    assert [(group, name) for group, name, _ in rows if group != "group"] == [(u.group, u.name) for u in USES]
+    assert {kind for group, _, kind in rows if group != "group"} <= {"right", "falls back", "refused"}

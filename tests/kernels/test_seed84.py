@@ -1,0 +1,91 @@
+"""The 84 shapes, in f32 and bf16: shrunk they are right at every level. At full size see `test_static_gates.py`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from seed84 import BY_NAME, NAMES, Case, make_case
+
+from deplodock.backend.check_each import Checker
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.launch_plan import make_plan
+from deplodock.backend.simulator import simulate
+from deplodock.frontend.api import CompiledFunction
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.comparison import compare, tolerances
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+ROW_FAMILIES = {"rmsnorm", "softmax", "silu_mul"}
+FAMILIES = list(dict.fromkeys(case["family"] for case in BY_NAME.values()))
+
+
+def compiled(case: Case, target: str = "sm_90a") -> CompiledFunction:
+    captured = capture(case.function, case.inputs(), names=list(case.shapes))
+    return CompiledFunction(captured, target, "reference")
+
+
+def every() -> list[object]:
+    """All cases in both types as parameters; a family's go to one process, which builds them at once."""
+    return [
+        pytest.param(
+            name, dtype, id=f"{name}-{dtype}", marks=pytest.mark.xdist_group(f"{BY_NAME[name]['family']}-{dtype}")
+        )
+        for name in NAMES
+        for dtype in DTYPES
+    ]
+
+
+@cache
+def small_programs(family: str, dtype: str) -> dict[str, tuple[Case, CompiledFunction, EmulatedProgram]]:
+    """The shrunk cases of a family, compiled, with their CUDA built for the host in one go."""
+    cases = [make_case(n, DTYPES[dtype], small=True) for n in NAMES if BY_NAME[n]["family"] == family]
+    programs = [compiled(c) for c in cases]
+    modules = compile_many([p.ir("cuda") for p in programs])
+    plans = [make_plan(p.compilation.at("kernel")) for p in programs]
+    return {
+        c.name: (c, p, EmulatedProgram(p.ir("cuda"), plan, m))
+        for c, p, plan, m in zip(cases, programs, plans, modules, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("name", "dtype"), every())
+def test_small_is_right_at_every_level(name: str, dtype: str) -> None:
+    case, program, emulated = small_programs(BY_NAME[name]["family"], dtype)[name]
+    compilation = program.compilation
+    checker = Checker(compilation.at("tensor"), seed=1)
+    for level in ("loop", "tile", "kernel"):  # exactly, and in floats
+        checker.after(f"the passes to the {level} level", compilation.at(level))
+    inputs = case.inputs(seed=2)
+    expected = [case.function(*inputs)]
+    allowed = tolerances(compilation.at("tensor"))
+    arrays = [to_numpy(t) for t in program.captured.bind(inputs)]
+
+    simulated = simulate(compilation.at("kernel"), arrays)
+    assert not simulated.report.findings, str(simulated.report)
+    outputs, reports = emulated.run(arrays)
+    assert not reports, str(reports[0])
+    for what, results in (("simulator", simulated.outputs), ("emulator", outputs)):
+        differences = compare([to_torch(np.asarray(r)) for r in results], expected, allowed)
+        assert all(d.ok for d in differences), (what, differences)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["softmax", "rmsnorm"])
+def test_row_kernels_read_their_input_once(family: str, dtype: str) -> None:
+    for case, program, _ in small_programs(family, dtype).values():
+        arrays = [to_numpy(t) for t in program.captured.bind(case.inputs())]
+        (counts,) = simulate(program.compilation.at("kernel"), arrays).report.launches
+        assert counts.loaded[_position(program, case)] == arrays[list(case.shapes).index("x")].nbytes, case.name
+
+
+def _position(program: CompiledFunction, case: Case) -> int:
+    """Where the kernel takes the input `x` of `@main`."""
+    module = program.compilation.at("kernel")
+    main = next(op for op in module.walk() if op.name == "func.func")
+    launch = next(op for op in module.walk() if op.name == "kernel.launch")
+    x = main.regions[0].block.args[[b.name for b in program.captured.bindings].index("x")]
+    return list(launch.operands).index(x)

@@ -1,0 +1,75 @@
+"""Every device function on the device, where it is an instruction, against its emulated body."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from helper_units import HELPER_UNITS
+from test_exchange import CASES, lowered
+from test_hopper_units import UNITS, allocated
+from test_tensor_cores import PRODUCTS
+from test_tf32 import PRODUCTS as TF32_PRODUCTS
+
+from deplodock.backend.cuda.device import HELPERS
+from deplodock.backend.cuda.printer import used_helpers
+from deplodock.backend.cuda.runtime import CudaProgram
+from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
+from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
+
+
+@cache
+def emulated() -> dict[str, EmulatedProgram]:
+    """All units for the host, built at once."""
+    texts = {name: unit.text() for name, unit in HELPER_UNITS.items()}
+    built = compile_many(list(texts.values()))
+    return {n: EmulatedProgram(texts[n], HELPER_UNITS[n].plan(), b) for n, b in zip(texts, built, strict=True)}
+
+
+@cache
+def wanted(name: str) -> np.ndarray:
+    """What the emulated body gives, without a report."""
+    (found,), reports = emulated()[name].run([a for _, a in HELPER_UNITS[name].inputs], (0, 1))
+    assert [str(r) for r in reports] == []
+    return found
+
+
+@pytest.mark.parametrize("name", HELPER_UNITS)
+def test_emulated(name: str) -> None:
+    found = wanted(name)
+    assert found.size == HELPER_UNITS[name].count
+    assert len(np.unique(found[~np.isnan(found)])) > 1 or name[:3] in ("inf", "nan")
+
+
+def test_assembly_is_accepted() -> None:
+    for name, unit in HELPER_UNITS.items():
+        assert compile_cubin(unit.text(), "sm_90a").warnings == (), name
+
+
+def test_every_helper_is_tested_on_the_device() -> None:
+    """By a unit of its own, or by one in IR whose test has the marker `gpu`."""
+    used = {key for unit in HELPER_UNITS.values() for key in (*unit.keys, *unit.more)}
+    for module in (allocated(unit.text()) for unit in UNITS.values()):
+        used |= used_helpers(module)
+    for product in (*PRODUCTS.values(), *TF32_PRODUCTS.values()):
+        used |= used_helpers(product.lowered())
+    for name in CASES:
+        used |= used_helpers(lowered(name))
+    assert set(HELPERS) - used == set()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", HELPER_UNITS)
+def test_device(name: str) -> None:
+    unit = HELPER_UNITS[name]
+    (result,) = CudaProgram(unit.plan(), unit.text()).run([to_torch(a) for _, a in unit.inputs])
+    found, expected = to_numpy(result), wanted(name)
+    if not unit.exact:
+        np.testing.assert_allclose(found, expected, rtol=2.0**-21, atol=2.0**-126)
+        return
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(found), nan)
+    bits = f"u{expected.dtype.itemsize}"
+    np.testing.assert_array_equal(found[~nan].view(bits), expected[~nan].view(bits))

@@ -1,0 +1,141 @@
+"""Printed kernels through NVRTC for every target: no spills, wide accesses, and what the log and the cache say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime.disassembly import disassemble, parse_listing
+from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
+from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.dialects.target import TARGETS, occupancy
+from deplodock.errors import CompileError, TargetError
+from deplodock.passes.pass_manager import run_passes
+from deplodock.passes.pipelines import parse_passes
+
+PROGRAMS = Path(__file__).parent.parent / "programs" / "kernels.mlir"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def printed() -> str:
+    ctx = make_context()
+    module = parse_module(ctx, PROGRAMS.read_text(), PROGRAMS.name)
+    run_passes(
+        ctx, module, parse_passes("kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers")
+    )
+    return print_cuda(module)
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_every_target(arch: str) -> None:
+    compiled = compile_cubin(printed(), arch, cached=False)
+    assert set(compiled.kernels) == {"k0", "k1", "k2"}
+    for use in compiled.kernels.values():
+        assert use.registers > 8
+        assert use.spills == use.stack == 0
+    assert not compiled.warnings
+    code = disassemble(compiled.cubin)
+    assert all(kernel.local_accesses == 0 for kernel in code.values())
+    rms, gemm, narrow = code["k0"], code["k1"], code["k2"]
+    assert rms.widths("LDG") == {128: 4}
+    assert rms.widths("STG") == {128: 2}
+    assert rms.count("SHFL") == 5
+    assert gemm.count("FFMA") == 16 * 16  # sixteen steps, unrolled, of a four by four tile
+    assert gemm.widths("LDS") == {128: 32}
+    assert narrow.widths("LDG") == {128: 1}
+    assert narrow.widths("STG") == {128: 1}
+
+
+def test_the_cache(tmp_path: Path) -> None:
+    source = 'extern "C" __global__ void k(float* y) { y[threadIdx.x] = 1.0f; }'
+    first = compile_cubin(source, "sm_90a")
+    (file,) = (tmp_path / "deplodock" / "cubin").iterdir()
+    assert os.stat(file.parent).st_mode & 0o077 == 0
+    assert compile_cubin(source, "sm_90a") == first  # the log holds the compile time: this one was not compiled again
+    assert compile_cubin(source, "sm_80").cubin != first.cubin
+    assert len(list(file.parent.iterdir())) == 2
+    file.write_bytes(file.read_bytes()[:-1] + b"x")  # damaged: compiled again, and repaired
+    assert compile_cubin(source, "sm_90a").cubin == first.cubin
+    again = compile_cubin(source, "sm_90a")
+    assert again.cubin == first.cubin
+
+
+def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "deplodock").mkdir(mode=0o700)
+    (tmp_path / "deplodock" / "cubin").mkdir()
+    (tmp_path / "deplodock" / "cubin").chmod(0o777)
+    compile_cubin('extern "C" __global__ void k() {}', "sm_90a")
+    assert not list((tmp_path / "deplodock" / "cubin").iterdir())
+
+
+def test_errors() -> None:
+    with pytest.raises(CompileError, match="refuses the text.*identifier"):
+        compile_cubin('extern "C" __global__ void k() { nothing; }', "sm_90a", cached=False)
+    for arch in ("sm_90a; rm", "compute_90", "sm_12345", "", "sm_90 --help"):
+        with pytest.raises(TargetError):
+            check_arch(arch)
+
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'k0' for 'sm_90a'
+ptxas info    : Function properties for k0
+ptxas         .     8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads
+ptxas info    : Used 31 registers, used 1 barriers, 128 bytes smem
+ptxas info    : Compiling entry function 'k1' for 'sm_90a'
+ptxas info    : Function properties for k1
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+"""
+
+
+def test_the_log() -> None:
+    uses = kernel_uses(LOG)
+    assert uses == {"k0": KernelUse(31, 16, 24, 8, 128), "k1": KernelUse(12)}
+    assert uses["k0"].spills == 40
+
+
+def test_spills_are_seen() -> None:
+    """An array with an index that the compiler doesn't know lies in local memory."""
+    source = """extern "C" __global__ void k(float* y, int n) {
+      float a[64];
+      for (int i = 0; i < 64; ++i) a[i] = y[i];
+      a[n] = 1.0f;
+      for (int i = 0; i < n; ++i) y[i] = a[(i * 7) % 64];
+    }"""
+    compiled = compile_cubin(source, "sm_90a", cached=False)
+    assert compiled.kernels["k"].stack == 256
+    assert disassemble(compiled.cubin)["k"].local_accesses > 0
+
+
+LISTING = """\t.section\t.text.k0,"ax",@progbits
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/               @P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0020*/              @!P1 STG.E.64 desc[UR4][R2.64], R4 ;
+        /*0030*/                   LDG.E.U16 R4, desc[UR4][R2.64] ;
+        /*0040*/                   STL [R1], R4 ;
+"""
+
+
+def test_the_listing() -> None:
+    code = parse_listing(LISTING)["k0"]
+    assert code.widths("LDG") == {16: 1, 128: 1}
+    assert code.widths("STG") == {64: 1}
+    assert code.local_accesses == 1
+    assert code.count("LDC") == 1
+
+
+def test_occupancy() -> None:
+    target = TARGETS["sm_90a"]
+    assert occupancy(target, 256, 32, 0) == 8
+    assert occupancy(target, 256, 64, 0) == 4
+    assert occupancy(target, 32, 16, 0) == 32
+    assert occupancy(target, 256, 32, 100 * 1024) == 2
+    assert occupancy(target, 256, 32, 300 * 1024) == 0
+    assert occupancy(target, 1024, 128, 0) == 0

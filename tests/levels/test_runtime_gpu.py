@@ -1,0 +1,72 @@
+"""The CUDA runtime on a GPU, against the emulator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_standalone import KERNEL, MAIN, module
+
+from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.cuda.runtime import CudaProgram
+from deplodock.backend.cuda.runtime.timing import on_device
+from deplodock.backend.emulator import run_cuda_on_cpu
+from deplodock.backend.launch_plan import make_plan
+
+
+@pytest.fixture(scope="module")
+def program():
+    kernels = module(KERNEL + MAIN)
+    return kernels, print_cuda(kernels)
+
+
+@pytest.mark.gpu
+def test_right_on_the_device(program):
+    x = torch.randn(4, 256)
+    (y,) = CudaProgram(*program).run([x])
+    (want,), reports = run_cuda_on_cpu(program[1], make_plan(program[0]), [x.numpy()])
+    assert not reports
+    torch.testing.assert_close(y, torch.from_numpy(want), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_results_stay_where_the_inputs_are(program):
+    cuda = CudaProgram(*program)
+    x = torch.randn(4, 257, device="cuda")[:, 1:]
+    (y,) = cuda.run([x])
+    assert y.is_cuda
+    (want,) = cuda.run([x.cpu()])
+    assert not want.is_cuda
+    torch.testing.assert_close(y.cpu(), want, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_runs_on_the_current_stream(program):
+    cuda, x = CudaProgram(*program), torch.randn(4, 256, device="cuda")
+    (want,) = cuda.run([x])
+    with torch.cuda.stream(torch.cuda.Stream()):
+        (y,) = cuda.run([x])
+        torch.cuda.current_stream().synchronize()
+    torch.testing.assert_close(y, want, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_times_are_positive(program):
+    cuda, x = CudaProgram(*program), torch.randn(4, 256, device="cuda")
+    times = on_device({"a": lambda: cuda.run([x]), "b": lambda: x + 1, "c": lambda: x.sum().item()}, repetitions=5)
+    assert {name: t.graph for name, t in times.items()} == {"a": True, "b": True, "c": False}
+    assert all(0 < t.median < 1 for t in times.values())
+    assert "synchronizing" in (times["c"].why or "")
+    torch.randn(4, device="cuda")  # the generator does not believe to be captured still
+
+
+@pytest.mark.gpu
+def test_part_of_a_graph(program):
+    cuda, x = CudaProgram(*program), torch.randn(4, 256, device="cuda")
+    cuda.run([x])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (y,) = cuda.run([x])
+    for _ in range(2):
+        x.copy_(torch.randn(4, 256))
+        graph.replay()
+        torch.testing.assert_close(y, cuda.run([x])[0], rtol=0, atol=0)

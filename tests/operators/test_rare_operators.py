@@ -1,0 +1,241 @@
+"""Operators on memory, segments and bags, assertions, and special functions, against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+import torch.nn.functional as F
+from aten import evaluate
+from torch import nn
+
+import deplodock
+from deplodock.errors import ExecutionError, ShapeError, UnsupportedError
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.frontend.executors import make_executor
+
+NAN, INF = float("nan"), float("inf")
+x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+def check(function: Callable[..., Any], *args: torch.Tensor, **tolerance: float) -> None:
+    """The function at the tensor level gives what PyTorch gives."""
+    captured = capture(function, args)
+    tensors = captured.bind([a.clone() for a in args])
+    found = captured.restore(make_executor("reference", Compilation(captured.module)).run(tensors), tensors)
+    torch.testing.assert_close(found, function(*args), equal_nan=True, **tolerance)
+
+
+MEMORY: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: torch.as_strided(x, (2, 3), (4, 1)),
+    lambda x: torch.as_strided(x, (3, 3), (1, 2), 2) * 2,  # overlapping
+    lambda x: torch.as_strided(x.relu(), (5,), (0,), 7),
+    lambda x: torch.as_strided(x, (0, 3), (1, 1)),
+    lambda x: torch.as_strided_scatter(x, torch.ones(2, 2), (2, 2), (5, 1), 1),
+]
+
+
+@pytest.mark.parametrize("function", MEMORY)
+def test_places_in_memory(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    check(function, x)
+
+
+def test_places_in_memory_of_a_tensor_that_is_not_dense_are_refused() -> None:
+    function = MEMORY[1]  # what it computes from; a result that is nothing but such a view is PyTorch's own
+    with pytest.raises(UnsupportedError, match="strides"):
+        deplodock.compile(lambda x: function(x.mT), (x,))
+    with pytest.raises(UnsupportedError, match="strides"):
+        deplodock.compile(lambda x: function(x[1:]), (torch.randn(5, 4),))
+    compiled = deplodock.compile(function, (x,))
+    with pytest.raises(ShapeError, match="x: not contiguous"):
+        compiled(torch.randn(4, 3).mT)
+    with pytest.raises(ShapeError, match="start of its memory"):
+        compiled(torch.randn(4, 4)[1:])
+
+
+def test_assertions_hold_or_raise(tmp_path: Path) -> None:
+    compiled = deplodock.compile(lambda i: F.one_hot(i, 4), (torch.tensor([0, 3]),))
+    assert compiled(torch.tensor([2, 1])).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    compiled.save(tmp_path / "saved")
+    for program in (compiled, deplodock.load(tmp_path / "saved")):
+        with pytest.raises(ExecutionError, match="assertion: one_hot: Class values must be smaller than num_classes"):
+            program(torch.tensor([4, 1]))
+        with pytest.raises(ExecutionError, match="non-negative"):
+            program(torch.tensor([0, -1]))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("last", [False, True])
+def test_bags_of_embeddings(mode: str, last: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.EmbeddingBag(7, 3, mode=mode, include_last_offset=last, padding_idx=2)
+    offsets = torch.tensor([0, 2, 2, 5, 6] if last else [0, 2, 2, 5])  # an empty bag, and one of padding only
+    check(module, torch.tensor([1, 4, 2, 6, 1, 2]), offsets)
+
+
+def test_more_about_embeddings() -> None:
+    torch.manual_seed(0)
+    weight, index, factors = torch.randn(6, 3) * 2, torch.tensor([[1, 5, 0], [5, 5, 2]]), torch.randn(2, 3)
+    check(lambda w, i, f: F.embedding_bag(i, w, per_sample_weights=f, mode="sum"), weight, index, factors)
+    for norm_type in (2.0, 1.0, 3.0, INF):
+        check(lambda w, i, n=norm_type: F.embedding(i, w, max_norm=1.5, norm_type=n), weight, index)
+    with pytest.raises(UnsupportedError, match="only the first result"):
+        deplodock.compile(lambda w, i: torch.ops.aten._embedding_bag(w, i, i)[1], (weight, index[0]))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "max", "min"])
+def test_segments(reduce: str) -> None:
+    data = torch.tensor([[1.0, 2.0, NAN, 4.0, 5.0, 6.0], [3.0, -1.0, 2.0, 7.0, INF, 0.5]])
+    lengths = torch.tensor([[2, 0, 4], [1, 5, 0]])
+    offsets = torch.tensor([[0, 2, 2, 6], [0, 1, 6, 6]])
+    for initial in (None, 1.5):
+        check(lambda d, n, i=initial: torch.segment_reduce(d, reduce, lengths=n, axis=1, initial=i), data, lengths)
+        check(lambda d, n, i=initial: torch.segment_reduce(d, reduce, offsets=n, axis=1, initial=i), data, offsets)
+
+
+def test_triangles_and_places_of_nonzeros() -> None:
+    for rows, columns, offset in ((3, 4, 0), (4, 3, -2), (3, 5, 2), (2, 2, -5), (0, 3, 0)):
+        check(lambda r=rows, c=columns, o=offset: torch.tril_indices(r, c, o))
+        check(lambda r=rows, c=columns, o=offset: torch.triu_indices(r, c, o))
+    for size in (0, 2, 9):
+        check(lambda x, n=size: torch.nonzero_static(x > 0, size=n, fill_value=-7), x)
+
+
+def test_a_mask_takes_one_value_or_one_for_each() -> None:
+    mask = torch.tensor([True, False, True])
+    for values in (torch.ones(2, 4), torch.tensor([5.0]), torch.randn(1, 4), torch.randn(4)):
+        check(lambda x, m, v: x.index_put((m,), v), x, mask, values)
+    check(lambda x, m, v: x.index_put((m,), v, accumulate=True), x, x > 0, torch.arange(int((x > 0).sum())) * 1.0)
+
+
+@pytest.mark.parametrize("mode", ["circular", "replicate", "reflect"])
+@pytest.mark.parametrize("pads", [(-1, 2), (2, -1), (-2, -1), (-1, 3)])
+def test_negative_edges(mode: str, pads: tuple[int, int]) -> None:
+    check(lambda x: F.pad(x, pads, mode=mode), x)
+
+
+def test_bilinear_and_the_gradient_of_pooling() -> None:
+    torch.manual_seed(0)
+    check(nn.Bilinear(3, 4, 5), torch.randn(2, 3), torch.randn(2, 4), rtol=1e-4, atol=1e-5)
+    image = torch.randn(2, 3, 5, 6)
+    pooled, index = F.max_pool2d(image, 3, 2, return_indices=True)
+    ours, theirs = evaluate(
+        "max_pool2d_with_indices_backward", pooled, image, [3, 3], [2, 2], [0, 0], [1, 1], False, index
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_batch_norm_in_training_updates_its_statistics() -> None:
+    torch.manual_seed(0)
+    module, same = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    image = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(deplodock.compile(module, (image,))(image), same(image), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(module.buffers(), same.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+POINTS = [1e-30, 1e-4, 0.2, 0.99, 1.0, 1.01, 1.9, 2.0, 2.1, 3.3, 5.9, 6.1, 8.7, 14.0, 24.9, 25.1, 61.0]
+BOTH_SIDES = POINTS + [-p for p in POINTS[:-1]]
+TAILS = [1e-38, 1e-9, 0.02, 0.4, 0.7, 0.999, 1 - 1e-12]
+
+TRUTH: dict[str, tuple[list[float], Callable[[Any], Any]]] = {
+    "bessel_j0": (BOTH_SIDES, lambda x: mpmath.besselj(0, x)),
+    "bessel_j1": (BOTH_SIDES, lambda x: mpmath.besselj(1, x)),
+    "bessel_y0": (POINTS, lambda x: mpmath.bessely(0, x)),
+    "bessel_y1": (POINTS, lambda x: mpmath.bessely(1, x)),
+    "modified_bessel_i0": (BOTH_SIDES, lambda x: mpmath.besseli(0, x)),
+    "modified_bessel_i1": (BOTH_SIDES, lambda x: mpmath.besseli(1, x)),
+    "modified_bessel_k0": (POINTS, lambda x: mpmath.besselk(0, x)),
+    "modified_bessel_k1": (POINTS, lambda x: mpmath.besselk(1, x)),
+    "scaled_modified_bessel_k0": (POINTS, lambda x: mpmath.besselk(0, x) * mpmath.exp(x)),
+    "scaled_modified_bessel_k1": (POINTS, lambda x: mpmath.besselk(1, x) * mpmath.exp(x)),
+    "spherical_bessel_j0": (BOTH_SIDES, lambda x: mpmath.sin(x) / x),
+    "airy_ai": (BOTH_SIDES, mpmath.airyai),
+    "erfcx": (BOTH_SIDES, lambda x: mpmath.exp(x * x) * mpmath.erfc(x)),
+    "ndtri": (TAILS, lambda x: -mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * x)),
+}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_special_functions(name: str) -> None:
+    """Right to f64's last digits nearly (which PyTorch's are not), on both sides of every seam."""
+    points, function = TRUTH[name]
+    (ours,), _ = evaluate(f"special_{name}", torch.tensor(points, dtype=torch.float64))
+    with mpmath.workdps(60):
+        truth = torch.tensor([float(function(mpmath.mpf(p))) for p in points], dtype=torch.float64)
+    tolerance = 1e-6 if name == "airy_ai" else 1e-11  # its series is for f32
+    torch.testing.assert_close(ours, truth, rtol=tolerance, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_edges_of_special_functions(name: str) -> None:
+    """Infinities and NaN are where PyTorch has them."""
+    (ours,), (theirs,) = evaluate(f"special_{name}", torch.tensor([0.0, INF, -INF, NAN, -1.0, 1.0, 2.5]))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_erfc_in_double_precision() -> None:
+    points = torch.tensor([-30.0, -2.0, -1.0, -0.3, 0.0, 0.9, 1.0, 3.0, 6.2, 6.3, 20.0, INF, -INF, NAN]).double()
+    (ours,), (theirs,) = evaluate("erfc", points)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0.0, equal_nan=True)
+
+
+SIGNALS: dict[str, Callable[[], torch.Tensor]] = {
+    "hamming": lambda: torch.hamming_window(16),
+    "hamming, symmetric": lambda: torch.hamming_window(16, False, 0.5, 0.4),
+    "hamming, alpha": lambda: torch.hamming_window(7, True, 0.6),
+    "blackman": lambda: torch.blackman_window(16),
+    "blackman, symmetric": lambda: torch.blackman_window(9, False, dtype=torch.float64),
+    "bartlett": lambda: torch.bartlett_window(16),
+    "bartlett, odd": lambda: torch.bartlett_window(15, periodic=False),
+    "kaiser": lambda: torch.kaiser_window(16),
+    "kaiser, symmetric": lambda: torch.kaiser_window(9, False, 5.0),
+    "of one": lambda: torch.hamming_window(1),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_windows_of_signals(name: str) -> None:
+    check(lambda x: x * SIGNALS[name](), torch.ones_like(SIGNALS[name]()), rtol=1e-5, atol=1e-6)
+
+
+WIDE = torch.cat([10 * torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch.full((1, 8), NAN)])
+SCALES = torch.rand(8, generator=torch.Generator().manual_seed(2)) + 0.1
+OFFSETS = torch.arange(8, dtype=torch.int32)
+QUANTIZED: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+    (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -20, 55), (WIDE,)),
+    (
+        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, 0, 255),
+        (WIDE, torch.tensor(0.1), OFFSETS[3]),
+    ),
+    (lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, -128, 127), (WIDE, SCALES, OFFSETS)),
+    (lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255), (WIDE, SCALES, OFFSETS + 0.3)),
+    (lambda x: torch._int_mm(x, x.mT), (torch.arange(-128, 128, dtype=torch.int8).reshape(32, 8),)),
+]
+
+
+@pytest.mark.parametrize("which", range(len(QUANTIZED)))
+def test_quantization(which: int) -> None:
+    function, args = QUANTIZED[which]
+    check(function, *args)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("out", [{"size": (5, 20)}, {"size": (1, 7)}, {"scale_factor": (0.37, 1.9)}])
+def test_images_resized_through_a_filter(mode: str, aligned: bool, out: dict[str, Any]) -> None:
+    image = torch.randn(1, 2, 12, 15, generator=torch.Generator().manual_seed(0))
+    resize = dict(out, mode=mode, antialias=True, align_corners=aligned)
+    check(lambda x: F.interpolate(x, **resize), image, rtol=1e-4, atol=1e-5)
+    check(lambda x: F.interpolate(x, **resize), image.double(), rtol=1e-12, atol=1e-12)
+
+
+def test_images_of_integers_are_not_resized_through_a_filter() -> None:
+    image = torch.zeros(1, 2, 12, 15, dtype=torch.uint8)
+    with pytest.raises(deplodock.CompileError, match="rounds in its own way"):
+        capture(lambda x: F.interpolate(x, size=(5, 7), mode="bilinear", antialias=True), (image,))

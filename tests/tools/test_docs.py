@@ -1,0 +1,85 @@
+"""What README.md shows can be typed: every command in it but the installations, with files for those it names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deplodock.passes.pipelines import parse_passes
+from deplodock.tools import cli, dl_opt, pass_diagram, walkthrough
+
+ROOT = Path(__file__).parent.parent.parent
+PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"
+"""What follows `-p`, with its options."""
+
+RMSNORM = "nn.RMSNorm(64)(torch.randn(1, 3, 64))"
+
+
+def commands(file: str) -> list[str]:
+    """The lines of the `sh` blocks of a document, without comments; of `pip ... && command` the command."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.M | re.S)
+    lines = [
+        re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()
+    ]
+    lines = [re.sub(r"^pip install .*?&& ", "", line) for line in lines]
+    return [line for line in lines if re.match(r"(dl-opt|deplodock) ", line)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands read."""
+    made = tmp_path_factory.mktemp("docs")
+    for name, level in (("program", "tensor"), ("kernel", "kernel")):
+        assert cli.main(["compile", "-c", RMSNORM, "--ir", level, "-o", str(made / f"{name}.mlir")]) == 0
+    return made
+
+
+def test_there_are_commands() -> None:
+    assert len(commands("README.md")) >= 7
+
+
+def _heavy(line: str) -> bool:
+    """Whether a command is about a whole model, which is for other tests."""
+    return bool(re.search(r"compile [A-Z\w]+/|generate|tune", line)) or "-o " in line and ".py" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
+@pytest.mark.parametrize("line", [line for line in commands("README.md") if not _heavy(line)])
+def test_command_of_the_readme(line: str, folder: Path) -> None:
+    path = f'PATH="{Path(sys.executable).parent}:$PATH"; '
+    done = subprocess.run(["bash", "-c", path + line], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+    assert done.stdout.strip()
+
+
+def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dl_opt.main(["--list-passes"]) == 0
+    known = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
+    for file in ("README.md", "docs/architecture.md"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        named = [p for group in re.findall(PIPELINE, text) for p in re.split(r",(?![^{]*\})", group)]
+        assert named
+        assert {re.sub(r"\{.*", "", name) for name in named} <= known
+        for path in re.findall(r"`((?:passes|dialects|examples|frontend|backend|tools)/[\w/.]+)`", text):
+            assert (ROOT / path).exists(), path
+
+
+def test_the_walk_through_the_schedule_is_what_the_passes_do() -> None:
+    written = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    assert written == walkthrough.page(), "run `make docs`"
+
+
+def test_the_diagram_of_passes_is_that_of_the_registry() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert pass_diagram.with_diagram(page) == page, "run `make docs`"
+    drawn = pass_diagram.diagram()
+    general = {"verify-level", "cse", "dce", "canonicalize"}
+    run = {p.name for p in parse_passes("default")} - general
+    assert {name for name in run if f"{name}<br/>" in drawn or f'{name}"]' in drawn} == run
+    with pytest.raises(ValueError, match="0 flowcharts"):
+        pass_diagram.with_diagram("a page")

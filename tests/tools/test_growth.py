@@ -1,0 +1,149 @@
+"""Compile time has no cliffs: the work of every pass grows about as fast as the program.
+
+Work is counted in calls of Python and C functions, which a busy machine leaves as they are. Each kind of graph is made
+2, 4 and 8 times as large as its smallest size, which is one where kernels have reached the size that they are bounded
+by: below it the work still grows with the size of the kernels. Where a program twice as large has more than twice as
+many operations at a level, as when one kernel becomes several, the work of a pass is held against the operations.
+"""
+
+from __future__ import annotations
+
+import cProfile
+from math import log2
+
+import pytest
+import torch
+from growing_programs import KINDS
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import Compilation
+from deplodock.passes.pass_manager import Observer
+
+EXPONENT = 1.3
+"""Of the work as a power of the size, at the last doubling."""
+
+FEW = 1 / 50
+"""The share of all work of a pass that has not enough to do to tell how its work grows."""
+
+DOUBLINGS = 3
+
+SMALLEST = {
+    **dict.fromkeys(KINDS, 8),
+    "chain_of_gathers": 16,
+    "chain_of_row_reductions": 4,
+    "chain_of_softmaxes": 2,
+    "chain_of_sums_over_all": 4,
+    "dropouts": 1,
+    "experts_as_a_loop": 4,
+    "heads_as_a_loop": 4,
+    "integer_powers": 1,
+    "matmuls_of_all_shapes": 4,
+    "one_concatenation_of_many": 16,
+    "pooling_chain": 2,
+    "resampling_chain": 2,
+    "unequal_convolutions": 2,
+    "unequal_layers": 4,
+    "unequal_transformer_blocks": 2,
+    "unrolled_gru_cells": 4,
+    "unrolled_lstm_cells": 2,
+}
+"""The smallest size of each kind."""
+
+LONG = {
+    "chain_of_gathers",
+    "embeddings",
+    "experts_as_a_loop",
+    "growing_concatenations",
+    "heads_as_a_loop",
+    "slice_assignments",
+    "slices_of_one_tensor",
+    "unequal_transformer_blocks",
+    "unrolled_gru_cells",
+    "unrolled_lstm_cells",
+}
+"""Kinds whose kernels reach their bound late, so that measuring takes 10 seconds and more: with `--growth all`."""
+
+
+class CountCalls(Observer):
+    """Counts the calls of functions in every pass."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self.operations: dict[str, int] = {}
+        self._profile = cProfile.Profile()
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._profile = cProfile.Profile()
+        self._profile.enable()
+
+    def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.size(module_pass.name, module)
+        self.start()
+
+    def after(self, module_pass: ModulePass, module: ModuleOp) -> None:
+        self.count(module_pass.name)
+        self.size(module_pass.name, module)
+
+    def size(self, name: str, module: ModuleOp) -> None:
+        """Note how many operations `name` reads or writes at most."""
+        found = sum(1 for _ in module.walk())
+        self.operations[name] = max(found, self.operations.get(name, 0))
+
+    def count(self, name: str) -> None:
+        """Add what was called since `start` to what `name` called."""
+        self._profile.disable()
+        calls = sum(entry.callcount for entry in self._profile.getstats())
+        self.calls[name] = self.calls.get(name, 0) + calls
+
+
+def measured(kind: str, size: int) -> CountCalls:
+    """The calls in every pass, and in printing, for a program of the kind."""
+    torch.manual_seed(0)
+    function, args = KINDS[kind](size)
+    with torch.no_grad():
+        module = capture(function, args).module
+    counter = CountCalls()
+    compilation = Compilation(module, observers=[counter])
+    counter.size("print-cuda", compilation.at("kernel"))
+    counter.start()
+    _ = compilation.cuda
+    counter.count("print-cuda")
+    return counter
+
+
+def exponents(small: CountCalls, large: CountCalls) -> dict[str, float]:
+    """How the work of each pass, and all of it, grows when the size doubles."""
+    found = {"all": log2(sum(large.calls.values()) / sum(small.calls.values()))}
+    for name, calls in large.calls.items():
+        if small.calls[name] >= FEW * sum(small.calls.values()):
+            operations = max(2, large.operations[name] / small.operations[name])
+            found[name] = log2(calls / small.calls[name]) / log2(operations)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_grows_with_the_program(kind: str, request: pytest.FixtureRequest) -> None:
+    """From the second largest size to the largest."""
+    if kind in LONG and request.config.getoption("--growth") != "all":
+        pytest.skip("only with --growth all")
+    small, large = (measured(kind, SMALLEST[kind] << doublings) for doublings in (DOUBLINGS - 1, DOUBLINGS))
+    steep = {name: round(e, 2) for name, e in exponents(small, large).items() if e > EXPONENT}
+    assert not steep
+
+
+def test_quadratic_work_is_seen() -> None:
+    """A pass that looks at all pairs of operations is one that the bound refuses."""
+
+    def pairs(size: int) -> CountCalls:
+        counter, module = CountCalls(), capture(*KINDS["many_results"](size)).module
+        counter.start()
+        ops = [*module.walk()]
+        assert sum(isinstance(a, type(b)) for a in ops for b in ops)
+        counter.count("pairs")
+        counter.size("pairs", module)
+        return counter
+
+    assert exponents(pairs(64), pairs(128))["pairs"] > 1.7

@@ -1,0 +1,114 @@
+"""The example of a third-party pass works as it would once installed, and is as small as promised."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "out_of_tree"
+BIN = Path(sys.executable).parent
+
+
+def install(folder: Path, entry_points: str, example: Path = EXAMPLE) -> dict[str, str]:
+    """Put an example into `folder` the way pip does; returns the environment in which Python finds it there."""
+    for module in example.glob("strength_*.py"):
+        shutil.copy(module, folder)
+    info = folder / "strength_reduction-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strength-reduction\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+    return {**os.environ, "PYTHONPATH": str(folder), "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def declared_entry_points(example: Path = EXAMPLE) -> str:
+    groups = tomllib.loads((example / "pyproject.toml").read_text())["project"]["entry-points"]
+    return "".join(
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
+        for group, entries in groups.items()
+    )
+
+
+def test_the_plugin_passes_its_own_lit_test(tmp_path: Path) -> None:
+    site, work = tmp_path / "site", tmp_path / "work"
+    site.mkdir()
+    shutil.copytree(EXAMPLE, work)
+    environment = install(site, declared_entry_points())
+    command = [str(BIN / "lit"), "-v", str(work)]
+    # lit hands on only some variables, so the two that matter are put into its configuration.
+    with (work / "lit.cfg").open("a") as config:
+        for name in ("PATH", "PYTHONPATH"):
+            config.write(f"config.environment[{name!r}] = {environment[name]!r}\n")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Passed: 1" in done.stdout
+
+
+def test_without_the_plugin_the_pass_is_unknown(tmp_path: Path) -> None:
+    command = [str(BIN / "dl-opt"), str(EXAMPLE / "double-to-sum.mlir"), "-p", "double-to-sum"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "unknown pass 'double-to-sum'" in done.stderr
+
+
+def test_the_plugin_is_part_of_a_compilation(tmp_path: Path) -> None:
+    """Its pass in the place that `-p` gives it; what it did is in the tensor level, and the result is right."""
+    environment = install(tmp_path, declared_entry_points())
+    above = "torch-to-tensor,reduce-strength,verify-level{level=tensor}"
+    rest = "tensor-to-loop,loop-to-tile,tile-to-kernel"
+    code = "torch.randn(4, 8) * 2"
+    for command in (["compile", "--ir", "tensor"], ["run", "--executor", "simulator"]):
+        line = [str(BIN / "deplodock"), *command, "-c", code, "-p", f"{above},{rest}"]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "arith.addf %x, %x" in done.stdout if "compile" in command else "ok" in done.stdout
+
+
+def test_an_operator_of_somebody_else(tmp_path: Path) -> None:
+    """Its schema, its decomposition, an op of its own and what executes that."""
+    example = EXAMPLE.parent / "custom_operator"
+    environment = install(tmp_path, declared_entry_points(example), example)
+    line = [str(BIN / "deplodock"), "run", str(example / "program.py"), "--executor", "simulator"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "compared with PyTorch" in done.stdout
+    line = [str(BIN / "dl-opt"), str(example / "twice.mlir"), "-p", "cse,dce", "--check-each"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "changed the program and not its answer" in done.stderr
+    line[-3:] = ["-p", "dce", "--check-each"]
+    unregistered = declared_entry_points(example).replace("[deplodock.interpreters]", "[other]")
+    (tmp_path / "strength_reduction-0.1.0.dist-info" / "entry_points.txt").write_text(unregistered)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "strength.twice" in done.stderr
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_with_its_line(tmp_path: Path) -> None:
+    environment = install(tmp_path, "[deplodock.passes]\nbroken = strength_broken:Pass\n")
+    (tmp_path / "strength_broken.py").write_text("import os\n\nraise KeyError('gone')\n")
+    command = [str(BIN / "dl-opt"), "--list-passes"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "plugin 'strength_broken:Pass' cannot be imported: KeyError: 'gone'" in done.stderr
+    assert f"{tmp_path / 'strength_broken.py'}:3" in done.stderr
+
+
+@pytest.mark.parametrize(("kind", "name"), [("passes", "cse"), ("dialects", "arith"), ("pipelines", "default")])
+def test_a_plugin_may_not_take_a_name_in_use(tmp_path: Path, kind: str, name: str) -> None:
+    environment = install(tmp_path, f"[deplodock.{kind}]\n{name} = strength_reduction:DoubleToSumPass\n")
+    command = [str(BIN / "dl-opt"), "--list-passes"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{name!r}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("example", ["out_of_tree", "custom_operator"])
+def test_the_example_is_small(example: str) -> None:
+    assert sum(path.read_text().count("\n") for path in (EXAMPLE.parent / example).glob("*.*")) < 100

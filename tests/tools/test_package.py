@@ -1,0 +1,90 @@
+"""The package as it would be published: what is in the source distribution and the wheel, and what they say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PARTS = ("backend", "dialects", "frontend", "passes", "tools")
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def build(kind: str, folder: Path, out: Path) -> Path:
+    """What setuptools makes of the project in `folder`, as pip would ask it to."""
+    code = f"import setuptools.build_meta as b; print(b.build_{kind}({str(out)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str], str]:
+    """The files of the source distribution, those of the wheel built from it, and its metadata."""
+    if not tracked():
+        pytest.skip("no checkout")
+    work = tmp_path_factory.mktemp("package")
+    for name in tracked():
+        (work / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, work / "tree" / name)
+    with tarfile.open(build("sdist", work / "tree", work)) as archive:
+        sources = {n.partition("/")[2] for n in archive.getnames() if "/" in n}
+        archive.extractall(work / "unpacked", filter="data")
+    (unpacked,) = (work / "unpacked").iterdir()
+    with zipfile.ZipFile(build("wheel", unpacked, work)) as wheel:
+        names = set(wheel.namelist())
+        metadata = wheel.read(next(n for n in names if n.endswith("/METADATA"))).decode()
+    return sources, names, metadata
+
+
+def test_the_wheel_holds_the_library_and_nothing_else(published: tuple[set[str], set[str], str]) -> None:
+    library = [n for n in tracked() if n.startswith(PARTS) or "/" not in n and n.endswith((".py", ".typed"))]
+    wanted = {f"deplodock/{n}" for n in library if n != "setup.py"}
+    assert any(n.endswith("runtime.cpp") for n in wanted)
+    assert {n for n in published[1] if ".dist-info/" not in n} == wanted
+
+
+def test_the_source_distribution_can_be_built_and_carries_no_tests(published: tuple[set[str], set[str], str]) -> None:
+    sources = published[0]
+    assert {"README.md", "LICENSE", "pyproject.toml", "setup.py", "docs/architecture.md"} <= sources
+    assert not [n for n in sources if n.startswith(("tests", "benchmarks", ".typings"))]
+
+
+def test_the_metadata(published: tuple[set[str], set[str], str]) -> None:
+    metadata = published[2]
+    assert re.search(r"^Author", metadata, re.M)
+    assert len(re.findall(r"^Classifier: ", metadata, re.M)) >= 5
+    assert re.search(r'^Requires-Dist: nvidia-cuda-nvrtc; extra == "cuda"$', metadata, re.M)
+
+
+def test_every_pattern_of_data_matches() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for package, patterns in config["tool"]["setuptools"]["package-data"].items():
+        folder = ROOT.joinpath(*package.split(".")[1:])
+        assert all(list(folder.glob(pattern)) for pattern in patterns), package
+
+
+def test_links_of_the_readme_lead_somewhere_from_everywhere() -> None:
+    """The page of a package index has no files beside it."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_naming_compile_imports_no_exporter() -> None:
+    """PyTorch's exporter and Dynamo, as slow to import as everything else together, wait for the first capture."""
+    code = "import sys, deplodock; deplodock.compile; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

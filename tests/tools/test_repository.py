@@ -1,0 +1,360 @@
+"""Rules about the repository itself: what a reviewer would otherwise have to look for in every change."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+
+from deplodock.dialects import OWN_DIALECTS, get_all_dialects
+from deplodock.passes import OWN_PASSES, UPSTREAM_PASSES, get_all_passes
+from deplodock.passes.pipelines import PIPELINES, parse_passes, pipeline_text
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("backend", "dialects", "frontend", "passes", "tools")
+LIBRARY = sorted(
+    [
+        ROOT / "__init__.py",
+        ROOT / "errors.py",
+        ROOT / "plugins.py",
+        ROOT / "progress.py",
+        *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py")),
+    ]
+)
+LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
+
+LONGEST_FILE = 500
+LONGEST_FUNCTION = 80
+
+MAY_IMPORT = {
+    "": {"", "frontend"},
+    "dialects": {"dialects", "errors", "plugins"},
+    "passes": {"passes", "dialects", "errors", "plugins", "progress"},
+    "backend": {"backend", "dialects", "errors", "plugins", "progress"},
+    "frontend": {"frontend", "passes", "dialects", "backend", "errors", "progress"},
+    "tools": {"", "tools", "frontend", "passes", "dialects", "backend", "errors", "progress"},
+}
+"""Package -> what it may import from the library: packages, or single modules."""
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _checked_sizes() -> list[Path]:
+    return [*LIBRARY, *sorted((ROOT / "tests").rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", _checked_sizes(), ids=_name)
+def test_sizes(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST_FILE, f"{lines} lines; split it by idea"
+    long = [
+        f"{node.name}: {length} lines"
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+def _library_imports(path: Path) -> set[str]:
+    """The modules of the library that `path` imports, as `package` or `package.module`."""
+    package = path.relative_to(ROOT).parent.parts
+    found: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1]
+            module = (*base, *(node.module or "").split(".")) if node.module else base
+            # `from ..backend import targets` imports a module, `from ..backend.targets import X` a name.
+            found |= {".".join((*module, alias.name)) if len(module) < 2 else ".".join(module) for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=_name)
+def test_layers(path: Path) -> None:
+    own = path.relative_to(ROOT).parent.parts
+    allowed = MAY_IMPORT[own[0] if own else ""]
+    if path.parent == ROOT and path.name != "__init__.py":
+        allowed = {"errors"} if path.name == "plugins.py" else set[str]()
+    bad = {
+        module
+        for module in _library_imports(path)
+        if module.split(".")[0] in {*PACKAGES, "errors", "plugins", "progress"}
+        and not any(module == ok or module.startswith(f"{ok}.") for ok in allowed if ok)
+    }
+    if path == ROOT / "__init__.py":
+        bad = {module for module in bad if module.split(".")[0] not in ("errors", "frontend")}
+    assert not bad
+
+
+def _room(module: Sequence[str]) -> str:
+    """The folder of `passes/` that a module is in: a level, a conversion, `analysis`, or "" for a file beside them."""
+    if len(module) < 2 or not (ROOT / "passes" / module[1]).is_dir():
+        return ""
+    return "/".join(module[1:3]) if module[1] == "convert" else module[1]
+
+
+def _defines_a_pass(module: Sequence[str]) -> bool:
+    path = ROOT.joinpath(*module)
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path.exists() and any(
+        isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "ModulePass" for b in node.bases)
+        for node in _tree(path).body
+    )
+
+
+def _direction_problems(own: Sequence[str], imported: Sequence[str]) -> list[str]:
+    """What is wrong with one module of `passes/` importing another: each folder stands by itself, over the analyses and
+    the files beside the folders."""
+    room, other = _room(own), _room(imported)
+    problems: list[str] = []
+    if other and _defines_a_pass(imported):
+        problems.append("a pass imports a pass")
+    if other in ("", "analysis", room):
+        return problems
+    source = room.removeprefix("convert/").split("_to_")[0] if room.startswith("convert/") else None
+    cost = room == "tensor" and own[2:3] == ("fusion",) and other == "planning"
+    if other != source and not cost:
+        problems.append(f"{room or 'a file of all passes'} imports {other}")
+    return problems
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "passes").rglob("*.py")), ids=_name)
+def test_directions_between_passes(path: Path) -> None:
+    own = path.relative_to(ROOT).with_suffix("").parts
+    own = own[:-1] if own[-1] == "__init__" else own
+    package = path.relative_to(ROOT).parent.parts
+    problems: list[str] = []
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = (*package[: len(package) - node.level + 1], *(node.module.split(".") if node.module else ()))
+            modules = {
+                (*base, a.name) if (ROOT.joinpath(*base, a.name)).with_suffix(".py").exists() else base
+                for a in node.names
+            }
+            problems += [
+                f"{'.'.join(m)}: {p}" for m in modules if m[0] == "passes" for p in _direction_problems(own, m)
+            ]
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("own", "imported"),
+    [
+        ("passes.analysis.masks", "passes.convert.tile_to_kernel.emitter"),
+        ("passes.tile.select_mma", "passes.convert.tile_to_kernel.dot_mma"),
+        ("passes.planning.candidates", "passes.loop.staged_reductions"),
+        ("passes.kernel.chain_wgmma", "passes.kernel.overlap_wgmma"),
+        ("passes.tensor.plan_fusion", "passes.planning.rows"),
+        ("passes.convert.tensor_to_loop", "passes.loop.staged_reductions"),
+        ("passes.rewriting", "passes.tile.select_mma"),
+    ],
+)
+def test_wrong_directions_are_found(own: str, imported: str) -> None:
+    assert _direction_problems(tuple(own.split(".")), tuple(imported.split(".")))
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=_name)
+def test_torch_stays_above(path: Path) -> None:
+    """Dialects, passes and dl-opt never import torch; the backend and the package root only when something runs."""
+    package = path.relative_to(ROOT).parent.parts[:1]
+    if package == ("frontend",) or package == ("tools",) and path.name != "dl_opt.py":
+        return
+    lazily = package in ((), ("backend",))
+    nodes = ast.walk(_tree(path)) if not lazily else iter(_tree(path).body)
+    for node in nodes:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        assert not [name for name in names if name.split(".")[0] in ("torch", "cupy", "transformers")]
+
+
+def test_dl_opt_without_torch() -> None:
+    """Loading every dialect and every pass does not load torch."""
+    code = (
+        "import sys, deplodock.tools.dl_opt as d; from deplodock.dialects import get_all_dialects as g;"
+        "from deplodock.passes import get_all_passes as p; [f() for f in [*g().values(), *p().values()]];"
+        "print(*[m for m in ('torch', 'cupy', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_package_list() -> None:
+    """Every folder of the library is a package, which `setup.py` finds: nothing lists them."""
+    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert all((folder / "__init__.py").exists() for folder in folders)
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "packages" not in config["tool"]["setuptools"]
+    assert (ROOT / ".typings" / "deplodock").resolve() == ROOT
+
+
+def test_scripts_exist() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for target in config["project"]["scripts"].values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(import_module(module), function))
+
+
+def _pass_names(path: Path) -> set[str]:
+    """The names of the passes that a module defines."""
+    found: set[str] = set()
+    for node in _tree(path).body:
+        if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "ModulePass" for b in node.bases):
+            for line in node.body:
+                if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+                    if line.targets[0].id == "name" and isinstance(line.value, ast.Constant):
+                        found.add(str(line.value.value))
+    return found
+
+
+def test_every_pass_is_registered() -> None:
+    """The registry lists exactly the passes of the tree, each in a module of its name."""
+    in_tree = {name: path for path in sorted((ROOT / "passes").rglob("*.py")) for name in _pass_names(path)}
+    assert set(OWN_PASSES) == set(in_tree)
+    for name, path in in_tree.items():
+        assert OWN_PASSES[name].partition(":")[0] == f".{_module(path).removeprefix('passes.')}"
+        assert name == _pass_of(_module(path).split(".")[1:])
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _pass_of(module: list[str]) -> str:
+    """What the pass of a module is called: `tile/select_mma.py` has `tile-select-mma`, `convert/tensor_to_loop.py` and
+    `convert/tile_to_kernel/conversion.py` have `convert-...`; planning and what is of no level have the bare name."""
+    return "-".join(w.replace("_", "-") for w in module if w != "conversion").removeprefix("planning-")
+
+
+@pytest.mark.parametrize("name", [*OWN_PASSES, *UPSTREAM_PASSES])
+def test_pass_loads(name: str) -> None:
+    loaded = get_all_passes()[name]()
+    assert issubclass(loaded, ModulePass)
+    assert loaded.name == name
+    assert (loaded.__doc__ or "").strip() or name in UPSTREAM_PASSES
+
+
+@pytest.mark.parametrize("name", OWN_PASSES)
+def test_pass_has_a_filecheck_test(name: str) -> None:
+    folder = OWN_PASSES[name].split(".")[1].partition(":")[0]
+    folder = folder if (ROOT / "passes" / folder).is_dir() else ""
+    assert (ROOT / "tests" / "filecheck" / "passes" / folder / f"{name}.mlir").exists()
+
+
+@pytest.mark.parametrize("name", get_all_dialects())
+def test_dialect_loads(name: str) -> None:
+    dialect = get_all_dialects()[name]()
+    assert isinstance(dialect, Dialect)
+    assert dialect.name == name
+    if name in OWN_DIALECTS:
+        for op in dialect.operations:
+            assert (op.__doc__ or "").strip(), f"{op.name} has no docstring"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_pipelines_expand_to_text_that_reads_back(name: str) -> None:
+    text = pipeline_text(parse_passes(name))
+    assert pipeline_text(parse_passes(text)) == text
+
+
+def check_directive_problems(text: str) -> list[str]:
+    """Comments of a lit test that look like directives and are none; filecheck would pass over them in silence."""
+    prefixes = {"CHECK"}
+    for option in re.findall(r"--check-prefix(?:es)?[= ]([\w,-]+)", text):
+        prefixes |= set(option.split(","))
+    suffixes = ("", "-NEXT", "-SAME", "-NOT", "-DAG", "-LABEL", "-EMPTY")
+    legal = {"RUN", "COM", "XFAIL", "REQUIRES", "UNSUPPORTED", "DEFINE", "REDEFINE", "ALLOW_RETRIES", "END."}
+    legal |= {prefix + suffix for prefix in prefixes for suffix in suffixes}
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r"\s*(?://|#)\s*([\w-]+(?:[ _](?:NEXT|SAME|NOT|DAG|LABEL))?)(\s*):", line)
+        if match is None:
+            continue
+        word, space = match.groups()
+        if word in legal and not space:
+            continue
+        if re.fullmatch("|".join(rf"{re.escape(prefix)}-COUNT-\d+" for prefix in prefixes), word):
+            continue
+        if word.isupper() or word in legal or difflib.get_close_matches(word.upper(), legal, 1, 0.75):
+            problems.append(f"line {number}: {line.strip()}")
+    return problems
+
+
+@pytest.mark.parametrize("path", LIT_TESTS, ids=_name)
+def test_check_lines(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not check_directive_problems(text)
+    runs = re.findall(r"RUN:(.*)", text)
+    assert runs
+    if any("filecheck" in run or "%roundtrip" in run or "%diagnostics" in run for run in runs):
+        assert re.search(r"//\s*[\w-]+(-LABEL|-NEXT|-SAME|-DAG|-COUNT-\d+)?:\s*\S", re.sub(r"//\s*RUN:.*", "", text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "// CHEK: x",
+        "// CHECK-NXT: x",
+        "// CHECK : x",
+        "// check: x",
+        "// CHECK NEXT: x",
+        "// CHECK-LABLE: f",
+        "// FOO: x",
+    ],
+)
+def test_misspelt_check_lines_are_found(line: str) -> None:
+    assert check_directive_problems(line)
+
+
+def test_good_check_lines_are_not_reported() -> None:
+    good = "// RUN: x --check-prefix PIPE\n// CHECK-COUNT-2: x\n// PIPE-NEXT: y\n// A note: z\n// CHECK{LITERAL}: [x]\n"
+    assert not check_directive_problems(good)
+
+
+def test_no_machine_paths() -> None:
+    """No committed text names a folder of the machine it was written on."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    bad = [
+        name
+        for name in listed
+        if (ROOT / name).is_file()
+        and not (ROOT / name).is_symlink()
+        and re.search(rb"/(?:work|root|home)/\w", (ROOT / name).read_bytes())
+    ]
+    assert not [name for name in bad if name != "tests/tools/test_repository.py"]
+
+
+def test_architecture_lists_the_passes_in_order() -> None:
+    from deplodock.passes.pipelines import parse_passes
+
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.M)
+    general = {"verify-level", "cse", "dce", "canonicalize"}
+    run = list(dict.fromkeys(p.name for p in parse_passes("default") if p.name not in general))
+    assert [name for name in listed if name in run] == run
+    assert set(listed) <= set(OWN_PASSES)
+
+
+def test_the_package_imports_in_a_checkout_of_any_name() -> None:
+    """A test runner may take the root for a package named as its folder, which need not be a Python name."""
+    code = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("fresh-clone", {str(ROOT / "__init__.py")!r})
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,94 @@
+"""What blocks of a cluster have in common, against the values that every block computes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IntegerAttr
+from xdsl.ir import SSAValue
+
+from deplodock.dialects import payload, tile
+from deplodock.dialects.support.parsing import make_context, parse_module
+from deplodock.passes.analysis.cluster_uniformity import Alike, Common, Ranked
+
+BODIES = {
+    "plain": (
+        [3, 8],
+        """
+  %a = tile.affine affine_map<()[s0] -> (s0 * 64)>(%i) : index
+  %b = tile.affine affine_map<()[s0] -> (s0 * 64)>(%j) : index
+  %c = tile.affine affine_map<()[s0, s1] -> (s0 * 8 + s1)>(%i, %j) : index
+  %d = tile.affine affine_map<()[s0, s1] -> (s0 * 3 + s1)>(%i, %j) : index
+  %e = tile.affine affine_map<()[s0] -> (s0 floordiv 4)>(%j) : index
+  %f = tile.affine affine_map<()[s0] -> (s0 mod 4)>(%j) : index
+  %g = tile.affine affine_map<()[s0] -> ((s0 + 1) floordiv 4)>(%j) : index
+  %h = tile.affine affine_map<()[s0] -> (s0 mod 3)>(%j) : index
+  %k = tile.affine affine_map<()[s0, s1] -> ((s0 * 8 + s1) floordiv 8 + (s1 floordiv 8) * 5)>(%i, %j) : index""",
+    ),
+    "persistent, in patches": (
+        [8],
+        """
+  %zero = payload.constant 0 : index
+  %step = payload.constant 8 : index
+  %end = payload.constant 48 : index
+  scf.for %t = %i to %end step %step {
+    %a = tile.affine affine_map<()[s0] -> (s0 floordiv 24)>(%t) : index
+    %b = tile.affine affine_map<()[s0] -> ((s0 floordiv 4) mod 6)>(%t) : index
+    %c = tile.affine affine_map<()[s0] -> (s0 mod 4)>(%t) : index
+    %d = tile.affine affine_map<()[s0, s1] -> (s0 * 4 + s1)>(%a, %c) : index
+    %e = tile.affine affine_map<()[s0] -> ((s0 floordiv 3) mod 6)>(%t) : index
+  }""",
+    ),
+}
+
+
+def values(kernel: tile.KernelOp, block: list[int]) -> dict[SSAValue, list[int]]:
+    """Every index value in every iteration, for one block."""
+    found: dict[SSAValue, list[int]] = {}
+    entry: dict[SSAValue, int] = dict(zip(kernel.blocks, block, strict=True))
+
+    def run(ops, known: dict[SSAValue, int]) -> None:
+        for op in ops:
+            if isinstance(op, payload.ConstantOp) and isinstance(op.value, IntegerAttr):
+                known[op.result] = op.value.value.data
+            elif isinstance(op, tile.AffineOp):
+                (known[op.result],) = op.map.data.eval([], [known[s] for s in op.symbols])
+                found.setdefault(op.result, []).append(known[op.result])
+            elif isinstance(op, scf.ForOp):
+                for i in range(known[op.lb], known[op.ub], known[op.step]):
+                    run(op.body.block.ops, {**known, op.body.block.args[0]: i})
+
+    run(kernel.body.block.ops, entry)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("name", BODIES)
+def test_forms_are_what_blocks_compute(name: str, size: int) -> None:
+    grid, body = BODIES[name]
+    names = ", ".join(("%i", "%j")[: len(grid)])
+    module = parse_module(
+        make_context(), f"tile.kernel @k(%x: memref<8xf32>) blocks ({names}) in {grid} warps 1 {{{body}\n}}", "t.mlir"
+    )
+    (kernel,) = module.ops
+    assert isinstance(kernel, tile.KernelOp)
+    alike = Alike(kernel, size)
+    *outer, last = grid
+    forms = set()
+    for before in itertools.product(*map(range, outer)):
+        for first in range(0, last, size):
+            found = [values(kernel, [*before, first + rank]) for rank in range(size)]
+            for value in found[0]:
+                form = alike.of(value)
+                forms.add(type(form))
+                for each in zip(*(f[value] for f in found), strict=True):
+                    if isinstance(form, Common):
+                        assert len(set(each)) == 1
+                        assert each[0] == 0 if form.factor == 0 else each[0] % form.factor == 0
+                    elif isinstance(form, Ranked):
+                        assert list(each) == list(range(each[0], each[0] + size))
+                        assert each[0] % size == 0
+    assert {Common, Ranked, type(None)} & forms == forms
+    assert len(forms) == 3 or size == 8

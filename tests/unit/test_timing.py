@@ -1,0 +1,17 @@
+"""Device times are of CUDA graphs, and an arm that cannot be one says why."""
+
+from __future__ import annotations
+
+import torch
+
+from deplodock.backend.cuda.runtime.timing import on_device
+
+
+def test_arms_are_captured_unless_they_wait(stub_cuda) -> None:
+    x = torch.ones(4, device="cuda")
+    times = on_device({"sum": lambda: x.sum(), "item": lambda: x.sum().item()}, repetitions=3)
+    assert {name: (t.graph, t.repetitions) for name, t in times.items()} == {"sum": (True, 3), "item": (False, 3)}
+    assert times["sum"].why is None
+    assert "synchronizing" in (times["item"].why or "")
+    assert stub_cuda.may_wait
+    assert stub_cuda.capturing is None

@@ -1,0 +1,269 @@
+"""Programs that the user typed (`-c`) or wrote in a file: which part is the computation, and which are its inputs.
+
+`nn.RMSNorm(2048)(torch.randn(1, 32, 2048))` is Python, and evaluating it would only give a number. What is computed
+from no tensor (modules, sizes, random tensors) is evaluated on the spot; a tensor found that way is an input, and what
+is computed from inputs is the program. This runs the user's code, by design.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CompileError
+from ..frontend.capture.source_locations import EXPRESSION, innermost_of_error
+
+
+@dataclass(frozen=True)
+class Program:
+    """A callable with example arguments. `names` names its tensors (empty: as the callable does); `place` is the
+    (file, line) where it was written."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    names: tuple[str, ...] = ()
+    place: tuple[str, int] | None = None
+
+
+class PythonError(CompileError):
+    """An error in, or raised by, the Python that the user gave."""
+
+
+def evaluate(code: str, file: str = EXPRESSION) -> Program:
+    """The program in `code`: statements separated by lines or `;`, of which the last is an expression.
+
+    `torch`, `nn`, `F` and `math` are in scope. Random inputs follow torch's seed. Raises PythonError with the place in
+    the code.
+    """
+    tree = _parse(code.strip() if file == EXPRESSION else code, file)
+    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        raise PythonError("the last statement is not an expression to compile", location=f"{file}:{_last_line(tree)}")
+    namespace: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "math": math}
+    namespace["__name__"] = "__deplodock__"
+    return _Splitter(namespace, file).split(tree)
+
+
+def load_file(path: str) -> Program:
+    """The program in a Python file: it ends with an expression, or defines `inputs` and `model` or `fn`.
+
+    `inputs` is a tensor, a tuple or list of arguments, or a dictionary of keyword arguments. Raises CompileError.
+    """
+    try:
+        code = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
+        raise CompileError(f"cannot read the file: {reason}", location=path) from None
+    tree = _parse(code, path)
+    with _imports_from(Path(path).resolve().parent):
+        if len(tree.body) > 1 and isinstance(tree.body[-1], ast.Expr):
+            return evaluate(code, path)
+        namespace: dict[str, Any] = {"__name__": "__deplodock__", "__file__": path}
+        with _python_errors(path):
+            exec(compile(tree, path, "exec"), namespace)
+    function = namespace.get("model", namespace.get("fn"))
+    if not callable(function) or "inputs" not in namespace:
+        raise CompileError(
+            "the file defines no `model` or `fn` with `inputs`, nor ends with an expression", location=path
+        )
+    inputs = namespace["inputs"]
+    if isinstance(inputs, dict):
+        return Program(function, (), inputs, place=(path, 1))
+    return Program(function, tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), place=(path, 1))
+
+
+def _parse(code: str, file: str) -> ast.Module:
+    try:
+        return ast.parse(code, file)
+    except SyntaxError as error:
+        place = f"{file}:{error.lineno}:{error.offset}" if error.lineno else file
+        raise PythonError(f"SyntaxError: {error.msg}", location=place) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PythonError(f"{type(error).__name__}: {error}", location=file) from None
+
+
+def _last_line(tree: ast.Module) -> int:
+    return tree.body[-1].lineno if tree.body else 1
+
+
+@contextmanager
+def _imports_from(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+
+@contextmanager
+def _python_errors(file: str, node: ast.AST | None = None) -> Iterator[None]:
+    """Turn what the user's code raises into a PythonError at `node`, or where it was raised."""
+    try:
+        yield
+    except CompileError:
+        raise
+    except (Exception, SystemExit) as error:
+        place = f"{file}:{node.lineno}:{node.col_offset + 1}" if isinstance(node, ast.expr | ast.stmt) else None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+        raise PythonError(reason, location=place or innermost_of_error(error) or file) from error
+
+
+class _Expression(torch.nn.Module):
+    """The user's statements as a module, so that the parameters of the modules they use are found."""
+
+    def __init__(self, forward: Callable[..., Any], modules: dict[str, torch.nn.Module]) -> None:
+        super().__init__()
+        self.forward = forward
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.train(False if not modules else any(m.training for m in modules.values()))
+
+
+class _Splitter(ast.NodeTransformer):
+    """Sorts code into what is evaluated now (names in `namespace`) and what is computed from `inputs`."""
+
+    def __init__(self, namespace: dict[str, Any], file: str) -> None:
+        self.namespace = namespace
+        self.file = file
+        self.inputs: list[str] = []
+        self.computed: set[str] = set()
+
+    def split(self, tree: ast.Module) -> Program:
+        """The program; the last statement of `tree` is an expression."""
+        body: list[ast.stmt] = []
+        for statement in tree.body[:-1]:
+            body += self._statement(statement)
+        last = tree.body[-1]
+        assert isinstance(last, ast.Expr)
+        value: ast.expr = self.visit(last.value)
+        if not body and (not self._depends(value) or isinstance(value, ast.Name) and value.id in self.inputs):
+            self._refuse(value)
+        direct = None if body else self._direct_call(value)
+        if direct is not None:
+            return direct
+        returned = ast.copy_location(ast.Return(value), last)
+        return self._function([*body, returned], last)
+
+    def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Run `statement` if it depends on no input; otherwise it is part of the program."""
+        plain = isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
+        if not plain:
+            names_input = isinstance(statement, ast.Assign) and self._named_input(statement)
+            if names_input:
+                return []
+            statement = self.visit(statement)
+            if self._depends(statement):
+                self.computed |= {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _stores(n)}
+                return [statement]
+        module = ast.fix_missing_locations(ast.Module([statement], []))
+        with _python_errors(self.file):
+            exec(compile(module, self.file, "exec"), self.namespace)
+        self._note_tensors({n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _stores(n)})
+        return []
+
+    def _named_input(self, statement: ast.Assign) -> bool:
+        """Whether `name = call(...)` made an input of that name."""
+        target = statement.targets[0]
+        if len(statement.targets) != 1 or not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
+            return False
+        if self._depends(statement.value) or self._has_inner_call(statement.value):
+            return False
+        value = self._value(statement.value)
+        self.computed.discard(target.id)
+        self.namespace[target.id] = value
+        self._note_tensors({target.id})
+        return True
+
+    @staticmethod
+    def _has_inner_call(call: ast.Call) -> bool:
+        """Whether a call is inside of this one, which might make the tensor that it computes on."""
+        return any(isinstance(n, ast.Call) and n is not call for n in ast.walk(call))
+
+    def _note_tensors(self, names: set[str]) -> None:
+        for name in sorted(names):
+            if isinstance(self.namespace.get(name), torch.Tensor) and name not in self.inputs:
+                self.inputs.append(name)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Evaluate a call that depends on no input, its innermost parts first."""
+        self.generic_visit(node)
+        if self._depends(node) or not self._known(node):
+            return node
+        value = self._value(node)
+        name = self._fresh("x" if isinstance(value, torch.Tensor) else type(value).__name__.lower())
+        self.namespace[name] = value
+        self._note_tensors({name})
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node
+
+    def _value(self, node: ast.expr) -> Any:
+        with _python_errors(self.file, node):
+            return eval(compile(ast.fix_missing_locations(ast.Expression(node)), self.file, "eval"), self.namespace)
+
+    def _depends(self, node: ast.AST) -> bool:
+        return any(isinstance(n, ast.Name) and (n.id in self.inputs or n.id in self.computed) for n in ast.walk(node))
+
+    def _known(self, node: ast.AST) -> bool:
+        """Whether all names in `node` mean something now; those of a comprehension or a lambda do not."""
+        local = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _stores(n)}
+        local |= {a.arg for n in ast.walk(node) if isinstance(n, ast.Lambda) for a in n.args.args}
+        loaded = [n for n in ast.walk(node) if isinstance(n, ast.Name) and not _stores(n)]
+        for name in loaded:
+            if name.id not in local and name.id not in self.namespace and not hasattr(builtins, name.id):
+                place = f"{self.file}:{name.lineno}:{name.col_offset + 1}"
+                raise PythonError(f"NameError: name {name.id!r} is not defined", location=place)
+        return not any(n.id in local for n in loaded)
+
+    def _fresh(self, stem: str) -> str:
+        taken = [*self.namespace, *self.computed, *dir(builtins)]  # the value of `float("nan")` is not `float`
+        if stem not in taken:
+            return stem
+        return next(f"{stem}{i}" for i in range(1, len(taken) + 2) if f"{stem}{i}" not in taken)
+
+    def _refuse(self, value: ast.expr) -> None:
+        place = f"{self.file}:{value.lineno}:{value.col_offset + 1}"
+        if isinstance(self._value(value), torch.nn.Module):
+            raise PythonError("a module alone: call it with its inputs", location=place)
+        raise PythonError("nothing is computed from a tensor here", location=place)
+
+    def _direct_call(self, value: ast.expr) -> Program | None:
+        """`module(input, ...)` as that module, whose parameters keep their own names."""
+        if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name):
+            return None
+        module = self.namespace.get(value.func.id)
+        passed = [*value.args, *(k.value for k in value.keywords)]
+        simple = all(isinstance(a, ast.Name | ast.Constant) for a in passed) and all(k.arg for k in value.keywords)
+        if not isinstance(module, torch.nn.Module) or not simple:
+            return None
+        kwargs = {str(k.arg): self._value(k.value) for k in value.keywords}
+        return Program(module, tuple(map(self._value, value.args)), kwargs, place=(self.file, value.lineno))
+
+    def _function(self, body: Sequence[ast.stmt], last: ast.Expr) -> Program:
+        used = {n.id for statement in body for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        inputs = [name for name in self.inputs if name in used]
+        arguments = ast.arguments([], [ast.arg(name) for name in inputs], None, [], [], None, [])
+        definition = ast.FunctionDef("forward", arguments, list(body), [], None)
+        module = ast.fix_missing_locations(ast.Module([ast.copy_location(definition, body[0])], []))
+        scope = dict(self.namespace)
+        exec(compile(module, self.file, "exec"), scope)
+        modules = {n: v for n, v in self.namespace.items() if n in used and isinstance(v, torch.nn.Module)}
+        function = _Expression(scope["forward"], modules) if modules else scope["forward"]
+        tensors = tuple(self.namespace[name] for name in inputs)
+        return Program(function, tensors, names=tuple(inputs), place=(self.file, last.lineno))
+
+
+def _stores(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)

@@ -1,0 +1,51 @@
+"""Draws the levels and the passes of the `default` pipeline as a Mermaid flowchart, in docs/architecture.md.
+
+`python -m deplodock.tools.pass_diagram docs/architecture.md` replaces the flowchart of that page; a test compares it
+with the registry of passes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from ..dialects import OWN_DIALECTS
+from ..passes import group_of
+from ..passes.pipelines import PIPELINES, parse_passes
+
+LEVELS = [name for name in OWN_DIALECTS if name != "payload"]
+_FLOWCHART = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
+
+
+def diagram() -> str:
+    """The flowchart: a node for each level, and between two levels a node for each run of passes of one folder of
+    `passes/`. Passes of no level, such as `cse` and `verify-level`, are left out."""
+    lines = ["```mermaid", "flowchart TB"]
+    lines += [f'  {level}(["{level} dialect"])' for level in LEVELS]
+    for start, end in zip(LEVELS, LEVELS[1:], strict=False):
+        names = dict.fromkeys(p.name for p in parse_passes(PIPELINES[f"{start}-to-{end}"]))
+        of_levels = [name for name in names if group_of(name) not in ("general", "xDSL")]
+        previous = start
+        for number, (group, members) in enumerate(groupby(of_levels, group_of)):
+            node = f"{start}_{end}_{number}"
+            lines.append(f'  {node}["<b>passes/{group}</b><br/>{"<br/>".join(members)}"]')
+            lines.append(f"  {previous} --> {node}")
+            previous = node
+        lines.append(f"  {previous} --> {end}")
+    lines += ['  kernel --> cuda["CUDA text (backend/cuda)"]', "```", ""]
+    return "\n".join(lines)
+
+
+def with_diagram(page: str) -> str:
+    """`page` with its flowchart drawn anew. Raises ValueError if it has none, or several."""
+    changed, count = _FLOWCHART.subn(lambda _: diagram(), page)
+    if count != 1:
+        raise ValueError(f"{count} flowcharts; the page has to have one")
+    return changed
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(with_diagram(file.read_text(encoding="utf-8")), encoding="utf-8")
