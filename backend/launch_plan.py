@@ -13,10 +13,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, IntegerType, MemRefType, ModuleOp
+from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -34,25 +33,10 @@ from ..dialects.support.locations import location_text
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
 from .cuda.writer import index_type
+from .dtypes import DTYPES, dtype_of
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first extent."""
-
-_DTYPES: dict[str, Any] = {
-    "f64": np.float64,
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i64": np.int64,
-    "i32": np.int32,
-    "i16": np.int16,
-    "i8": np.int8,
-    "ui8": np.uint8,
-    "i1": np.bool_,
-    "index": np.int64,
-    "complex<f32>": np.complex64,
-    "complex<f64>": np.complex128,
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,12 @@ class Buffer:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The NumPy type of the elements."""
-        return np.dtype(_DTYPES[self.dtype])
+        return DTYPES[self.dtype].numpy
+
+    @property
+    def element(self) -> Attribute:
+        """The type of the elements in the IR."""
+        return DTYPES[self.dtype].element
 
     @property
     def elements(self) -> int:
@@ -101,7 +90,7 @@ class TensorMap:
     @property
     def item(self) -> int:
         """Bytes of an element."""
-        return np.dtype(_DTYPES[self.dtype]).itemsize
+        return DTYPES[self.dtype].bytes
 
 
 Bytes: TypeAlias = tuple[int, tuple[SymbolAttr, ...]]
@@ -302,13 +291,8 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
 
 
 def buffer_dtype(e: Attribute) -> str:
-    """The name of an element type in a plan. Raises CompileError for one that has no storage."""
-    if isinstance(e, IndexType):
-        return "index"
-    name = f"ui{e.width.data}" if isinstance(e, IntegerType) and str(e).startswith("ui") else str(e)
-    if name not in _DTYPES:
-        raise CompileError(f"no storage for elements of type {e}")
-    return name
+    """The name of an element type in a plan. Raises ExecutionError for one that has no storage."""
+    return dtype_of(e).name
 
 
 class _Names:
@@ -397,7 +381,7 @@ class _Host:
         row, source = op.row(self._number(op.index)), self._parts[op.source]
         if not 0 <= row < op.rows:
             raise CompileError(f"row {row} of {op.source.type}", operator=op.name, location=location_text(op))
-        item = np.dtype(_DTYPES[buffer_dtype(op.result.type.element_type)]).itemsize
+        item = dtype_of(op.result.type.element_type).bytes
         result = extents_of(op.result.type)  # pyright: ignore[reportUnknownArgumentType]
         size, begin = _bytes(item, result), (*source.begin, _bytes(row * item, op.row_extents))
         whole = size == _bytes(item, self.buffers[source.buffer].shape)

@@ -6,21 +6,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    IndexType,
-    IntegerType,
-    Signedness,
-)
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Attribute
 
 from ...dialects.kernel.mbarrier import MbarrierType
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type
 from ...errors import CompileError
+from ..dtypes import dtype_of
 
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = range(100, 35, -5)
 """How tightly an expression binds: the precedence levels of C++."""
@@ -37,38 +30,21 @@ class Expr(NamedTuple):
         return self.text if self.level >= level else f"({self.text})"
 
 
-_INTEGERS = {8: "signed char", 16: "short", 32: "int", 64: "long long"}
-_FLOATS = {Float32Type: "float", Float64Type: "double", BFloat16Type: "bf16", Float16Type: "f16"}
-
-
 def c_type(t: Attribute, index: str = "int") -> str:
     """The C++ type of the scalar inside `t`; `index` is the type of indices. Raises CompileError."""
     e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
     if isinstance(e, IndexType):
         return index
-    if isinstance(e, MbarrierType):
-        return "unsigned long long"
-    for cls, name in _FLOATS.items():
-        if isinstance(e, cls):
-            return name
-    if isinstance(e, IntegerType):
-        if e.width.data == 1:
-            return "bool"
-        if e.width.data in _INTEGERS:
-            name = _INTEGERS[e.width.data]
-            unsigned = e.signedness.data == Signedness.UNSIGNED
-            return f"unsigned {name.removeprefix('signed ')}" if unsigned else name
+    return "unsigned long long" if isinstance(e, MbarrierType) else dtype_of(e).c or _refused(e)
+
+
+def _refused(e: Attribute) -> str:
     raise CompileError(f"no CUDA type for {e}")
 
 
 def c_size(t: Attribute) -> int:
     """Bytes of one element of `t` in memory."""
-    e = element_type(t.registers if isinstance(t, AsyncAccumulatorsType) else t)
-    if isinstance(e, IntegerType):
-        return max(1, e.width.data // 8)
-    if isinstance(e, IndexType):
-        return 8
-    return e.size  # pyright: ignore[reportAttributeAccessIssue]
+    return dtype_of(t.registers if isinstance(t, AsyncAccumulatorsType) else t).bytes
 
 
 def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr, str | None]:

@@ -11,52 +11,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import (
-    AnyFloat,
-    BFloat16Type,
-    ComplexType,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    IndexType,
-    IntegerType,
-    Signedness,
-)
+from xdsl.dialects.builtin import AnyFloat, Float32Type
 from xdsl.ir import Attribute
 
 from ...dialects.payload import is_low_precision
 from ...dialects.tensor.reduction_kinds import MONOIDS, ReductionKind, identity
-from ...errors import ExecutionError
+from ..dtypes import numpy_dtype
 
 Array = np.ndarray[Any, Any]
-
-_FLOATS: dict[type[Attribute], Any] = {
-    BFloat16Type: ml_dtypes.bfloat16,
-    Float16Type: np.float16,
-    Float32Type: np.float32,
-    Float64Type: np.float64,
-}
-
-
-def numpy_dtype(element: Attribute) -> np.dtype[Any]:
-    """The NumPy type that stores the scalar type `element`; raises ExecutionError for one that NumPy cannot hold."""
-    if isinstance(element, IndexType):
-        return np.dtype(np.int64)
-    if isinstance(element, IntegerType):
-        width = element.width.data
-        if width == 1:
-            return np.dtype(np.bool_)
-        if width in (8, 16, 32, 64):
-            letter = "u" if element.signedness.data == Signedness.UNSIGNED else "i"
-            return np.dtype(f"{letter}{width // 8}")
-    if isinstance(element, ComplexType):  # which only PyTorch computes on
-        return np.dtype(np.complex128 if isinstance(element.element_type, Float64Type) else np.complex64)
-    found = _FLOATS.get(type(element))
-    if found is None:
-        raise ExecutionError(f"no execution of element type {element}")
-    return np.dtype(found)
 
 
 def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:

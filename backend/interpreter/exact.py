@@ -20,8 +20,9 @@ from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Attribute
 
 from ...dialects.tensor import ReductionKind, identity
+from ..dtypes import numpy_dtype
 from . import modular
-from .domains import BINARY, UNARY, Array, TypedDomain, numpy_dtype
+from .domains import BINARY, UNARY, Array, TypedDomain
 from .modular import P, Q
 
 

@@ -17,7 +17,8 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
-from .domains import Array, RealDomain, TypedDomain, numpy_dtype
+from ..dtypes import numpy_dtype
+from .domains import Array, RealDomain, TypedDomain
 
 
 def make_domain(name: str) -> TypedDomain:

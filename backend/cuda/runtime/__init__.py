@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
+from ...dtypes import DTYPES
 from ...launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
 from .driver import check_driver, driver_version
 from .nvrtc import Compiled, compile_cubin, compiler_version
@@ -242,24 +243,7 @@ def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, c
 
 
 def _torch_dtype(torch: Any, buffer: Buffer) -> Any:
-    return getattr(torch, _TORCH_NAMES[buffer.dtype])
-
-
-_TORCH_NAMES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "i64": "int64",
-    "index": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "ui8": "uint8",
-    "i1": "bool",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-}
+    return getattr(torch, DTYPES[buffer.dtype].torch)
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:

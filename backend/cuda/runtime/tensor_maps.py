@@ -11,14 +11,12 @@ import numpy as np
 
 from ....dialects.shapes.extents import static
 from ....errors import ExecutionError
+from ...dtypes import DTYPES
 from ...launch_plan import TensorMap
 from .driver import library
 
 KEPT_MAPS = 4096
 """So many encoded maps are kept, by what they describe and where it lies: about a megabyte."""
-
-_TYPES = {"ui8": 0, "i8": 0, "i1": 0, "i16": 1, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9}
-"""CUtensorMapDataType, by element type; a copy moves bits, so signs do not matter."""
 
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 """CUtensorMapSwizzle, by the bytes of a row."""
@@ -49,7 +47,13 @@ def encoding(wanted: TensorMap) -> Encoding:
     shape = static(wanted.shape)
     strides = [s * wanted.item for s in _pitches(shape)]
     extents, steps, box = (tuple(reversed(n)) for n in (shape, strides[:-1], wanted.box))
-    return Encoding(_TYPES[wanted.dtype], extents, steps, box, _SWIZZLES[wanted.swizzle])
+    return Encoding(_data_type(wanted), extents, steps, box, _SWIZZLES[wanted.swizzle])
+
+
+def _data_type(wanted: TensorMap) -> int:
+    found = DTYPES[wanted.dtype].tensor_map
+    assert found is not None, wanted
+    return found
 
 
 @lru_cache(KEPT_MAPS)

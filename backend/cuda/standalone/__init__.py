@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ....dialects.shapes.extents import static
 from ....errors import CompileError, ExecutionError, UnsupportedError
 from ...check_each import reduction_length
+from ...dtypes import DTYPES
 from ...launch_plan import Buffer, LaunchPlan, make_plan
 from ...operand_precision import factor_roundoff
 from ...reference import run
@@ -27,22 +28,10 @@ from .host import HOST, TENSOR_MAPS
 SAMPLES = 256
 """Values of a result that the file holds."""
 
-_BITS = {"f64": 24, "f32": 24, "f16": 10, "bf16": 7}
+_BITS = {row.name: row.fraction for row in DTYPES.values() if row.fraction is not None}
 """Bits of a random fraction: so many that the type holds it exactly."""
 
-_C_TYPES = {
-    "f64": "double",
-    "f32": "float",
-    "f16": "Half",
-    "bf16": "Brain",
-    "i64": "long long",
-    "index": "long long",
-    "i32": "int",
-    "i16": "short",
-    "i8": "signed char",
-    "ui8": "unsigned char",
-    "i1": "bool",
-}
+_C_TYPES = {row.name: row.host or row.c for row in DTYPES.values()}
 _STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may have without asking."""
 

@@ -1,0 +1,97 @@
+"""The element types that programs store: one record for each, which every executor and printer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects.builtin import (
+    ComplexType,
+    IndexType,
+    IntegerType,
+    Signedness,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute
+
+from ..dialects.payload import element_type
+from ..errors import ExecutionError
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type, `name` in the IR. `c` is its type in CUDA text and `torch` PyTorch's name of it, or empty.
+    `tensor_map` is its CUtensorMapDataType (a copy moves bits, so signs do not matter), `host` its type in a
+    standalone program, if that is another one than `c`, `fraction` how many bits of a random fraction it holds exactly.
+    """
+
+    name: str
+    element: Attribute
+    numpy: np.dtype[Any]
+    torch: str = ""
+    c: str = ""
+    tensor_map: int | None = None
+    host: str = ""
+    fraction: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The size of an element in memory."""
+        return self.numpy.itemsize
+
+    @property
+    def roundoff(self) -> float:
+        """The largest relative error of rounding to this type, a float."""
+        return float(ml_dtypes.finfo(self.numpy).eps) / 2
+
+
+def _unsigned(width: int) -> IntegerType:
+    return IntegerType(width, Signedness.UNSIGNED)
+
+
+_ROWS = (
+    DType("f64", f64, np.dtype(np.float64), "float64", "double", 8, fraction=24),
+    DType("f32", f32, np.dtype(np.float32), "float32", "float", 7, fraction=24),
+    DType("f16", f16, np.dtype(np.float16), "float16", "f16", 6, "Half", 10),
+    DType("bf16", bf16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "bf16", 9, "Brain", 7),
+    DType("i64", i64, np.dtype(np.int64), "int64", "long long", 5),
+    DType("i32", i32, np.dtype(np.int32), "int32", "int", 3),
+    DType("i16", i16, np.dtype(np.int16), "int16", "short", 1),
+    DType("i8", i8, np.dtype(np.int8), "int8", "signed char", 0),
+    DType("i1", i1, np.dtype(np.bool_), "bool", "bool", 0),
+    DType("ui8", _unsigned(8), np.dtype(np.uint8), "uint8", "unsigned char", 0),
+    DType("ui16", _unsigned(16), np.dtype(np.uint16), "", "unsigned short"),
+    DType("ui32", _unsigned(32), np.dtype(np.uint32), "", "unsigned int"),
+    DType("ui64", _unsigned(64), np.dtype(np.uint64), "", "unsigned long long"),
+    DType("index", IndexType(), np.dtype(np.int64), "int64", "long long"),
+    DType("complex<f32>", ComplexType(f32), np.dtype(np.complex64), "complex64"),  # which only PyTorch computes on
+    DType("complex<f64>", ComplexType(f64), np.dtype(np.complex128), "complex128"),
+)
+
+DTYPES = {row.name: row for row in _ROWS}
+"""By the name in the IR."""
+
+_BY_ELEMENT = {row.element: row for row in _ROWS}
+
+
+def dtype_of(t: Attribute) -> DType:
+    """The record of the scalar inside of `t`. Raises ExecutionError for one that has no storage."""
+    found = _BY_ELEMENT.get(element := element_type(t))
+    if found is None:
+        raise ExecutionError(f"no storage for elements of type {element}")
+    return found
+
+
+def numpy_dtype(t: Attribute) -> np.dtype[Any]:
+    """The NumPy type that stores the scalar inside of `t`. Raises ExecutionError for one without storage."""
+    return dtype_of(t).numpy
