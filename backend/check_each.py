@@ -21,7 +21,7 @@ from xdsl.traits import SymbolTable
 from ..dialects import kernel, loop, tensor
 from ..dialects.kernel.tma import is_written
 from ..dialects.shapes.binding import Sizes, sample_sizes
-from ..errors import ExecutionError
+from ..errors import CompileError, ExecutionError
 from .counting import count_flops
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
@@ -42,8 +42,8 @@ _CHUNK = 3
 _SYNCHRONISES = "kernel-insert-barriers"
 """The pass after which a kernel may no longer have races; before it, barriers and fences are not there yet."""
 
-_UNSYNCHRONISED = ("race", "fence")
-"""What is found of a kernel without them."""
+_RACES = ("race", "fence")
+"""What the emulator finds of a kernel without them."""
 
 
 def make_inputs(types: Iterable[Attribute], seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
@@ -136,7 +136,8 @@ class Checker:
     """Compares versions of one program: `Checker(module)`, then `after(pass_name, module)` after each pass.
 
     `seed` picks the inputs. A program at the torch level is not executed; its first version below is what later ones
-    are compared with. Races count from the pass that places barriers, or from the first version without any.
+    are compared with. From the pass that places barriers on, or from the first version without any, the emulator looks
+    for races, where a host compiler is there for it.
     Raises ExecutionError for a program with more than `max_flops` operations.
     """
 
@@ -207,7 +208,9 @@ class Checker:
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
     ) -> list[Array]:
         try:
-            results = self._run(module, inputs, domain, chunk, pass_name == _SYNCHRONISES)
+            results = self._run(module, inputs, domain, chunk)
+            if domain == "typed" and inputs is self.inputs and is_kernel_level(module):
+                self._check_races(module, self.synchronised or pass_name == _SYNCHRONISES)
         except ExecutionError as error:
             error.reason = f"after pass {pass_name}: {error.reason}"
             raise
@@ -217,23 +220,34 @@ class Checker:
         return results
 
     def _run(
-        self,
-        module: ModuleOp,
-        inputs: list[Array],
-        domain: DomainName | ExactDomain,
-        chunk: int | None = None,
-        synchronised: bool = False,
+        self, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None = None
     ) -> list[Array]:
-        """The results of `module` at its level; at the kernel level every finding is an error, races as told above."""
+        """The results of `module` at its level; at the kernel level every finding is an error."""
         if not is_kernel_level(module):
             return run(module, inputs, domain, chunk=chunk)
         from .simulator import simulate
 
-        shadows = domain is self.exact  # races do not depend on the domain
-        results, report = simulate(module, inputs, domain=domain, shadows=shadows)
-        report.raise_errors(allow=() if self.synchronised or synchronised else _UNSYNCHRONISED)
-        self.synchronised |= shadows and not any(f.kind in _UNSYNCHRONISED for f in report.findings)
+        results, report = simulate(module, inputs, domain=domain)
+        report.raise_errors()
         return results
+
+    def _check_races(self, module: ModuleOp, count: bool) -> None:
+        """Raise ExecutionError for a race of a program at the kernel level; if races do not `count` yet, see whether
+        they do from now on."""
+        from .cuda.printer import print_cuda
+        from .emulator import run_cuda_on_cpu
+        from .emulator.build import host_compiler
+        from .launch_plan import make_plan
+
+        try:
+            host_compiler()
+            text = print_cuda(module)
+        except CompileError:
+            return  # no compiler, or shared memory has no place yet
+        races = [r for r in run_cuda_on_cpu(text, make_plan(module), self.inputs, (0,))[1] if r.kind in _RACES]
+        if races and count:
+            raise ExecutionError(str(races[0]))
+        self.synchronised |= not races
 
     def _compare_typed(self, pass_name: str, i: int, got: Array, how: str) -> None:
         answer = self.answer

@@ -126,7 +126,7 @@ def kernels(captured: CapturedProgram, inputs: list[torch.Tensor], target: str) 
     compiled = compile_cubin(compilation.cuda, target)
     code = disassemble(compiled.cubin)
     arrays = [to_numpy(t) for t in captured.bind(inputs)]
-    launches = {c.kernel: c for c in simulate(module, arrays, max_blocks=1, shadows=False).report.launches}
+    launches = {c.kernel: c for c in simulate(module, arrays, max_blocks=1).report.launches}
     printed = kernel_names(module)
     functions = {op.sym_name.data: op for op in module.walk() if isinstance(op, kernel.FuncOp)}
     nests = [op for op in compilation.scheduled().walk() if isinstance(op, loop.NestOp)]

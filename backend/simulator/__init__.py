@@ -1,42 +1,39 @@
-"""A SIMT simulator of the kernel level: all threads of a block as one array axis, with a shadow of every memory.
+"""A SIMT simulator of the kernel level: all threads of a block as one array axis.
 
-It runs a program in any scalar domain and reports, with the op that did it: races between barriers, reads of memory
-that was never written, accesses out of bounds or misaligned, barriers that not all threads reach, elements that two
-threads write differently, results that nobody writes. It counts bank conflicts, sectors, bytes and operations.
-
-Races and reads of shared memory that was never written are reported where all threads of a block go the same way. In
-kernels with TMA, wgmma, warp specialization or clusters the order of accesses is checked by the emulator alone.
+It runs a program in any scalar domain and reports, with the op that did it: reads of memory that was never written,
+accesses out of bounds or misaligned, barriers that not all threads reach, elements that two threads write differently,
+results that nobody writes. It counts bank conflicts, sectors, bytes and operations. What orders accesses, and so data
+races, is the emulator's: threads run in step here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.interpreter import Interpreter
-from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute
+from xdsl.traits import SymbolTable
 
-from ...dialects.kernel import LaunchOp
+from ...dialects import kernel
 from ...dialects.shapes.binding import bind_sizes
-from ...dialects.support.aliasing import IN_PLACE, pairs_of
+from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import steps
-from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain
-from ..interpreter.eager import Eager
-from ..interpreter.payload import PayloadFunctions
+from ..cuda.printer import kernel_names
+from ..interpreter.domains import Array, TypedDomain
+from ..interpreter.eager import Eager, call_eager
 from ..interpreter.running import Position, check_arguments, main_function, make_domain
-from .launch import HostFunctions
-from .ops import FlopCounter, KernelFunctions
+from ..launch_plan import EagerStep, make_plan
+from .buffers import GlobalBuffer
+from .launch import Launcher
 from .report import Finding, KernelCounts, Report
-from .shadow_memory import GlobalBuffer
-from .sm90 import HopperFunctions
 
 __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
-
-_FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
 
 
 class SimulationResult(NamedTuple):
@@ -52,16 +49,14 @@ def simulate(
     *,
     max_blocks: int | None = None,
     domain: str | TypedDomain = "typed",
-    shadows: bool = True,
     eager: Eager | None = None,
 ) -> SimulationResult:
     """Run `@main` of a program at the kernel level: its first arguments are `args`, the rest its results.
 
-    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten; without `shadows` shared
-    memory is not watched for races and reads of what was never written, which is faster. `eager` computes the functions
-    that are left to PyTorch. A mistake of the program
-    is a finding in the report (`report.raise_errors()` makes it an error), not an exception; a program that cannot be
-    run at all, or arguments that do not fit, raise ExecutionError.
+    With `max_blocks` only that many blocks of each launch run, and results may stay unwritten. `eager` computes the
+    functions that are left to PyTorch. A mistake of the program is a finding in the report (`report.raise_errors()`
+    makes it an error), not an exception; a program that cannot be run at all, or arguments that do not fit, raise
+    ExecutionError.
     """
     scalars = make_domain(domain) if isinstance(domain, str) else domain
     main = main_function(module)
@@ -70,30 +65,43 @@ def simulate(
         raise ExecutionError(f"@main takes {len(types)} buffers, not {len(args)} and results")
     sizes = bind_sizes(main, [np.shape(a) for a in args])
     inputs = check_arguments(types[: len(args)], args, sizes)
-    buffers = [
+    plan = make_plan(module).at([a.shape for a in inputs])
+    memory = [
         GlobalBuffer(scalars.encode(a, t.element_type).reshape(-1).copy(), a.shape, t.element_type, None)
         for a, t in zip(inputs, types, strict=False)
     ]
-    results = [GlobalBuffer.empty(scalars, sizes.shape(t), t.element_type) for t in types[len(args) :]]
-    for result, argument in pairs_of(main, IN_PLACE):
+    memory += [GlobalBuffer.empty(scalars, static(b.shape), b.element) for b in plan.buffers[len(args) :]]
+    for result, argument in plan.in_place:
         if not argument < len(args) <= result:
             raise ExecutionError(f"argument {argument} of @main is to hold result {result}, but is none that is given")
-        results[result - len(args)] = buffers[argument]
-    report, position, threads = Report(), Position(), KernelFunctions(scalars)
-    interpreter = Interpreter(module, listeners=(position, FlopCounter(threads, _FLOPS)))
-    interpreter.register_implementations(FuncFunctions())
-    interpreter.register_implementations(PayloadFunctions(scalars, sizes, threads.stop))
-    interpreter.register_implementations(threads)
-    hopper = HopperFunctions(threads)
-    interpreter.register_implementations(hopper)
-    host = HostFunctions(scalars, threads, report, sizes, eager or {})
-    host.hopper = hopper
-    host.max_blocks, host.shadowed = max_blocks, shadows
-    interpreter.register_implementations(host, override=True)
-    launches = [op for op in main.walk() if isinstance(op, LaunchOp)]
-    known = len(launches) if all(op.parent_op() is main for op in launches) else None
-    with position.located(), steps("simulator", known, "launches") as host.step:
-        interpreter.call_op(main, (*buffers, *results))
+        memory[result] = memory[argument]
+    report, position = Report(), Position()
+    interpreter = Interpreter(module, listeners=(position,))
+    launcher = Launcher(interpreter, position, scalars, report, sizes)
+    symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
+    with position.located(), steps("simulator", len(plan.launches), "launches") as step:
+        for x in plan.steps:
+            if isinstance(x, EagerStep):
+                function = SymbolTable.lookup_symbol(module, x.function)
+                assert isinstance(function, FuncOp)
+                given = [memory[i].data.reshape(memory[i].shape) for i in x.inputs]
+                types_given = function.function_type.inputs.data[len(given) :]
+                for i, found in zip(x.outputs, call_eager(function, eager or {}, given, types_given), strict=True):
+                    memory[i].data[...] = scalars.encode(found, memory[i].element).reshape(-1)
+                    if memory[i].written is not None:
+                        memory[i].written[...] = True
+                continue
+            function = SymbolTable.lookup_symbol(module, symbols[x.kernel])
+            assert isinstance(function, kernel.FuncOp)
+            buffers = [memory[i] for i in x.buffers]
+            for i, begin, size in x.parts:
+                shape, item = sizes.shape(function.body.block.args[i].type), buffers[i].itemsize
+                buffers[i] = buffers[i].view(begin // item, shape)
+            blocks, cluster = math.prod(x.blocks), function.cluster_size
+            blocks = blocks if max_blocks is None else min(blocks, -(-max_blocks // cluster) * cluster)
+            launcher.launch(function, buffers, blocks)
+            step()
+    results = [memory[i] for i in range(len(args), len(types))]
     for i, result in enumerate(results):
         if max_blocks is None and result.written is not None and not result.written.all():
             missing = int(np.count_nonzero(~result.written))

@@ -1,42 +1,49 @@
 """What is asynchronous in a simulated block: mbarriers, TMA copies in flight, wgmma.
 
 A TMA load arrives only when no warp can go on, and a wgmma is computed when it is waited for, so that most accesses
-without the synchronization that they need give other values. What is merely unordered, the emulator finds.
+without the synchronization that they need give other values. What is merely unordered, not fenced, or never waited for,
+the emulator finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
-from ...dialects.kernel.warp_specialize import WARPGROUP
 from ..interpreter.domains import Array
-from .cluster import Cluster
-from .control import Ready
+from .buffers import GlobalBuffer, SharedBuffer
+from .cp_async import Copy
 from .machine import Machine, ranked
-from .report import Kind
-from .shadow_memory import SharedBuffer
 
 MOST_BARRIERS = 1 << 20
 """More than a buffer has mbarriers."""
 
+Scope: TypeAlias = Mapping[SSAValue, Any]
+"""The values that are there when an operation runs."""
+
 
 @dataclass(eq=False)
 class Barrier:
-    """An mbarrier: the arrivals and bytes that are missing in this phase; `maker` is the warp that initialised it."""
+    """An mbarrier: the arrivals and bytes that are missing in this phase."""
 
     arrivals: int
     missing: int
-    maker: int
     bytes: int = 0
     phase: int = 0
-    fenced: bool = False
+
+    def arrive(self, announced: int, arrivals: int = 1) -> None:
+        """Count arrivals and announced bytes, negative ones of a copy; begin the next phase if nothing is missing."""
+        self.bytes += announced
+        self.missing -= arrivals
+        if not self.missing and not self.bytes:
+            self.phase += 1
+            self.missing = self.arrivals
 
 
 @dataclass(eq=False)
@@ -47,7 +54,7 @@ class TmaCopy:
 
     op: kernel.TmaLoadOp | kernel.TmaStoreOp
     shared: SharedBuffer
-    memory: Any
+    memory: GlobalBuffer
     places: Array
     elements: Array
     inside: Array
@@ -57,190 +64,101 @@ class TmaCopy:
 
 @dataclass(eq=False)
 class PendingWgmma:
-    """A wgmma that was started: what it adds to is an array, or the wgmma before it."""
+    """A wgmma that was started with operands `values`: what it adds to is an array, or the wgmma before it."""
 
     op: kernel.WgmmaOp
-    args: tuple[Any, ...]
+    values: Scope
     start: Any
     accumulate: bool
-    active: Array
     groups: dict[int, int] = field(default_factory=dict[int, int])
     result: Array | None = None
 
 
-class AsyncUnits:
-    """The state of one block, or of the blocks of one cluster."""
+@dataclass
+class AsyncUnits(Machine):
+    """A machine with what goes on beside its threads. Copies of `cp.async` may be those of many blocks; everything else
+    is of one block, or of the blocks of one cluster."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.cluster = Cluster(machine.cluster, machine.threads // 32)
-        self.barriers: dict[tuple[int, int, int], Barrier] = {}
-        self.loads: list[TmaCopy] = []
-        self.stores: dict[int, list[TmaCopy]] = {}
-        self.store_groups: dict[int, list[list[TmaCopy]]] = {}
-        self.wgmmas: list[PendingWgmma] = []
-        self.fenced: set[int] = set()
-        self.closed: dict[int, int] = {}
-        self.waits: dict[int, tuple[Operation, str]] = {}
-        self.free_registers = [0] * machine.cluster
+    copies: list[Copy] = field(default_factory=list[Copy])
+    barriers: dict[tuple[int, int, int], Barrier] = field(default_factory=dict[tuple[int, int, int], Barrier])
+    loads: list[TmaCopy] = field(default_factory=list[TmaCopy])
+    stores: dict[int, list[TmaCopy]] = field(default_factory=dict[int, list[TmaCopy]])
+    store_groups: dict[int, list[list[TmaCopy]]] = field(default_factory=dict[int, list[list[TmaCopy]]])
+    wgmmas: list[PendingWgmma] = field(default_factory=list[PendingWgmma])
+    closed_wgmmas: dict[int, int] = field(default_factory=dict[int, int])
+    waits: dict[int, tuple[Operation, str]] = field(default_factory=dict[int, tuple[Operation, str]])
+    ended: set[int] = field(default_factory=set[int])
+    arrived: set[int] = field(default_factory=set[int])
+    cluster_phase: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.closed_copies = np.zeros(len(self.numbers) * self.cluster, np.int64)
+        self.free_registers = [0] * self.cluster
         """Of each block: what its warps have given up and none has taken. At a launch all of them are somebody's."""
-
-    # -- who acts
-
-    def warps(self) -> list[int]:
-        """The warps with an active thread."""
-        active = self.machine.active.reshape(-1, 32).any(axis=1)
-        return [int(w) for w in np.flatnonzero(active)]
-
-    def uses(self, index: Array) -> Iterator[tuple[int, int, int]]:
-        """(warp, value, threads) for every value that active threads of a warp have."""
-        values = np.broadcast_to(ranked(index, 2), self.machine.active.shape)[0]
-        for w in self.warps():
-            lanes = slice(32 * w, 32 * w + 32)
-            mine = values[lanes][self.machine.active[0, lanes]]
-            for value, count in zip(*np.unique(mine, return_counts=True), strict=True):
-                yield w, int(value), int(count)
-
-    def uniform(self, value: Array) -> int:
-        """The one value that active threads have, or the first one's, which is then a finding of the caller."""
-        return int(np.broadcast_to(ranked(value, 2), self.machine.active.shape)[self.machine.active][0])
-
-    def complain(self, kind: Kind, op: Operation, text: str, warp: int | None = None) -> None:
-        """Record a finding."""
-        first, each = int(self.machine.numbers[0]), self.machine.block_threads // 32
-        who = f"block {first}" if warp is None else f"warp {warp % each}"
-        if self.machine.cluster > 1:
-            who = f"clusters from block {first} on" if warp is None else f"{who} of block {first + warp // each}"
-        self.machine.report.add(kind, op, f"{who}: {text}")
-
-    def touch(self, op: Operation, warp: int, rank: int) -> None:
-        """A warp touches the shared memory of a block of the cluster, which has to be there."""
-        if rank in self.cluster.ended:
-            self.complain(
-                "protocol", op, f"touches shared memory of block {rank} of the cluster, which has ended", warp
-            )
-
-    def reads_peers(self, op: Operation, ranks: Array) -> None:
-        """The active threads read the shared memory of the blocks `ranks`."""
-        for warp, rank, _ in self.uses(ranks):
-            self.touch(op, warp, rank)
 
     # -- mbarriers
 
-    def barrier(
-        self, op: Operation, buffer: SharedBuffer, index: int, warp: int, rank: int | None = None
-    ) -> Barrier | None:
-        """A barrier that was set up, which the warp has to know of: its own block's, or that of `rank`."""
-        rank = self.cluster.rank_of(warp) if rank is None else rank
-        self.touch(op, warp, rank)
+    def barrier(self, op: Operation, buffer: SharedBuffer, index: int, warp: int, rank: int) -> Barrier | None:
+        """A barrier of the block `rank` that was set up."""
         found = self.barriers.get((buffer.number, rank, index))
         if found is None:
             self.complain("uninitialised", op, f"mbarrier {index} was not set up", warp)
         return found
 
-    def set_up(self, op: kernel.MbarInitOp, buffer: SharedBuffer, index: Array) -> None:
+    def set_up(self, op: kernel.MbarInitOp, values: Scope) -> None:
         """Make barriers."""
-        for warp, i, threads in self.uses(index):
+        buffer: SharedBuffer = values[op.barriers]
+        for warp, i, threads in self.uses(values[op.index]):
             if threads > 1:
                 self.complain("conflict", op, f"{threads} threads set mbarrier {i} up", warp)
             if not 0 <= i < buffer.data.shape[1]:
                 self.complain("out-of-bounds", op, f"mbarrier {i} of {buffer.data.shape[1]}", warp)
-            count, rank = op.arrivals.data, self.cluster.rank_of(warp)
-            self.barriers[buffer.number, rank, i] = Barrier(count, count, warp)
+            self.barriers[buffer.number, self.rank_of(warp), i] = Barrier(op.arrivals.data, op.arrivals.data)
 
-    def fence_barriers(self) -> None:
-        """Barriers that an active warp has made can be signalled by copies."""
-        makers = self.warps()
-        for barrier in self.barriers.values():
-            barrier.fenced |= barrier.maker in makers
-
-    def arrive(
-        self, op: MbarrierOp, buffer: SharedBuffer, index: Array, announced: int, ranks: Array | None = None
-    ) -> None:
+    def arrive(self, op: MbarrierOp, values: Scope, announced: int = 0, ranks: Array | None = None) -> None:
         """Every active thread arrives, each announcing bytes; at its own block's barrier, or at that of `ranks`."""
-        both = ranked(index, 2) if ranks is None else ranked(index, 2) + MOST_BARRIERS * ranked(ranks, 2)
-        for warp, number, threads in self.uses(both):
-            rank, i = (None, number) if ranks is None else divmod(number, MOST_BARRIERS)
-            if rank is not None and not 0 <= rank < self.cluster.size:
-                self.complain("out-of-bounds", op, f"block {rank} of a cluster of {self.cluster.size}", warp)
+        index = ranked(values[op.index], 2)
+        for warp, number, threads in self.uses(index if ranks is None else index + MOST_BARRIERS * ranked(ranks, 2)):
+            rank, i = (self.rank_of(warp), number) if ranks is None else divmod(number, MOST_BARRIERS)
+            if not 0 <= rank < self.cluster:
+                self.complain("out-of-bounds", op, f"block {rank} of a cluster of {self.cluster}", warp)
                 continue
-            barrier = self.barrier(op, buffer, i, warp, rank)
+            barrier = self.barrier(op, values[op.barriers], i, warp, rank)
             for _ in range(threads if barrier is not None else 0):
                 assert barrier is not None
                 if not barrier.missing:
                     self.complain("protocol", op, f"more arrivals at mbarrier {i} than the {barrier.arrivals}", warp)
                     break
-                barrier.bytes += announced
-                barrier.missing -= 1
-                self.complete(barrier)
-
-    def complete(self, barrier: Barrier) -> None:
-        """Begin the next phase, if nothing of this one is missing."""
-        if barrier.missing or barrier.bytes:
-            return
-        barrier.phase += 1
-        barrier.missing = barrier.arrivals
-
-    def ready(self, op: kernel.MbarWaitOp, args: tuple[Any, ...]) -> Ready:
-        """Whether the active threads' wait is over."""
-        parity, buffer, index = self.split(op, args)
-        wanted = self.uniform(parity)
-        found = [(w, self.barrier(op, buffer, i, w), i) for w, i, _ in self.uses(index)]
-        for w, _, i in found:
-            self.waits[w] = (op, f"for parity {wanted} of mbarrier {i}")
-        return lambda: all(b is None or b.phase % 2 != wanted for _, b, _ in found)
-
-    def pass_wait(self, op: kernel.MbarWaitOp, args: tuple[Any, ...]) -> None:
-        """The wait of the active threads is over."""
-        for warp, _, _ in self.uses(self.split(op, args)[2]):
-            self.waits.pop(warp, None)
-
-    @staticmethod
-    def split(op: kernel.MbarWaitOp, args: tuple[Any, ...]) -> tuple[Array, SharedBuffer, Array]:
-        """(parity, barriers, index)"""
-        values = dict(zip(op.operands, args, strict=True))
-        return values[op.parity], values[op.barriers], values[op.index]
-
-    # -- copies arrive
+                barrier.arrive(announced)
 
     def deliver(self) -> bool:
         """Let the oldest copy arrive; whether there was one."""
         if not self.loads:
             return False
         copy = self.loads.pop(0)
-        zero = self.machine.domain.constant(0, copy.shared.element)
+        zero = self.domain.constant(0, copy.shared.element)
         value = np.where(copy.inside, copy.memory.data[np.where(copy.inside, copy.elements, 0)], zero)
         for rank, barrier in copy.targets.items():
-            copy.shared.data[rank, copy.places] = value
+            copy.shared.data[rank, copy.places], copy.shared.written[rank, copy.places] = value, True
             if barrier is not None:
-                barrier.bytes -= len(copy.places) * copy.shared.itemsize
-                self.complete(barrier)
+                barrier.arrive(-len(copy.places) * copy.shared.itemsize, 0)
         return True
 
-    # -- ends
+    # -- clusters
+
+    def meet(self, rank: int | None = None, ended: int | None = None) -> None:
+        """A block is at the cluster's barrier, or has ended, so that the barrier no longer waits for it."""
+        self.arrived |= set() if rank is None else {rank}
+        self.ended |= set() if ended is None else {ended}
+        if self.arrived and len(self.arrived | self.ended) >= self.cluster:
+            self.arrived.clear()
+            self.cluster_phase += 1
 
     def deadlock(self) -> None:
         """Nobody can go on: say who waits for what; for registers before all else, because the others wait for whoever
         does."""
-        order = sorted(
-            self.waits, key=lambda warp: (not isinstance(self.waits[warp][0], kernel.WarpSpecializeOp), warp)
-        )
+        order = sorted(self.waits, key=lambda w: (not isinstance(self.waits[w][0], kernel.WarpSpecializeOp), w))
         for warp in order[:1]:
             op, text = self.waits[warp]
             self.complain("deadlock", op, f"waits {text}, which never comes", warp)
-
-    def end(self, rank: int) -> None:
-        """A block ends: nothing of it may be going on, and nobody may need its shared memory."""
-        mine = self.cluster.warps_of(rank)
-        for copy in self.loads:
-            if rank in copy.targets:
-                self.complain("protocol", copy.op, "the block ends while a TMA copy is on its way to shared memory")
-        for thread, copies in [*self.stores.items(), *((t, b) for t, g in self.store_groups.items() for b in g)]:
-            for copy in copies if thread // 32 in mine else ():
-                self.complain(
-                    "protocol", copy.op, f"thread {thread} ends while the TMA copy is read from shared memory"
-                )
-        for wgmma in self.wgmmas:
-            if wgmma.result is None and any(WARPGROUP * g in mine for g in wgmma.groups):
-                self.complain("protocol", wgmma.op, "the warpgroup ends without having waited for the wgmma")
-        self.cluster.end(rank)

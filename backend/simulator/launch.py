@@ -1,15 +1,15 @@
-"""The host side of the kernel level, executed: allocations, launches, and the blocks of a launch in batches."""
+"""Launches of a simulated program: its kernels' blocks in batches, with their shared memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from xdsl.dialects import func, scf
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import MemRefType, i64
-from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
+from xdsl.interpreter import Interpreter
 from xdsl.ir import Attribute, BlockArgument, Operation
 
 from ...dialects import kernel, payload
@@ -18,19 +18,17 @@ from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.payload import shape_of
 from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.ranges import constant_index
-from ...dialects.support.calls import eager_results, is_eager
 from ...errors import ExecutionError
-from ...progress import Step, steps
-from ..interpreter.domains import TypedDomain, numpy_dtype
-from ..interpreter.eager import Eager, call_eager
+from ...progress import steps
+from ..dtypes import numpy_dtype
+from ..interpreter.domains import Array, TypedDomain
+from ..interpreter.payload import PayloadFunctions, stop
+from ..interpreter.running import Position
 from .async_units import AsyncUnits
-from .cp_async import Copies
-from .machine import Machine
-from .ops import KernelFunctions, check_kernel
+from .buffers import GlobalBuffer, SharedBuffer, poison
+from .machine import Machine, ranked
+from .program import KernelProgram
 from .report import KernelCounts, Report
-from .shadow_memory import GlobalBuffer, Shadow, SharedBuffer, poison
-from .sm90 import HopperFunctions
-from .warp_specialize import WarpPrograms
 
 MAX_ELEMENTS = 1 << 22
 """Elements of the largest value; a grid of more blocks than fit is run in batches."""
@@ -47,114 +45,46 @@ ASYNCHRONOUS = (
 """What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
 
 
-@register_impls
-class HostFunctions(InterpreterFunctions):
-    """`@main`: buffers and launches, one after another, and calls of what PyTorch computes."""
-
-    hopper: HopperFunctions
+class Launcher:
+    """Runs launches, one after another; `position` says where."""
 
     def __init__(
-        self, domain: TypedDomain, threads: KernelFunctions, report: Report, sizes: Sizes, eager: Eager
+        self, interpreter: Interpreter, position: Position, domain: TypedDomain, report: Report, sizes: Sizes
     ) -> None:
-        self.eager = eager
+        self.interpreter = interpreter
+        self.position = position
         self.domain = domain
-        self.threads = threads
         self.report = report
         self.sizes = sizes
-        self.max_blocks: int | None = None
-        self.step: Step | None = None
-        self.shadowed = True
+        self.units: AsyncUnits | None = None
+        interpreter.register_implementations(PayloadFunctions(domain, sizes, self._stop))
 
-    @impl(kernel.AllocOp)
-    def alloc(self, interpreter: Interpreter, op: kernel.AllocOp, args: PythonValues) -> PythonValues:
-        t = op.result.type
-        assert isinstance(t, MemRefType)
-        return (GlobalBuffer.empty(self.domain, self.sizes.shape(t), t.element_type),)  # pyright: ignore
+    def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
+        """Raise ExecutionError for an assertion that fails in a thread that runs."""
+        assert self.units is not None
+        rank, active = len(shape_of(op.result.type)), self.units.active
+        wrong = ranked(wrong, 2 + rank) & active.reshape(*active.shape, *(1,) * rank)
+        if wrong.any():
+            stop(op, ranked(value, 2 + rank), wrong)
 
-    @impl(func.CallOp)
-    def call(self, interpreter: Interpreter, op: func.CallOp, args: PythonValues) -> PythonValues:
-        callee = interpreter.get_op_for_symbol(op.callee)
-        if not isinstance(callee, func.FuncOp) or not is_eager(callee):
-            return interpreter.call_op(op.callee, args)
-        buffers: list[GlobalBuffer] = list(args)
-        split = len(buffers) - eager_results(callee)
-        inputs = [b.data.reshape(b.shape) for b in buffers[:split]]
-        types = callee.function_type.inputs.data[split:]
-        for buffer, result in zip(buffers[split:], call_eager(callee, self.eager, inputs, types), strict=True):
-            buffer.data[...] = self.domain.encode(result, buffer.element).reshape(-1)
-            if buffer.written is not None:
-                buffer.written[...] = True
-        return ()
-
-    @impl(kernel.SliceOp)
-    def slice(self, interpreter: Interpreter, op: kernel.SliceOp, args: PythonValues) -> PythonValues:
-        buffer: GlobalBuffer = args[0]
-        row = op.row(int(np.asarray(args[1]).reshape(-1)[0]))
-        if not 0 <= row < op.rows:
-            raise ExecutionError(f"row {row} of {op.source.type}")
-        t = op.result.type
-        assert isinstance(t, MemRefType)
-        begin = row * math.prod(self.sizes.numbers(op.row_extents))
-        return (buffer.view(begin, self.sizes.shape(t)),)
-
-    @impl(kernel.LaunchOp)
-    def launch(self, interpreter: Interpreter, op: kernel.LaunchOp, args: PythonValues) -> PythonValues:
-        callee = check_kernel(interpreter.get_op_for_symbol(op.kernel))
-        if [a.type for a in callee.body.block.args] != [b.type for b in op.buffers]:
-            raise ExecutionError(f"@{callee.sym_name.data} takes other buffers")
-        buffers: list[GlobalBuffer] = list(args)
+    def launch(self, function: kernel.FuncOp, buffers: Sequence[GlobalBuffer], blocks: int) -> None:
+        """Run so many blocks of a kernel."""
         for buffer in buffers:
             buffer.writer = None
-        counts = KernelCounts(callee.sym_name.data)
+        counts = KernelCounts(function.sym_name.data, blocks)
         self.report.launches.append(counts)
-        blocks = math.prod(self.sizes.count(c) for c in callee.factors)
-        size = callee.cluster_size
-        if size > 1 and callee.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in callee.walk()):
+        size = function.cluster_size
+        if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
             raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
-        blocks = blocks if self.max_blocks is None else min(blocks, -(-self.max_blocks // size) * size)
-        counts.blocks = blocks
+        numbers = {id(b): i for i, b in enumerate(buffers)}
         with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
-            for first, last in batches(callee, blocks):
-                self._run_blocks(interpreter, callee, buffers, counts, first, last)
+            for first, last in batches(function, blocks):
+                blocks_run = np.arange(first, last, dtype=np.int64)[::size]
+                head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
+                self.units = AsyncUnits(*head, numbers, self.sizes, size)
+                place_shared(self.units, function)
+                KernelProgram(self.interpreter, self.position, self.units).run(function.body, buffers)
                 step(last - first)
-        if self.step is not None:
-            self.step()
-        return ()
-
-    def _run_blocks(
-        self,
-        interpreter: Interpreter,
-        callee: kernel.FuncOp,
-        buffers: list[GlobalBuffer],
-        counts: KernelCounts,
-        first: int,
-        last: int,
-    ) -> None:
-        """Run a range of blocks at once."""
-        size = callee.cluster_size
-        machine = Machine(
-            self.domain,
-            self.report,
-            counts,
-            np.arange(first, last, dtype=np.int64)[::size],
-            callee.threads * size,
-            first == 0,
-            self.shadowed and not is_asynchronous(callee),
-            {id(b): i for i, b in enumerate(buffers)},
-            self.sizes,
-            size,
-        )
-        place_shared(machine, callee)
-        outer = getattr(self.threads, "machine", None)
-        self.threads.machine, self.threads.copies = machine, Copies(last - first)
-        if is_asynchronous(callee):
-            state = self.hopper.state = AsyncUnits(machine)
-            machine.reads_peers = state.reads_peers
-            WarpPrograms(interpreter, machine, state).run(callee.body, buffers)
-        else:
-            interpreter.run_ssacfg_region(callee.body, tuple(buffers), callee.sym_name.data)
-        if outer is not None:
-            self.threads.machine = outer
 
 
 def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
@@ -216,8 +146,6 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
         machine.report.add(
             "out-of-bounds", last, f"ends at byte {end} of {function.shared.data} bytes of shared memory"
         )
-    cell = min((_itemsize(op) for op in ops), default=1)
-    cell = math.gcd(cell, *(op.offset.data for op in ops if op.offset is not None)) or 1
     blocks, alignment = len(machine.numbers) * machine.cluster, SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
     for number, op in enumerate(ops):
         if op.offset is not None:
@@ -229,9 +157,7 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
         assert isinstance(t, MemRefType)
         element, size = _stored(op), t.get_shape()[0]
         data = np.full((blocks, size), poison(machine.domain, element), machine.domain.dtype(element))
-        machine.shared[op] = SharedBuffer(data, element, number, offset // cell, _itemsize(op) // cell, offset)
-    if machine.shadowed:
-        machine.shadow = Shadow(blocks, -(-end // cell))
+        machine.shared[op] = SharedBuffer(data, np.zeros(data.shape, np.bool_), element, number, offset)
 
 
 def _stored(op: kernel.SharedOp) -> Attribute:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,9 +11,9 @@ from xdsl.ir import Operation
 from ...dialects import kernel
 from ...dialects.shapes.binding import Sizes
 from ..interpreter.domains import Array, TypedDomain
+from .buffers import GlobalBuffer, SharedBuffer
 from .memory_stats import moved, sectors, wavefronts
 from .report import KernelCounts, Kind, Report
-from .shadow_memory import GlobalBuffer, Shadow, SharedBuffer
 
 MAX_WIDTH = 16
 """Bytes of the widest access of a thread."""
@@ -52,6 +52,12 @@ class Access:
         block, thread, _ = np.nonzero(self.mask)
         return block, thread, self.place[self.mask]
 
+    def spread(self, flags: Array) -> Array:
+        """Flags of the accesses that happen, at their [block, thread, register]."""
+        where = np.zeros(self.mask.shape, np.bool_)
+        where[self.mask] = flags
+        return where
+
 
 @dataclass
 class Machine:
@@ -67,20 +73,14 @@ class Machine:
     numbers: Array
     threads: int
     measured: bool
-    shadowed: bool
     buffers: dict[int, int]
     sizes: Sizes
     cluster: int = 1
     active: Array = field(init=False)
-    epoch: Array = field(init=False)
-    shadow: Shadow = field(init=False)
-    reads_peers: Callable[[Operation, Array], None] = field(init=False)
-    """Told of every load from the shared memory of other blocks of the cluster, and of which."""
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.active = np.ones((len(self.numbers), self.threads), np.bool_)
-        self.epoch = np.zeros(len(self.numbers), np.int32)
 
     @property
     def block_threads(self) -> int:
@@ -99,6 +99,31 @@ class Machine:
         """[block, thread] -> its number in the whole grid."""
         return self.numbers[:, None] * self.block_threads + np.arange(self.threads)
 
+    def everywhere(self, value: Array) -> Array:
+        """A value of every thread as [block, thread]."""
+        return np.broadcast_to(ranked(value, 2), self.active.shape)
+
+    def warps(self) -> list[int]:
+        """The warps with an active thread."""
+        return [int(w) for w in np.flatnonzero(self.active.reshape(-1, 32).any(axis=1))]
+
+    def uses(self, index: Array) -> Iterator[tuple[int, int, int]]:
+        """(warp, value, threads) for every value that active threads of a warp of one block, or cluster, have."""
+        values = self.everywhere(index)[0]
+        for w in self.warps():
+            lanes = slice(32 * w, 32 * w + 32)
+            mine = values[lanes][self.active[0, lanes]]
+            for value, count in zip(*np.unique(mine, return_counts=True), strict=True):
+                yield w, int(value), int(count)
+
+    def uniform(self, value: Array) -> int:
+        """The one value that active threads have, or the first one's."""
+        return int(self.everywhere(value)[self.active][0])
+
+    def rank_of(self, warp: int) -> int:
+        """The block of the cluster that a warp belongs to."""
+        return warp * 32 // self.block_threads
+
     def first_runs(self) -> bool:
         """Whether the block that is measured, the first, is running."""
         return self.measured and (self.cluster == 1 or bool(self.active[0, : self.block_threads].any()))
@@ -111,6 +136,31 @@ class Machine:
         rank, thread = divmod(thread, self.block_threads)
         who = f"thread {thread} of block {int(self.numbers[block]) + rank}"
         self.report.add(kind, op, message.format(who=who), int(np.count_nonzero(where)))
+
+    def barrier_of_block(self, op: Operation) -> None:
+        """The active blocks are at a barrier, which all of their threads have to reach."""
+        active = self.active.reshape(-1, self.block_threads)
+        arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
+        missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(self.active.shape)
+        self.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
+        if self.first_runs() and arrive[0]:
+            self.counts.barriers += 1
+
+    def whole_warps(self, op: Operation, what: str) -> None:
+        """Report active threads whose warps are not there as a whole."""
+        warps = self.active.reshape(len(self.active), -1, 32)
+        alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(self.active.shape)
+        self.find("divergent", op, alone, f"{{who}} {what} without the other lanes of its warp")
+
+    def count_flops(self, each: int) -> None:
+        """Count float operations, so many of each active thread."""
+        self.counts.flops += each * int(np.count_nonzero(self.active))
+
+    def complain(self, kind: Kind, op: Operation, text: str, warp: int) -> None:
+        """Report a mistake of a warp of a block, or cluster, that runs alone."""
+        first, each = int(self.numbers[0]), self.block_threads // 32
+        block = f" of block {first + warp // each}" if self.cluster > 1 else ""
+        self.report.add(kind, op, f"warp {warp % each}{block}: {text}")
 
     def locate(
         self,
@@ -155,11 +205,15 @@ class Machine:
         first = (access.place[:, :, ::vec] * itemsize + offset) % width != 0
         self.find("misaligned", op, first & access.mask[:, :, ::vec], f"{{who}}: an access of {width} bytes")
 
+    def position_of(self, buffer: GlobalBuffer) -> int:
+        """The number of a buffer among the kernel's arguments."""
+        return self.buffers.get(id(buffer), -1)
+
     def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
         """Count bytes for all blocks, sectors for the first."""
         c, stores = self.counts, isinstance(op, kernel.StoreOp | kernel.AtomicRmwOp)
         table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
-        position, width = self.buffers.get(id(buffer), -1), min(op.vec.data * buffer.itemsize, MAX_WIDTH)
+        position, width = self.position_of(buffer), min(op.vec.data * buffer.itemsize, MAX_WIDTH)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
         table[position] = table.get(position, 0) + size
         widths[width] = widths.get(width, 0) + size

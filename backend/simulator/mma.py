@@ -10,9 +10,9 @@ from ...dialects import kernel
 from ...dialects.kernel.mma import ROWS, mma_atom, word_elements
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array
+from .buffers import SharedBuffer
 from .machine import Access, Machine, ranked
 from .memory_access import load_shared, store_shared
-from .shadow_memory import SharedBuffer
 
 _LANE = np.arange(32)
 
@@ -52,9 +52,7 @@ def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer
 def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: SharedBuffer, origin: Array) -> Access:
     """Where the rows lie; from here on only lanes that name one are active."""
     active = machine.active
-    warps = active.reshape(len(active), -1, 32)
-    alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(active.shape)
-    machine.find("divergent", op, alone, "{who} moves matrices without the other lanes of its warp")
+    machine.whole_warps(op, "moves matrices")
     machine.active = active & (np.arange(machine.threads) % 32 < ROWS * op.count.data)
     return machine.locate(op, (buffer.data.shape[1],), (origin,), ())
 
@@ -70,9 +68,7 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     """The accumulators after the products of every warp."""
     blocks, lanes = machine.active.shape[0], _LANE[:, None]
     warps = machine.threads // 32
-    active = machine.active.reshape(blocks, warps, 32)
-    alone = (active & ~active.all(axis=2, keepdims=True)).reshape(machine.active.shape)
-    machine.find("divergent", op, alone, "{who} multiplies without the other lanes of its warp")
+    machine.whole_warps(op, "multiplies")
     pair, group = 2 * (lanes % 4), lanes // 4
     word, atom = word_elements(op.lhs.type), mma_atom(op.lhs.type)
     assert atom is not None
@@ -99,7 +95,7 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     down = group + (r >> high & 1) * 8 + sum((r >> bit & 1) * (16 << i) for i, bit in enumerate(blocks_down))
     across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.col_bits))
     part = product[:, down, across].reshape(c.shape)
-    machine.counts.flops += len(r) * 2 * depth * int(np.count_nonzero(machine.active))
+    machine.count_flops(len(r) * 2 * depth)
     total = machine.domain.binary("arith.addf", c, part, wide)
     return total.reshape(blocks, machine.threads, -1)
 

@@ -1,36 +1,27 @@
-"""The kernel dialect, executed: all threads of some blocks at once."""
+"""The kernel dialect, executed: all threads of some blocks at once. What holds other operations is in program.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from xdsl.dialects import func, scf
-from xdsl.interpreter import (
-    Interpreter,
-    InterpreterFunctions,
-    PythonValues,
-    ReturnedValues,
-    TerminatorValue,
-    impl,
-    impl_terminator,
-    register_impls,
-)
-from xdsl.ir import Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
+from ...dialects.kernel.warp_specialize import partition_of
+from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
-from ...dialects.payload import AssertOp, element_type, shape_of
+from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
-from ...errors import ExecutionError
-from ..interpreter.domains import Array, TypedDomain, reduce_value
-from ..interpreter.payload import stop
-from . import cp_async
-from .control import Steps, Values, choose, finished, loop
-from .machine import Access, Machine, ranked
+from ..interpreter.domains import Array, reduce_value
+from . import cp_async, mma, tma, wgmma
+from .async_units import AsyncUnits, Scope
+from .buffers import GlobalBuffer, SharedBuffer
+from .machine import Access, Machine, ranked, register_offsets
 from .memory_access import combine_global, load_global, load_shared, store_global, store_shared
-from .mma import load_matrices, multiply, store_matrices
-from .shadow_memory import GlobalBuffer, SharedBuffer
 
 
 def registers(x: Array, value: SSAValue) -> Array:
@@ -39,286 +30,213 @@ def registers(x: Array, value: SSAValue) -> Array:
     return np.broadcast_to(x, (*x.shape[:2], shape_of(value.type)[0]))
 
 
-def bit_numbers(bits: list[int], size: int) -> Array:
+def bit_numbers(bits: Sequence[int], size: int) -> Array:
     """For every register number below `size`, the number that its given bits form, the first being bit 0."""
     numbers = np.arange(size)
     return sum((((numbers >> b) & 1) << i for i, b in enumerate(bits)), np.zeros(size, np.int64))
 
 
-def _at_once(interpreter: Interpreter) -> Callable[[Region, Values], Steps]:
-    """Runs regions that never give way."""
-
-    def run(region: Region, args: Values) -> Steps:
-        return interpreter.run_ssacfg_region(region, args, "region")
-        yield  # a generator that ends at once
-
-    return run
-
-
-@register_impls
-class KernelFunctions(InterpreterFunctions):
-    """One thread's program for all threads; `machine` is the launch in progress."""
-
-    machine: Machine
-    copies: cp_async.Copies
-
-    def __init__(self, domain: TypedDomain) -> None:
-        self.domain = domain
-
-    def stop(self, op: AssertOp, value: Array, wrong: Array) -> None:
-        """Raise ExecutionError for an assertion that fails in a thread that runs."""
-        rank = len(shape_of(op.result.type))
-        wrong = ranked(wrong, 2 + rank) & self.machine.active.reshape(*self.machine.active.shape, *(1,) * rank)
-        if wrong.any():
-            stop(op, ranked(value, 2 + rank), wrong)
-
-    @impl(kernel.IdOp)
-    def id_(self, interpreter: Interpreter, op: kernel.IdOp, args: PythonValues) -> PythonValues:
-        thread = np.arange(self.machine.threads, dtype=np.int64)[None, :]
-        match op.kind.data:
-            case kernel.Id.BLOCK:
-                first = self.machine.numbers[:, None]
-                return (first if self.machine.cluster == 1 else first + thread // self.machine.block_threads,)
-            case kernel.Id.RANK:
-                return (thread // self.machine.block_threads,)
-            case kernel.Id.THREAD:
-                return (thread % self.machine.block_threads,)
-            case kernel.Id.LANE:
-                return (thread % 32,)
-            case kernel.Id.WARP:
-                return (thread % self.machine.block_threads // 32,)
-
-    @impl(kernel.SharedOp)
-    def shared(self, interpreter: Interpreter, op: kernel.SharedOp, args: PythonValues) -> PythonValues:
-        return (self.machine.shared[op],)
-
-    @impl(kernel.BarrierOp)
-    def barrier(self, interpreter: Interpreter, op: kernel.BarrierOp, args: PythonValues) -> PythonValues:
-        machine = self.machine
-        active = machine.active.reshape(-1, machine.block_threads)
-        arrive, all_arrive = np.asarray(active.any(axis=1)), np.asarray(active.all(axis=1))
-        missing = (~active & (arrive & ~all_arrive)[:, None]).reshape(machine.active.shape)
-        machine.find("divergent", op, missing, "{who} does not reach a barrier that others wait at")
-        if machine.shadowed:
-            machine.epoch += arrive.astype(np.int32)
-        if machine.first_runs() and arrive[0]:
-            machine.counts.barriers += 1
-        return ()
-
-    @impl(kernel.LoadOp)
-    def load(self, interpreter: Interpreter, op: kernel.LoadOp, args: PythonValues) -> PythonValues:
-        fill = self.domain.constant(0, element_type(op.result.type))
-        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
-        if op.fill is not None:
-            fill = ranked(places[id(op.fill)], 2)[:, :, None]
-        buffer = places[id(op.memory)]
-        access = self._access(op, buffer, places)
-        if isinstance(buffer, SharedBuffer):
-            if buffer.ranks is not None:
-                self.machine.reads_peers(op, buffer.ranks)
-            return (load_shared(self.machine, op, buffer, access, fill),)
-        return (load_global(self.machine, op, buffer, access, fill),)
-
-    @impl(kernel.StoreOp)
-    def store(self, interpreter: Interpreter, op: kernel.StoreOp, args: PythonValues) -> PythonValues:
-        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
-        buffer, outer = places[id(op.memory)], self.machine.active
-        if op.predicate is not None:
-            self.machine.active = outer & ranked(places[id(op.predicate)], 2)
-        access = self._access(op, buffer, places)
-        value = registers(places[id(op.value)], op.value)
-        if isinstance(buffer, SharedBuffer):
-            store_shared(self.machine, op, buffer, access, value)
-        else:
-            store_global(self.machine, op, buffer, access, value)
-        self.machine.active = outer
-        return ()
-
-    @impl(kernel.AtomicRmwOp)
-    def atomic_rmw(self, interpreter: Interpreter, op: kernel.AtomicRmwOp, args: PythonValues) -> PythonValues:
-        places = {id(o): v for o, v in zip(op.operands, args, strict=True)}
-        outer = self.machine.active
-        if op.predicate is not None:
-            self.machine.active = outer & ranked(places[id(op.predicate)], 2)
-        buffer = places[id(op.memory)]
-        access = self._access(op, buffer, places)
-        combine_global(self.machine, op, buffer, access, registers(places[id(op.value)], op.value))
-        self.machine.active = outer
-        return ()
-
-    def _access(
-        self,
-        op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.CopyAsyncOp,
-        buffer: GlobalBuffer | SharedBuffer,
-        places: dict[int, Array],
-    ) -> Access:
-        shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
-        coordinates = tuple(places[id(c)] for c in op.coordinates)
-        return self.machine.locate(op, shape, coordinates, tuple(places[id(c)] for c in op.checks))
-
-    @impl(kernel.SubviewOp)
-    def slot(self, interpreter: Interpreter, op: kernel.SubviewOp, args: PythonValues) -> PythonValues:
-        return (cp_async.slot(self.machine, args[0], op, args[1]),)
-
-    @impl(kernel.CopyAsyncOp)
-    def copy_async(self, interpreter: Interpreter, op: kernel.CopyAsyncOp, args: PythonValues) -> PythonValues:
-        values = {id(o): v for o, v in zip(op.operands, args, strict=True)}
-        machine, outer = self.machine, self.machine.active
-        if op.predicate is not None:
-            machine.active = outer & ranked(values[id(op.predicate)], 2)
-        source, target = values[id(op.memory)], values[id(op.target)]
-        access = self._access(op, source, values)
-        happens = np.broadcast_to(machine.active[:, :, None], access.mask.shape)
-        place = cp_async.places(machine, op, values[id(op.place)])
-        cp_async.start_copy(machine, self.copies, op, source, target, access, place, happens)
-        machine.active = outer
-        return ()
-
-    @impl(kernel.AsyncCommitOp)
-    def async_commit(self, interpreter: Interpreter, op: kernel.AsyncCommitOp, args: PythonValues) -> PythonValues:
-        cp_async.commit(self.machine, self.copies, op)
-        return ()
-
-    @impl(kernel.AsyncWaitOp)
-    def async_wait(self, interpreter: Interpreter, op: kernel.AsyncWaitOp, args: PythonValues) -> PythonValues:
-        cp_async.wait(self.machine, self.copies, op)
-        return ()
-
-    @impl(kernel.ShuffleXorOp)
-    def shuffle_xor(self, interpreter: Interpreter, op: kernel.ShuffleXorOp, args: PythonValues) -> PythonValues:
-        x = ranked(args[0], 2 + len(shape_of(op.source.type)))
-        partner = np.arange(self.machine.threads) ^ op.mask.data
-        active = self.machine.active
-        alone = active & ~active[:, partner]
-        self.machine.find("divergent", op, alone, "{who} shuffles with a lane that is not there")
-        return (x if x.shape[1] == 1 else x[:, partner],)
-
-    @impl(kernel.ShuffleOp)
-    def shuffle(self, interpreter: Interpreter, op: kernel.ShuffleOp, args: PythonValues) -> PythonValues:
-        machine = self.machine
-        x, threads = registers(args[0], op.source), np.arange(machine.threads)
-        lane = threads % LANES if op.lane is None else ranked(args[1], 2)
-        x = np.broadcast_to(x, (*machine.active.shape, x.shape[2]))
-        flips = np.array([combine(op.lane_xors, r) for r in range(x.shape[2])])
-        machine.find("divergent", op, machine.active & (lane >= LANES), "{who} shuffles with a lane of another warp")
-        partner = (threads - threads % LANES)[:, None] + ((lane % LANES)[..., None] ^ flips)
-        partner = np.broadcast_to(partner, x.shape)
-        found = np.take_along_axis(x, partner, axis=1)
-        there = np.take_along_axis(machine.active[..., None], partner, axis=1).all(axis=2)
-        machine.find("divergent", op, machine.active & ~there, "{who} shuffles with a lane that is not there")
-        return (found,)
-
-    @impl(kernel.PermuteRegistersOp)
-    def renumber(self, interpreter: Interpreter, op: kernel.PermuteRegistersOp, args: PythonValues) -> PythonValues:
-        x, lane = registers(args[0], op.source), ranked(args[1], 2)
-        x = np.broadcast_to(x, (*self.machine.active.shape, x.shape[2]))
-        moved = np.zeros_like(lane)
-        for bit, move in enumerate(op.reg_xors):
-            moved = moved ^ (lane >> bit & 1) * move
-        numbers = np.arange(x.shape[2]) ^ moved[..., None]
-        return (np.take_along_axis(x, np.broadcast_to(numbers, x.shape), axis=2),)
-
-    @impl(kernel.ReduceRegistersOp)
-    def fold(self, interpreter: Interpreter, op: kernel.ReduceRegistersOp, args: PythonValues) -> PythonValues:
-        x = registers(args[0], op.source)
-        count = shape_of(op.source.type)[0].bit_length() - 1
-        x = x.reshape(*x.shape[:2], *(2,) * count)
-        axes = tuple(2 + count - 1 - int(b) for b in op.bits.get_values())
-        x = reduce_value(self.domain, op.kind.data, x, axes, element_type(op.source.type))
-        self._flops(
-            shape_of(op.source.type)[0] - shape_of(op.result.type)[0],
-            op.kind.data in (ReductionKind.ADD, ReductionKind.MUL),
-        )
-        return (x.reshape(*x.shape[:2], -1),)
-
-    def _flops(self, registers: int, counts: bool = True) -> None:
-        if counts:
-            self.machine.counts.flops += registers * int(np.count_nonzero(self.machine.active))
-
-    @impl(kernel.ShuffleRegistersOp)
-    def pick(self, interpreter: Interpreter, op: kernel.ShuffleRegistersOp, args: PythonValues) -> PythonValues:
-        return (registers(args[0], op.source)[:, :, [int(r) for r in op.registers.get_values()]],)
-
-    @impl(kernel.SplatOp)
-    def splat(self, interpreter: Interpreter, op: kernel.SplatOp, args: PythonValues) -> PythonValues:
-        return (ranked(args[0], 2)[:, :, None],)
-
-    @impl(kernel.ExtractOp)
-    def extract(self, interpreter: Interpreter, op: kernel.ExtractOp, args: PythonValues) -> PythonValues:
-        return (registers(args[0], op.source)[:, :, op.register.data],)
-
-    @impl(kernel.IndicesOp)
-    def indices(self, interpreter: Interpreter, op: kernel.IndicesOp, args: PythonValues) -> PythonValues:
-        steps = [int(s) for s in op.steps.get_values()]
-        offsets = np.zeros(1, np.int64)
-        for step in steps:
-            offsets = np.concatenate([offsets, offsets + step])
-        return (ranked(args[0], 2)[:, :, None] + offsets,)
-
-    @impl(kernel.OuterFmaOp)
-    def outer_fma(self, interpreter: Interpreter, op: kernel.OuterFmaOp, args: PythonValues) -> PythonValues:
-        size, element = shape_of(op.acc.type)[0], element_type(op.acc.type)
-        lhs = registers(args[0], op.lhs)[:, :, bit_numbers([int(b) for b in op.rows.get_values()], size)]
-        rhs = registers(args[1], op.rhs)[:, :, bit_numbers([int(b) for b in op.cols.get_values()], size)]
-        product = self.domain.binary("arith.mulf", lhs, rhs, element)
-        self._flops(2 * size)
-        return (self.domain.binary("arith.addf", registers(args[2], op.acc), product, element),)
-
-    @impl(kernel.LdMatrixOp)
-    def ldmatrix(self, interpreter: Interpreter, op: kernel.LdMatrixOp, args: PythonValues) -> PythonValues:
-        return (load_matrices(self.machine, op, args[0], args[1]),)
-
-    @impl(kernel.StMatrixOp)
-    def stmatrix(self, interpreter: Interpreter, op: kernel.StMatrixOp, args: PythonValues) -> PythonValues:
-        values = dict(zip(op.operands, args, strict=True))
-        store_matrices(self.machine, op, values[op.memory], values[op.origin], values[op.value])
-        return ()
-
-    @impl(kernel.MmaOp)
-    def mma(self, interpreter: Interpreter, op: kernel.MmaOp, args: PythonValues) -> PythonValues:
-        return (multiply(self.machine, op, *args),)
-
-    @impl(scf.IfOp)
-    def if_(self, interpreter: Interpreter, op: scf.IfOp, args: PythonValues) -> PythonValues:
-        return finished(choose(self.machine, op, args, _at_once(interpreter)))
-
-    @impl(scf.ForOp)
-    def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
-        if isinstance(op.parent_op(), func.FuncOp):
-            return self._host_loop(interpreter, op, args)
-        return finished(loop(self.machine, op, args, _at_once(interpreter)))
-
-    def _host_loop(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
-        """A loop of `@main`, which no thread runs."""
-        state = tuple(args[3:])
-        for i in range(*(int(np.asarray(a).reshape(-1)[0]) for a in args[:3])):
-            state = interpreter.run_ssacfg_region(op.body, (np.asarray(i), *state), "for")
-        return state
-
-    @impl_terminator(scf.YieldOp)
-    def yield_(
-        self, interpreter: Interpreter, op: scf.YieldOp, args: PythonValues
-    ) -> tuple[TerminatorValue, PythonValues]:
-        return ReturnedValues(args), ()
+def _identify(m: Machine, op: kernel.IdOp, v: Scope) -> Array:
+    thread = np.arange(m.threads, dtype=np.int64)[None, :]
+    first, rank, own = m.numbers[:, None], thread // m.block_threads, thread % m.block_threads
+    match op.kind.data:
+        case kernel.Id.BLOCK:
+            return first if m.cluster == 1 else first + rank
+        case kernel.Id.RANK:
+            return rank
+        case kernel.Id.THREAD:
+            return own
+        case kernel.Id.LANE:
+            return thread % LANES
+        case kernel.Id.WARP:
+            return own // LANES
 
 
-class FlopCounter(Interpreter.Listener):
-    """Counts the float payload of the threads that are active."""
-
-    def __init__(self, functions: KernelFunctions, names: frozenset[str]) -> None:
-        self.functions = functions
-        self.names = names
-
-    def did_interpret_op(self, op: object, results: PythonValues) -> None:
-        if getattr(op, "name", None) not in self.names:
-            return
-        machine = self.functions.machine
-        size = shape_of(op.results[0].type)  # pyright: ignore
-        machine.counts.flops += (size[0] if size else 1) * int(np.count_nonzero(machine.active))
+@contextmanager
+def _where(m: Machine, predicate: SSAValue | None, v: Scope) -> Iterator[None]:
+    """Only threads for which the predicate, if any, holds are active."""
+    outer = m.active
+    if predicate is not None:
+        m.active = outer & ranked(v[predicate], 2)
+    yield
+    m.active = outer
 
 
-def check_kernel(op: object) -> kernel.FuncOp:
-    """`op` as a kernel; raises ExecutionError if it is something else."""
-    if not isinstance(op, kernel.FuncOp):
-        raise ExecutionError(f"launches {op}, which is no kernel")
-    return op
+def _access(
+    m: Machine,
+    op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.CopyAsyncOp,
+    buffer: GlobalBuffer | SharedBuffer,
+    v: Scope,
+) -> Access:
+    shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
+    return m.locate(op, shape, tuple(v[c] for c in op.coordinates), tuple(v[c] for c in op.checks))
+
+
+def _load(m: Machine, op: kernel.LoadOp, v: Scope) -> Array:
+    zero = m.domain.constant(0, element_type(op.result.type))
+    fill = zero if op.fill is None else ranked(v[op.fill], 2)[:, :, None]
+    buffer = v[op.memory]
+    load = load_shared if isinstance(buffer, SharedBuffer) else load_global
+    return load(m, op, buffer, _access(m, op, buffer, v), fill)
+
+
+def _store(m: Machine, op: kernel.StoreOp, v: Scope) -> None:
+    buffer = v[op.memory]
+    with _where(m, op.predicate, v):
+        store = store_shared if isinstance(buffer, SharedBuffer) else store_global
+        store(m, op, buffer, _access(m, op, buffer, v), registers(v[op.value], op.value))
+
+
+def _atomic_rmw(m: Machine, op: kernel.AtomicRmwOp, v: Scope) -> None:
+    buffer = v[op.memory]
+    with _where(m, op.predicate, v):
+        combine_global(m, op, buffer, _access(m, op, buffer, v), registers(v[op.value], op.value))
+
+
+def _copy_async(m: AsyncUnits, op: kernel.CopyAsyncOp, v: Scope) -> None:
+    source = v[op.memory]
+    with _where(m, op.predicate, v):
+        access = _access(m, op, source, v)
+        happens = np.broadcast_to(m.active[:, :, None], access.mask.shape)
+        place = m.register_places(ranked(v[op.place], 2), op.target_bases, op.target_xor is not None)
+        zero = m.domain.constant(0, element_type(v[op.target].element))
+        value = load_global(m, op, source, access, zero)
+        m.copies.append(cp_async.start_copy(m, op, v[op.target], value, place, happens))
+
+
+def _shuffle_xor(m: Machine, op: kernel.ShuffleXorOp, v: Scope) -> Array:
+    x = ranked(v[op.source], 2 + len(shape_of(op.source.type)))
+    partner = np.arange(m.threads) ^ op.mask.data
+    m.find("divergent", op, m.active & ~m.active[:, partner], "{who} shuffles with a lane that is not there")
+    return x if x.shape[1] == 1 else x[:, partner]
+
+
+def _shuffle(m: Machine, op: kernel.ShuffleOp, v: Scope) -> Array:
+    x, threads = registers(v[op.source], op.source), np.arange(m.threads)
+    lane = threads % LANES if op.lane is None else ranked(v[op.lane], 2)
+    x = np.broadcast_to(x, (*m.active.shape, x.shape[2]))
+    flips = np.array([combine(op.lane_xors, r) for r in range(x.shape[2])])
+    m.find("divergent", op, m.active & (lane >= LANES), "{who} shuffles with a lane of another warp")
+    partner = (threads - threads % LANES)[:, None] + ((lane % LANES)[..., None] ^ flips)
+    partner = np.broadcast_to(partner, x.shape)
+    there = np.take_along_axis(m.active[..., None], partner, axis=1).all(axis=2)
+    m.find("divergent", op, m.active & ~there, "{who} shuffles with a lane that is not there")
+    return np.take_along_axis(x, partner, axis=1)
+
+
+def _permute_registers(m: Machine, op: kernel.PermuteRegistersOp, v: Scope) -> Array:
+    x, lane = registers(v[op.source], op.source), ranked(v[op.lane], 2)
+    x = np.broadcast_to(x, (*m.active.shape, x.shape[2]))
+    moved = np.zeros_like(lane)
+    for bit, move in enumerate(op.reg_xors):
+        moved = moved ^ (lane >> bit & 1) * move
+    numbers = np.arange(x.shape[2]) ^ moved[..., None]
+    return np.take_along_axis(x, np.broadcast_to(numbers, x.shape), axis=2)
+
+
+def _reduce_registers(m: Machine, op: kernel.ReduceRegistersOp, v: Scope) -> Array:
+    x = registers(v[op.source], op.source)
+    size, count = x.shape[2], x.shape[2].bit_length() - 1
+    axes = tuple(2 + count - 1 - int(b) for b in op.bits.get_values())
+    x = reduce_value(m.domain, op.kind.data, x.reshape(*x.shape[:2], *(2,) * count), axes, element_type(op.source.type))
+    if op.kind.data in (ReductionKind.ADD, ReductionKind.MUL):
+        m.count_flops(size - shape_of(op.result.type)[0])
+    return x.reshape(*x.shape[:2], -1)
+
+
+def _outer_fma(m: Machine, op: kernel.OuterFmaOp, v: Scope) -> Array:
+    size, element = shape_of(op.acc.type)[0], element_type(op.acc.type)
+    lhs = registers(v[op.lhs], op.lhs)[:, :, bit_numbers(op.rows.get_values(), size)]
+    rhs = registers(v[op.rhs], op.rhs)[:, :, bit_numbers(op.cols.get_values(), size)]
+    m.count_flops(2 * size)
+    return m.domain.binary(
+        "arith.addf", registers(v[op.acc], op.acc), m.domain.binary("arith.mulf", lhs, rhs, element), element
+    )
+
+
+def _mapa(m: AsyncUnits, op: kernel.MapaOp, v: Scope) -> SharedBuffer:
+    ranks = ranked(v[op.rank], 2)
+    for warp, rank, _ in m.uses(ranks):
+        if not 0 <= rank < m.cluster:
+            m.complain("out-of-bounds", op, f"block {rank} of a cluster of {m.cluster}", warp)
+    return replace(v[op.shared], ranks=np.clip(ranks, 0, m.cluster - 1))
+
+
+def _advance(m: Machine, op: kernel.AdvanceOp, v: Scope) -> tuple[Array, Array]:
+    slot = np.asarray(v[op.slot]) + 1
+    slot = np.where(slot == op.slots.data, 0, slot)
+    return slot, np.asarray(v[op.phase]) ^ (slot == 0)
+
+
+def _group_barrier(m: Machine, op: kernel.GroupBarrierOp, v: Scope) -> None:
+    found, count = partition_of(op), op.warps.data
+    first = found[0].first_warp(found[1]) if found is not None else 0
+    there, each = m.active.reshape(-1, 32), m.block_threads // 32
+    for start in sorted({w - (w % each - first) % count for w in m.warps()}):
+        warps = range(start, min(start + count, start // each * each + each))
+        missing = [w for w in warps if not there[w].all()]
+        if missing:
+            m.complain("divergent", op, "does not reach a barrier that others wait at", missing[0])
+
+
+def _undef_accumulators(m: Machine, op: kernel.UndefAccumulatorsOp, v: Scope) -> Array:
+    assert isinstance(op.result.type, AsyncAccumulatorsType)
+    t = op.result.type.registers
+    return np.full((1, m.threads, shape_of(t)[0]), m.domain.constant(float("nan"), element_type(t)))
+
+
+def _nothing(m: Machine, op: Operation, v: Scope) -> None:
+    """Fences order what happens one after the other here."""
+
+
+def _commit_wgmmas(m: AsyncUnits, op: kernel.WgmmaCommitOp, v: Scope) -> None:
+    for g in wgmma.warpgroups(m, op):
+        m.closed_wgmmas[g] = m.closed_wgmmas.get(g, 0) + 1
+
+
+OPERATIONS: dict[type[Operation], Callable[[AsyncUnits, Any, Scope], Any]] = {
+    kernel.IdOp: _identify,
+    kernel.SharedOp: lambda m, op, v: m.shared[op],
+    kernel.BarrierOp: lambda m, op, v: m.barrier_of_block(op),
+    kernel.LoadOp: _load,
+    kernel.StoreOp: _store,
+    kernel.AtomicRmwOp: _atomic_rmw,
+    kernel.SubviewOp: lambda m, op, v: cp_async.slot(m, v[op.ring], op, v[op.offset]),
+    kernel.CopyAsyncOp: _copy_async,
+    kernel.AsyncCommitOp: lambda m, op, v: cp_async.commit(m, op),
+    kernel.AsyncWaitOp: lambda m, op, v: cp_async.wait(m, op),
+    kernel.ShuffleXorOp: _shuffle_xor,
+    kernel.ShuffleOp: _shuffle,
+    kernel.PermuteRegistersOp: _permute_registers,
+    kernel.ReduceRegistersOp: _reduce_registers,
+    kernel.ShuffleRegistersOp: lambda m, op, v: registers(v[op.source], op.source)[:, :, [*op.registers.get_values()]],
+    kernel.SplatOp: lambda m, op, v: ranked(v[op.source], 2)[:, :, None],
+    kernel.ExtractOp: lambda m, op, v: registers(v[op.source], op.source)[:, :, op.register.data],
+    kernel.IndicesOp: lambda m, op, v: (
+        ranked(v[op.origin], 2)[:, :, None] + register_offsets(tuple(op.steps.get_values()), False)
+    ),
+    kernel.OuterFmaOp: _outer_fma,
+    kernel.LdMatrixOp: lambda m, op, v: mma.load_matrices(m, op, v[op.memory], v[op.origin]),
+    kernel.StMatrixOp: lambda m, op, v: mma.store_matrices(m, op, v[op.memory], v[op.origin], v[op.value]),
+    kernel.MmaOp: lambda m, op, v: mma.multiply(m, op, v[op.lhs], v[op.rhs], v[op.acc]),
+    kernel.MbarInitOp: AsyncUnits.set_up,
+    kernel.MbarExpectOp: lambda m, op, v: m.arrive(op, v, op.bytes.data),
+    kernel.MbarArriveOp: lambda m, op, v: m.arrive(op, v, ranks=None if op.rank is None else v[op.rank]),
+    kernel.MapaOp: _mapa,
+    kernel.AdvanceOp: _advance,
+    kernel.GroupBarrierOp: _group_barrier,
+    kernel.FenceMbarInitOp: _nothing,
+    kernel.FenceAsyncOp: _nothing,
+    kernel.WgmmaFenceOp: _nothing,
+    kernel.TensorMapOp: lambda m, op, v: v[op.memory],
+    kernel.TmaLoadOp: tma.start_loads,
+    kernel.TmaStoreOp: tma.start_stores,
+    kernel.BulkCommitOp: tma.commit_stores,
+    kernel.BulkWaitOp: tma.wait_for_stores,
+    kernel.UndefAccumulatorsOp: _undef_accumulators,
+    kernel.RegistersToAccumulatorsOp: lambda m, op, v: ranked(v[op.source], 3),
+    kernel.WgmmaOp: wgmma.start_wgmma,
+    kernel.WgmmaCommitOp: _commit_wgmmas,
+    kernel.WgmmaWaitOp: lambda m, op, v: wgmma.wait_for_wgmmas(m, op, v[op.acc]),
+}
+"""What runs an operation, from the values of its operands: gives the value of its result, if it has one."""

@@ -12,18 +12,7 @@ from ...dialects.support.locations import location_text
 from ...errors import ExecutionError
 
 Kind = Literal[
-    "race",
-    "uninitialised",
-    "out-of-bounds",
-    "misaligned",
-    "divergent",
-    "conflict",
-    "unwritten",
-    "overlap",
-    "in flight",
-    "fence",
-    "deadlock",
-    "protocol",
+    "uninitialised", "out-of-bounds", "misaligned", "divergent", "conflict", "unwritten", "deadlock", "protocol"
 ]
 MAX_TEXT = 120
 

@@ -19,7 +19,6 @@ from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
-from deplodock.backend.simulator.launch import is_asynchronous
 from deplodock.dialects import kernel, loop
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.shapes.extents import Extent, typical
@@ -224,7 +223,7 @@ def made_of(case: Case) -> list[str]:
 
 def judge(case: Case) -> tuple[str, str]:
     """("right" | "refused" | "wrong" | "crash", why). Right is bit for bit in the exact domain, without a finding;
-    of a kernel with asynchronous operations, whose order the simulator does not know, also without one of the
+    of a kernel with shared memory, whose order of accesses the simulator does not know, also without one of the
     emulator."""
     inputs, want = expected(case.name)
     try:
@@ -239,7 +238,7 @@ def judge(case: Case) -> tuple[str, str]:
     for i, (g, w) in enumerate(zip(found.outputs, want, strict=True)):
         if not np.array_equal(g, w):
             return "wrong", f"result {i}: {int((g != w).sum())} of {w.size} elements differ"
-    if any(is_asynchronous(op) for op in case.module.walk() if isinstance(op, kernel.FuncOp)):
+    if any(isinstance(op, kernel.SharedOp) for op in case.module.walk()):
         _, reports = EmulatedProgram(print_cuda(case.module), make_plan(case.module)).run(inputs, (0,))
         if reports:
             return "wrong", str(reports[0])

@@ -27,7 +27,7 @@ def compiled(name: str, length: int, target: str = "sm_90a") -> tuple[Compilatio
 
 def times_read(compilation: Compilation, x: torch.Tensor) -> float:
     """How often one block reads its row."""
-    found = simulate(compilation.at("kernel"), [to_numpy(x)], max_blocks=1, shadows=False)
+    found = simulate(compilation.at("kernel"), [to_numpy(x)], max_blocks=1)
     (counts,) = found.report.launches
     return counts.loaded[0] / x[0].nbytes
 

@@ -18,7 +18,7 @@ from deplodock.backend.interpreter.exact import ExactDomain
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import loop
-from deplodock.errors import DeplodockError, ExecutionError
+from deplodock.errors import CompileError, DeplodockError, ExecutionError
 from deplodock.frontend.capture.arrays import to_torch
 from deplodock.frontend.comparison import compare, tolerances
 from deplodock.passes.pass_manager import verify_module
@@ -74,7 +74,7 @@ def judge_module(subject: Subject, module: ModuleOp, level: Level) -> Verdict | 
     try:
         with np.errstate(all="ignore"):
             return _execute(subject, module, level)
-    except ExecutionError as error:
+    except CompileError as error:
         return Verdict("simulator" if level == "kernel" else "interpreter", str(error))
 
 
@@ -86,7 +86,7 @@ def _execute(subject: Subject, module: ModuleOp, level: Level) -> Verdict | None
         def execute(inputs: Sequence[Array], domain: Any, chunk: int | None = chunk) -> list[Array] | Verdict:
             if level != "kernel":
                 return run(module, list(inputs), domain, chunk=chunk)
-            found, report = simulate(module, inputs, domain=domain, shadows=domain is want.domain)
+            found, report = simulate(module, inputs, domain=domain)
             if report.findings:
                 return Verdict(f"simulator: {report.findings[0].kind}", str(report.findings[0]))
             return found

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import deplodock
+from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.launch_plan import make_plan
@@ -328,9 +329,6 @@ STORE = "kernel.store %value, %y[%p] : memref<10xf32> (vector<1xindex>), vector<
     ("text", "kind", "message"),
     [
         (KERNEL, "", ""),
-        (KERNEL.replace(COMBINE, f"{COMBINE}\n{LOAD}"), "race", "reads what another thread writes"),
-        (KERNEL.replace(COMBINE, f"{COMBINE}\n{STORE}"), "race", "writes what atomic operations combine into"),
-        (KERNEL.replace(COMBINE, f"{STORE}\n{COMBINE}"), "race", "combines into what a thread stores"),
         (KERNEL.replace("kernel.launch @zero(%y) : memref<10xf32>\n", ""), "uninitialised", "never written"),
         (KERNEL.replace("10xf32", "9xf32").replace("[0:10]", "[0:9]"), "out-of-bounds", "coordinate 0 is 9"),
     ],
@@ -343,6 +341,14 @@ def test_what_the_simulator_finds(text: str, kind: str, message: str) -> None:
         np.testing.assert_array_equal(got, np.bincount(places, values))
         return
     assert any(f.kind == kind and message in f.message for f in report.findings), str(report)
+
+
+@pytest.mark.parametrize("change", [f"{COMBINE}\n{STORE}", f"{STORE}\n{COMBINE}"], ids=["then stored", "stored before"])
+def test_stores_beside_atomics_race(change: str) -> None:
+    values, places = np.arange(64, dtype=np.float32), np.arange(64, dtype=np.int32) % 10
+    module = parse_module(make_context(), KERNEL.replace(COMBINE, change), "test.mlir")
+    _, reports = run_cuda_on_cpu(print_cuda(module), make_plan(module), [values, places], (0,))
+    assert any(r.kind == "race" for r in reports), reports
 
 
 def test_what_the_emulator_finds() -> None:
