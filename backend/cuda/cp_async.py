@@ -5,20 +5,15 @@ from __future__ import annotations
 from ...dialects.kernel.cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
 from .expressions import add
 from .memory import condition, exclusive, memory_name, offset, prepare
-from .statements import Statements, add_printer
+from .statements import Statements, add_calls, add_pointer, add_printer
 from .types import c_size
-from .writer import Place, Register, terms
+from .writer import Register, terms
 
 
 def print_slot(statements: Statements, op: SubviewOp) -> None:
     """A pointer to the slot."""
-    writer = statements.writer
-    element = writer.type_of(op.result.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
-    start = writer.read(op.offset)
-    ring = memory_name(writer, op.ring)
-    name = writer.names.mint(op.result.name_hint, "slot")
-    writer.line(f"{element}* const {name} = {ring if start.text == '0' else f'{ring} + {start.text}'};")
-    writer.places[op.result] = Place(name, 1)
+    start, ring = statements.writer.read(op.offset).text, memory_name(statements.writer, op.ring)
+    add_pointer(statements, op.result, ring if start == "0" else f"{ring} + {start}", "slot")
 
 
 def print_copy(statements: Statements, op: CopyAsyncOp) -> None:
@@ -51,19 +46,11 @@ def _place(statements: Statements, op: CopyAsyncOp, r: Register) -> str:
     return add(base, terms(r, op.target_bases, low)).text
 
 
-def print_commit(statements: Statements, op: AsyncCommitOp) -> None:
-    """The end of a group."""
-    statements.writer.use("copy_async_commit")
-    statements.writer.line("copy_async_commit();")
-
-
-def print_wait(statements: Statements, op: AsyncWaitOp) -> None:
-    """Waiting for groups."""
-    statements.writer.use("copy_async_wait")
-    statements.writer.line(f"copy_async_wait<{op.pending.data}>();")
-
-
 add_printer(SubviewOp, print_slot)
 add_printer(CopyAsyncOp, print_copy)
-add_printer(AsyncCommitOp, print_commit)
-add_printer(AsyncWaitOp, print_wait)
+add_calls(
+    {
+        AsyncCommitOp: lambda s, op: "copy_async_commit()",
+        AsyncWaitOp: lambda s, op: f"copy_async_wait<{op.pending.data}>()",
+    }
+)

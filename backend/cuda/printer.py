@@ -15,7 +15,7 @@ from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import location_text
 from ...errors import BorderError, CompileError
-from . import atomic, cluster, cp_async, mbarrier, mma, shuffles, tma, wgmma  # noqa: F401  they add their statements
+from . import atomic, cp_async, mma, shuffles, sm90, wgmma  # noqa: F401  they add their statements
 from .control import print_block
 from .device import helper_section
 from .memory import memory_extents
@@ -80,7 +80,7 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    head = f'extern "C" __global__ void {cluster.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
+    head = f'extern "C" __global__ void {sm90.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.text(), "}"]) + "\n"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xdsl.dialects.builtin import i1
@@ -24,7 +25,7 @@ from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
 from .expressions import OPERATORS
 from .hints import hint_of
-from .memory import is_stored_whole, print_load, print_store
+from .memory import is_stored_whole, memory_name, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
 from .types import ATOM, TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
@@ -286,15 +287,15 @@ def combined(writer: Writer, name: str, a: Expr, b: Expr, value: SSAValue) -> Ex
     return result
 
 
-def _nothing(_: Statements, __: Operation) -> None:
-    """Shared buffers are declared at the top of the kernel."""
+def nothing(_: Statements, __: Operation) -> None:
+    """Shared buffers and tensor maps are declared at the top of the kernel."""
 
 
 _PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
     LoadOp: lambda s, op: print_load(s.writer, op),
     StoreOp: Statements.store,
     BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
-    SharedOp: _nothing,
+    SharedOp: nothing,
     IdOp: Statements.identify,
     ReduceRegistersOp: Statements.fold,
     ShuffleXorOp: Statements.shuffle,
@@ -306,3 +307,32 @@ _PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
 def add_printer(kind: type[Operation], printer: Callable[[Statements, Any], None]) -> None:
     """Print operations of class `kind` with `printer`. Operations with regions are added from `control.py`."""
     _PRINTERS[kind] = printer
+
+
+def add_calls(calls: Mapping[type[Operation], Callable[[Statements, Any], str]]) -> None:
+    """Print operations as calls of device functions: the text of each, which begins with the name of its helper."""
+
+    def printer(text: Callable[[Statements, Any], str]) -> Callable[[Statements, Any], None]:
+        def print_call(statements: Statements, op: Operation) -> None:
+            call = text(statements, op)
+            statements.writer.use(re.split(r"\W", call, maxsplit=1)[0])
+            statements.writer.line(f"{call};")
+
+        return print_call
+
+    _PRINTERS.update({kind: printer(text) for kind, text in calls.items()})
+
+
+def add_pointer(statements: Statements, value: SSAValue, text: str, word: str, qualifier: str = "") -> None:
+    """Declare the pointer `value` to elements of its memref, called after it or else `word`."""
+    writer = statements.writer
+    element = writer.type_of(value.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+    name = writer.names.mint(value.name_hint, word)
+    writer.line(f"{qualifier}{element}* const {name} = {text};")
+    writer.places[value] = Place(name, 1)
+
+
+def element_address(statements: Statements, memory: SSAValue, index: SSAValue) -> str:
+    """`&x[i]`, or `x` where the index is 0."""
+    name, at = memory_name(statements.writer, memory), statements.writer.read(index).text
+    return name if at == "0" else f"&{name}[{at}]"

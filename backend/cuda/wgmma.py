@@ -16,10 +16,9 @@ from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
 from ...dialects.support.locations import location_text
 from ...errors import CompileError
 from .device.sm90 import wgmma_key
-from .memory import memory_name
 from .mma import WORD, operand_array
 from .ordering import registers
-from .statements import Statements, add_printer
+from .statements import Statements, add_calls, add_printer, element_address
 from .types import AND, Expr
 from .writer import Place
 
@@ -30,11 +29,6 @@ def _kept(statements: Statements, acc: SSAValue, op: Operation) -> Place:
     if place is None:
         raise CompileError("accumulators in flight are used twice", operator=op.name, location=location_text(op))
     return place
-
-
-def print_start(statements: Statements, op: UndefAccumulatorsOp) -> None:
-    """An array without values."""
-    statements.writer.declare(op.result)
 
 
 def print_resume(statements: Statements, op: RegistersToAccumulatorsOp) -> None:
@@ -81,8 +75,7 @@ def print_product(statements: Statements, op: WgmmaOp) -> None:
 def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at: SSAValue, transposed: bool) -> str:
     """The descriptor of an operand, declared, and how it moves with the slice of k."""
     writer, width = statements.writer, op.swizzle.data
-    place = writer.read(at).text
-    pointer = memory_name(writer, memory) if place == "0" else f"&{memory_name(writer, memory)}[{place}]"
+    pointer = element_address(statements, memory, at)
     panel = 0 if op.leading_offset is None else 2 * op.leading_offset.data
     leading = panel if transposed and panel else 16
     writer.use("matrix")
@@ -94,18 +87,6 @@ def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at
     return f"{name} + slice * {step}"
 
 
-def print_fence(statements: Statements, op: WgmmaFenceOp) -> None:
-    """Registers before products."""
-    statements.writer.use("wgmma_fence")
-    statements.writer.line("wgmma_fence();")
-
-
-def print_commit(statements: Statements, op: WgmmaCommitOp) -> None:
-    """The end of a group of products."""
-    statements.writer.use("wgmma_commit")
-    statements.writer.line("wgmma_commit();")
-
-
 def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
     """Waiting for products; the registers stay where they are. Accumulators that become registers are named, so that
     what is computed from them stays behind the wait."""
@@ -115,9 +96,8 @@ def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
     statements.writer.line(f"wgmma_wait_for({place.name});" if registers_again else f"wgmma_wait<{op.pending.data}>();")
 
 
-add_printer(UndefAccumulatorsOp, print_start)
+add_printer(UndefAccumulatorsOp, lambda s, op: s.writer.declare(op.result))
 add_printer(RegistersToAccumulatorsOp, print_resume)
-add_printer(WgmmaFenceOp, print_fence)
 add_printer(WgmmaOp, print_product)
-add_printer(WgmmaCommitOp, print_commit)
 add_printer(WgmmaWaitOp, print_wait)
+add_calls({WgmmaFenceOp: lambda s, op: "wgmma_fence()", WgmmaCommitOp: lambda s, op: "wgmma_commit()"})
