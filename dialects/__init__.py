@@ -26,6 +26,9 @@ OWN_DIALECTS = {
 }
 """Our dialects by name, from the top level down, and the scalar operations that all but the first share."""
 
+LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
+"""The levels from top to bottom; all but the last, which is text, are dialects."""
+
 UPSTREAM_DIALECTS = {
     "affine": "xdsl.dialects.affine:Affine",
     "arith": "xdsl.dialects.arith:Arith",

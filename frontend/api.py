@@ -19,7 +19,7 @@ from ..errors import CaptureError
 from .capture.captured_program import CapturedProgram
 from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
-from .compilation import Compilation, one_at_a_time
+from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import Executor, make_executor
 
 
@@ -28,29 +28,12 @@ class CompiledFunction:
     of other sizes in the ranges that were declared."""
 
     def __init__(
-        self,
-        captured: CapturedProgram,
-        target: str = "sm_90a",
-        executor: str = "auto",
-        record: str | PathLike[str] | None = None,
-        f32_matmul_precision: str | None = None,
-        schedule: str | None = None,
-        pipeline: str | None = None,
-        checked: bool = False,
+        self, captured: CapturedProgram, target: str | Compilation = "sm_90a", executor: str = "auto", **options: Any
     ) -> None:
+        """`target` is the GPU, with the `options` of `compile` that are about compiling, or what was compiled."""
         self.captured = captured
-        plans = None if record is None else str(Path(record))
-        f32_matmul_precision = f32_matmul_precision or captured.f32_matmul_precision
-        self.compilation = Compilation(
-            captured.module,
-            target,
-            eager=captured.eager,
-            record=plans,
-            f32_matmul_precision=f32_matmul_precision,
-            schedule=schedule,
-            pipeline_given=pipeline,
-            checked=checked,
-        )
+        compiled = isinstance(target, Compilation)
+        self.compilation = target if compiled else compile_captured(captured, target, **options)
         self._wanted = executor
         self._executor: Executor | None = None
 
@@ -169,9 +152,8 @@ def compile(
             dynamic_shapes=dynamic_shapes,
             in_memory=True,
         )
-        compiled = CompiledFunction(
-            captured, target, executor, record, f32_matmul_precision, schedule, pipeline, checked
-        )
+        how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
+        compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
         compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 

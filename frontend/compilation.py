@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import takewhile
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from ..dialects import LEVELS
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module
 from ..dialects.support.stamp import stamp_comment
@@ -24,11 +27,9 @@ from ..errors import CompileError, TargetError, raised_at
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import pipeline_text
 from ..passes.remarks import Remark, collect_remarks
+from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
 from .steps import make_steps
-
-LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
-"""The levels from top to bottom; all but the last are dialects."""
 
 
 def one_at_a_time() -> AbstractContextManager[Any]:
@@ -168,6 +169,28 @@ def device_multiprocessors(target: str) -> int | None:
     except TargetError:
         return None
     return None if found.multi_processor_count == TARGETS[target].sms else found.multi_processor_count
+
+
+def compile_captured(
+    captured: CapturedProgram,
+    target: str = "sm_90a",
+    *,
+    record: str | PathLike[str] | None = None,
+    f32_matmul_precision: str | None = None,
+    pipeline: str | None = None,
+    **options: Any,
+) -> Compilation:
+    """A captured program on its way down, with the arguments of `deplodock.compile` and further `options` of
+    `Compilation`. Products of f32 have by default the permission that they had in PyTorch."""
+    return Compilation(
+        captured.module,
+        target,
+        eager=captured.eager,
+        record=None if record is None else str(Path(record)),
+        f32_matmul_precision=f32_matmul_precision or captured.f32_matmul_precision,
+        pipeline_given=pipeline,
+        **options,
+    )
 
 
 class _Clock(Observer):

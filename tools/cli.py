@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import __version__
+from ..dialects import LEVELS
 from ..dialects.support.stamp import stamp
 from ..errors import DeplodockError
 from ..progress import steps
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from ..passes.pass_manager import Observer
     from ..passes.records import RecordPlans
     from .reports import Loaded
-
-LEVELS = ("torch", "tensor", "loop", "tile", "kernel", "cuda")
 
 
 def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -127,7 +126,7 @@ def compile(**options: Any) -> None:
             writer.record.save()
         summary = _summary(program, given)
     _tell(program.captured, summary)
-    _write(text, kind, given.output)
+    terminal.write_out(text, kind, given.output)
 
 
 def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
@@ -236,21 +235,8 @@ def _load(given: Given, observers: list[Observer], facts: dict[str, str]) -> Loa
         from . import reports
 
     diffs_to = terminal.Colored("diff", sys.stdout) if given.verbose > 1 else None
-    program = reports.load(
-        given.file,
-        given.code,
-        given.target,
-        given.seed,
-        given.fallback,
-        diffs_to,
-        given.dynamic,
-        given.record,
-        given.f32_matmul_precision,
-        observers,
-        given.schedule,
-        given.pipeline,
-        given.checked,
-    )
+    how = {"fallback": given.fallback, "dynamic": given.dynamic, "diffs_to": diffs_to, "observers": observers}
+    program = reports.load(given.file, given.code, seed=given.seed, **how, **given.options)
     stamp(program.captured.module, facts)
     return program
 
@@ -277,16 +263,6 @@ def _recorder(path: str) -> RecordPlans:
     from ..passes.records import Record, RecordPlans, read_record
 
     return RecordPlans(read_record(path) if Path(path).exists() else Record(path))
-
-
-def _write(text: str, kind: str, output: str | None) -> None:
-    if output is None:
-        terminal.write(text, kind, sys.stdout)
-        return
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DeplodockError(f"{output}: {error.strerror}") from None
 
 
 def main(argv: list[str] | None = None) -> int:

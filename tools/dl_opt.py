@@ -234,7 +234,8 @@ class DlOptMain(xDSLOptMain):
                     outputs.append(message + "\n")
                 else:
                     terminal.tell(message)
-        self.write_output(f"{SPLIT_MARKER}\n".join(outputs))
+        kind = "error" if self.args.verify_diagnostics else self.args.target.partition("{")[0]
+        terminal.write_out(f"{SPLIT_MARKER}\n".join(outputs), kind, self.args.output_file)
         return 1 if failed and not self.args.verify_diagnostics else 0
 
     def process(self, text: str, name: str, offset: int) -> str:
@@ -297,17 +298,6 @@ class DlOptMain(xDSLOptMain):
             raise CompileError(f"{file}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise CompileError(f"{file}: not UTF-8 text") from None
-
-    def write_output(self, text: str) -> None:
-        """Write to -o, or to stdout."""
-        if self.args.output_file is None:
-            kind = "cuda" if self.args.target.startswith("cuda") else "mlir"
-            terminal.write(text, "error" if self.args.verify_diagnostics else kind, sys.stdout)
-            return
-        try:
-            Path(self.args.output_file).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise CompileError(f"{self.args.output_file}: {error.strerror}") from None
 
 
 def split_chunks(text: str) -> list[tuple[str, int]]:

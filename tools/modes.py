@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from . import model_commands
 
-if TYPE_CHECKING:
-    from ..frontend.capture.eager_fallback import Fallback
+_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline"}
+"""The options of `compile_captured`."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """The options of `compile` and `run`, as they were given; those of the other command are left as they are here."""
+class Given(SimpleNamespace):
+    """The parameters of a command by their names, as they were given."""
 
-    file: str | None
-    code: str | None
-    target: str
-    fallback: Fallback
-    dynamic: tuple[str, ...]
-    record: str | None
-    schedule: str | None
-    pipeline: str | None
-    f32_matmul_precision: str | None
-    checked: bool
-    seed: int
-    verbose: int
-    as_json: bool
-    debug: bool
-    ir: str = "cuda"
-    emit: str | None = None
-    explain: bool = False
-    write_record: str | None = None
-    print_pipeline: bool = False
-    output: str | None = None
-    phase: str = "both"
-    length: int = 64
-    context: int | None = None
-    executor: str = "auto"
-    weights: str | None = None
-    bench: bool = False
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those that say how to compile."""
+        return {name: getattr(self, name) for name in _COMPILER}
 
 
 _SOURCE = {"file", "as_json", "debug"}
-_COMPILER = {"target", "record", "f32_matmul_precision", "checked", "schedule", "pipeline"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
-_GENERATION = {
-    "model",
-    "prompt",
-    "prompt_ids",
-    "max_new_tokens",
-    "greedy",
-    "temperature",
-    "top_p",
-    "seed",
-    "executor",
-} | {"debug"}
+_GENERATION = set("model prompt prompt_ids max_new_tokens greedy temperature top_p seed executor debug".split())
 _WRITING = {"output", "write_record"}
 
 MODES = {

@@ -21,12 +21,12 @@ from ..dialects.support.locations import location_text
 from ..dialects.support.stamp import stamp_comment
 from ..dialects.target import Target, get_target
 from ..errors import CompileError, ExecutionError
-from ..frontend.artifact import SavedProgram
+from ..frontend.api import CompiledFunction
 from ..frontend.capture.captured_program import CapturedProgram
 from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
 from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
-from ..frontend.compilation import Compilation
+from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
 from ..passes.host.horizontal_fusion import parts_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
@@ -54,23 +54,18 @@ def load(
     file: str | None,
     code: str | None,
     target: str,
-    seed: int,
+    seed: int = 0,
+    *,
     fallback: Fallback = None,
-    diffs_to: SupportsWrite | None = None,
     dynamic: Sequence[str] = (),
-    record: str | None = None,
-    f32_matmul_precision: str | None = None,
+    diffs_to: SupportsWrite | None = None,
     observers: Sequence[Observer] = (),
-    schedule: str | None = None,
-    pipeline: str | None = None,
-    checked: bool = False,
+    **options: Any,
 ) -> Loaded:
     """Evaluate, seeded, what `-c` or the file says and capture it; `fallback` as for `compile`, without a warning.
 
-    `diffs_to` gets every pass that changes the IR, `observers` look on at all; `dynamic` says which sizes vary
-    (`tools/dynamic_option.py`); `record` is a file of plans to use (`passes/records.py`),
-    `f32_matmul_precision` the permission of `plan-schedules`, by default what PyTorch is permitted; `schedule` and
-    `pipeline` as for `make_steps`, `checked` as for `compile`.
+    `dynamic` says which sizes vary (`tools/dynamic_option.py`); `diffs_to` gets every pass that changes the IR,
+    `observers` look on at all; `options` are those of `compile_captured`.
     """
     if (file is None) == (code is None):
         raise CompileError("give either -c EXPRESSION or a FILE.py")
@@ -91,19 +86,7 @@ def load(
         where = None if program.place is None else f"{program.place[0]}:{program.place[1]}"
         raise CompileError("nothing is computed: the program gives no tensor", location=where)
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
-    f32_matmul_precision = f32_matmul_precision or captured.f32_matmul_precision
-    compilation = Compilation(
-        captured.module,
-        target,
-        looking,
-        eager=captured.eager,
-        record=record,
-        f32_matmul_precision=f32_matmul_precision,
-        schedule=schedule,
-        pipeline_given=pipeline,
-        checked=checked,
-    )
-    return Loaded(program, captured, compilation)
+    return Loaded(program, captured, compile_captured(captured, target, observers=looking, **options))
 
 
 class _Diffs(PrintChanges):
@@ -305,7 +288,7 @@ def _uncompared(found: Sequence[torch.Tensor], why: str) -> dict[str, Any]:
     return {"compared_with": None, "results": results, "ok": None, "note": note}
 
 
-def run_saved(program: SavedProgram, seed: int) -> dict[str, Any]:
+def run_saved(program: CompiledFunction, seed: int) -> dict[str, Any]:
     """Run a program of an artifact on random inputs, and compare it with the reference."""
     torch.manual_seed(seed)
     captured, compilation = program.captured, program.compilation

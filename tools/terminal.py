@@ -12,9 +12,11 @@ import textwrap
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, TextIO
 
+from ..errors import CompileError
 from ..progress import Step, listen
 
 if TYPE_CHECKING:
@@ -118,6 +120,17 @@ def write(text: str, kind: str, stream: TextIO) -> None:
                 shown.stylize(style, start, end)
     console = Console(file=stream, highlight=False, force_terminal=True, color_system="standard", width=1 << 20)
     console.print(shown, soft_wrap=True, end="")
+
+
+def write_out(text: str, kind: str, path: str | None) -> None:
+    """Write the result of a command to a file, or else to stdout. Raises CompileError."""
+    if path is None:
+        write(text, kind, sys.stdout)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}") from None
 
 
 def leave_quietly() -> None:

@@ -21,12 +21,12 @@ from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
 from ...errors import CompileError, TargetError
 from ...progress import steps
+from ..api import CompiledFunction
 from ..capture.aliasing import Place, Step
 from ..capture.captured_program import Binding, CapturedProgram, Output
 from ..capture.dtypes import dtype_name, dtype_named
 from ..capture.eager_fallback import COMPLEX
 from ..compilation import Compilation
-from ..executors import Executor, make_executor
 from ..pytree_json import decode, encode
 from .manifest import ArtifactError, Folder, write_folder
 from .safetensors import Bound, Checkpoint
@@ -162,38 +162,12 @@ def _example(value: object) -> object:
     return {"value": encode(value)}
 
 
-class SavedProgram:
-    """A program from an artifact: called like the module or function it was made from."""
-
-    def __init__(self, captured: CapturedProgram, compilation: SavedCompilation, executor: str) -> None:
-        self.captured = captured
-        self.compilation = compilation
-        self._wanted = executor
-        self._executor: Executor | None = None
-
-    @property
-    def executor(self) -> Executor:
-        """Who runs it, and why; made at the first call."""
-        if self._executor is None:
-            self._executor = make_executor(self._wanted, self.compilation)
-        return self._executor
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it. Raises ShapeError for arguments unlike the example ones."""
-        tensors = self.captured.bind(args, kwargs)
-        return self.captured.restore(self.executor.run(tensors), tensors)
-
-    def ir(self, level: str) -> str:
-        """The program's text at `tensor`, `loop`, `tile`, `kernel` or `cuda`."""
-        return self.compilation.text(level)
-
-
 @dataclass(frozen=True)
 class Artifact:
     """What `load` gives: the programs by name, and what was saved with them."""
 
     target: str
-    programs: dict[str, SavedProgram]
+    programs: dict[str, CompiledFunction]
     extra: dict[str, Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +208,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
         stored = from_bytes(contents[WEIGHTS])
     except SafetensorError as error:
         raise folder.error(f"the weights cannot be read: {error}") from None
-    programs: dict[str, SavedProgram] = {}
+    programs: dict[str, CompiledFunction] = {}
     bound = None if checkpoint is None else Bound(checkpoint)
     for name, entry in cast(dict[str, Any], folder.manifest["programs"]).items():
         compilation = SavedCompilation(
@@ -263,7 +237,7 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
             changed={int(i): frozenset(map(int, needs)) for i, needs in entry["changed"]},
         )
-        programs[name] = SavedProgram(captured, compilation, executor)
+        programs[name] = CompiledFunction(captured, compilation, executor)
     return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
 
 

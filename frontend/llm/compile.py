@@ -11,13 +11,13 @@ from torch import nn
 
 from ...dialects.support.stamp import stamp
 from ...passes.host.inline_calls import InlineCallsPass
-from ...passes.pass_manager import Observer, run_passes
+from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes
 from ...progress import steps
 from ..artifact import ToSave, save
 from ..artifact.safetensors import names_in_checkpoints
 from ..capture.captured_program import CapturedProgram
-from ..compilation import Compilation
+from ..compilation import Compilation, compile_captured
 from . import DEFAULT_PREFILL, ModelPlan, capture_step, plan_model
 
 PHASES = ("prefill", "decode")
@@ -47,21 +47,13 @@ def compile_model(
     context: int | None = None,
     prefill: int = DEFAULT_PREFILL,
     phases: Sequence[str] = PHASES,
-    target: str = "sm_90a",
-    observers: Sequence[Observer] = (),
-    record: str | None = None,
-    f32_matmul_precision: str | None = None,
-    schedule: str | None = None,
-    pipeline: str | None = None,
-    checked: bool = False,
     facts: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> CompiledModel:
     """Compile the steps of a causal language model; its parameters may be on the meta device.
 
-    `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `observers` look on
-    at every pass; `record` is a file of plans (`passes/records.py`), `f32_matmul_precision` the permission of
-    `plan-schedules`, `schedule` and `pipeline` as for `make_steps`, `checked` as for `compile`; `facts` are stamped on
-    the programs. Raises CompileError.
+    `context` is how many tokens the cache holds, `prefill` how many of a prompt are read at a time; `facts` are stamped
+    on the programs; `options` are those of `compile_captured`. Raises CompileError.
     """
     plan = plan_model(model, context, prefill)
     captured: dict[str, CapturedProgram] = {}
@@ -69,18 +61,8 @@ def compile_model(
     for phase in phases:
         with steps(f"capturing {phase}"):
             captured[phase] = capture_step(model, plan.caches, plan.length if phase == "prefill" else 1)
-        permitted = f32_matmul_precision or captured[phase].f32_matmul_precision
         stamp(captured[phase].module, facts or {})
-        compilations[phase] = Compilation(
-            captured[phase].module,
-            target,
-            observers,
-            record=record,
-            f32_matmul_precision=permitted,
-            schedule=schedule,
-            pipeline_given=pipeline,
-            checked=checked,
-        )
+        compilations[phase] = compile_captured(captured[phase], **options)
         compilations[phase].at("kernel")
     return CompiledModel(model, plan, captured, compilations)
 

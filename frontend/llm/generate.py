@@ -7,9 +7,9 @@ there; nothing is computed twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +20,6 @@ from ..artifact import Artifact
 from ..artifact.manifest import ArtifactError
 from ..artifact.safetensors import Bound, names_in_checkpoints
 from ..capture.captured_program import CapturedProgram
-from ..executors import Executor
 from . import (
     DEFAULT_PREFILL,
     CacheShape,
@@ -71,24 +70,6 @@ class Sampler:
         return int(tokens[torch.multinomial(probabilities, 1, generator=self.random)])
 
 
-class Program(Protocol):
-    """A compiled step: called like `models.Step`."""
-
-    def __call__(self, *args: Any) -> Any:
-        """Logits, keys and values."""
-        ...
-
-
-@runtime_checkable
-class _Placed(Protocol):
-    """A program that knows who runs it, and whose parameters can be put where that is."""
-
-    captured: CapturedProgram
-
-    @property
-    def executor(self) -> Executor: ...
-
-
 @dataclass
 class Timing:
     """How long it took: `seconds` for the prompt and then for each token."""
@@ -110,12 +91,14 @@ class Generator:
     parameters. `vocabulary` is how many tokens the model knows.
     """
 
-    def __init__(self, prefill: Program, decode: Program, caches: CacheShape, length: int, vocabulary: int) -> None:
+    def __init__(
+        self, prefill: CompiledFunction, decode: CompiledFunction, caches: CacheShape, length: int, vocabulary: int
+    ) -> None:
         self.prefill, self.decode = prefill, decode
         self.caches, self.length, self.vocabulary = caches, length, vocabulary
         self.timing = Timing()
         self.device = "cpu"
-        if isinstance(prefill, _Placed) and isinstance(decode, _Placed) and prefill.executor.name == "cuda":
+        if prefill.executor.name == "cuda":
             self.device = "cuda"
             moved: dict[int, torch.Tensor] = {}
             for program in (prefill, decode):
@@ -129,38 +112,26 @@ class Generator:
         prefill: int = DEFAULT_PREFILL,
         target: str = "sm_90a",
         executor: str = "auto",
+        weights: Callable[[CapturedProgram], CapturedProgram] = lambda captured: captured,
     ) -> Generator:
-        """Compile a model that has its parameters. Raises CompileError where it cannot be compiled."""
+        """Compile a model that has its parameters, or whose programs `weights` gives them. Raises CompileError where it
+        cannot be compiled."""
         plan = plan_model(model, context, prefill)
-        first, then = (
-            CompiledFunction(capture_step(model, plan.caches, n), target, executor) for n in (plan.length, 1)
-        )
+        steps = (weights(capture_step(model, plan.caches, n)) for n in (plan.length, 1))
+        first, then = (CompiledFunction(step, target, executor) for step in steps)
         return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
 
     @staticmethod
-    def from_checkpoint(
-        name: str,
-        *,
-        context: int | None = None,
-        prefill: int = DEFAULT_PREFILL,
-        target: str = "sm_90a",
-        executor: str = "auto",
-    ) -> Generator:
-        """Compile a model on the hub or in a folder. It is compiled without its weights; then those that its programs
-        use are read from safetensors, each once, a tensor with two names too. Raises CompileError, WeightError."""
+    def from_checkpoint(name: str, **options: Any) -> Generator:
+        """Compile a model on the hub or in a folder, with the `options` of `from_model`. It is compiled without its
+        weights; then those that its programs use are read from safetensors, each once, a tensor with two names too.
+        Raises CompileError, WeightError."""
         config = load_config(name)
         if not stored_as_used(config):
-            return Generator.from_model(
-                load_model(name), context=context, prefill=prefill, target=target, executor=executor
-            )
+            return Generator.from_model(load_model(name), **options)
         model, bound = build_model(config), Bound(open_checkpoint(name))
         names = {f"model.{n}": same for n, same in names_in_checkpoints(model).items()}
-        plan = plan_model(model, context, prefill)
-        first, then = (
-            CompiledFunction(bound.bind(capture_step(model, plan.caches, n), names), target, executor)
-            for n in (plan.length, 1)
-        )
-        return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
+        return Generator.from_model(model, weights=lambda captured: bound.bind(captured, names), **options)
 
     @staticmethod
     def from_artifact(artifact: Artifact) -> Generator:
@@ -172,7 +143,7 @@ class Generator:
         return Generator(*steps, plan.caches, plan.length, plan.vocabulary)
 
     def _step(
-        self, program: Program, tokens: Sequence[int], start: int, last: int, caches: Caches
+        self, program: CompiledFunction, tokens: Sequence[int], start: int, last: int, caches: Caches
     ) -> tuple[torch.Tensor, Caches]:
         """The logits (V,) of one step, and the caches after it."""
         args = (torch.tensor(values, device=self.device) for values in ([list(tokens)], [start], [last]))
