@@ -266,10 +266,10 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     anything but allocations, launches, slices, loops and calls of what PyTorch computes.
     """
     main, kernels = _main_and_kernels(module)
-    declared = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp) and is_eager(f)}
+    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
     if any(not isinstance(t, MemRefType) for t in main.function_type.inputs):
         raise CompileError("@main does not work on buffers: this is not the kernel level")
-    host = _Host(kernels, declared)
+    host = _Host(kernels, functions)
     for arg in main.body.block.args:
         host.new_buffer(arg)
     buffers, launches = host.buffers, host.launches
@@ -333,11 +333,11 @@ class _Part:
 
 
 class _Host:
-    """Runs `@main` without its kernels, noting what is allocated and launched."""
+    """Runs `@main` without its kernels, noting what is allocated and launched; `functions` are those that it calls."""
 
-    def __init__(self, kernels: dict[str, tuple[str, kernel.FuncOp]], declared: dict[str, FuncOp]) -> None:
+    def __init__(self, kernels: dict[str, tuple[str, kernel.FuncOp]], functions: dict[str, FuncOp]) -> None:
         self.kernels = kernels
-        self.declared = declared
+        self.functions = functions
         self.eager: list[EagerStep] = []
         self.buffers: list[Buffer] = []
         self.launches: list[Launch] = []
@@ -358,8 +358,8 @@ class _Host:
                 self.new_buffer(op.result)
             elif isinstance(op, kernel.LaunchOp):
                 self._launch(op)
-            elif isinstance(op, CallOp) and op.callee.string_value() in self.declared:
-                self._call(op)
+            elif isinstance(op, CallOp) and op.callee.string_value() in self.functions:
+                self._call(op, self.functions[op.callee.string_value()])
             elif isinstance(op, kernel.SliceOp):
                 self._slice(op)
             elif isinstance(op, scf.ForOp) and not op.iter_args:
@@ -410,9 +410,14 @@ class _Host:
         if smaller and not known:
             self.launches[-1] = replace(self.launches[-1], open_parts=smaller)
 
-    def _call(self, op: CallOp) -> None:
-        function = self.declared[op.callee.string_value()]
+    def _call(self, op: CallOp, function: FuncOp) -> None:
         parts = [self._parts[value] for value in op.operands]
+        if not is_eager(function):
+            self._parts |= zip(function.body.block.args, parts, strict=True)
+            known, self.functions = self.functions, {n: f for n, f in self.functions.items() if f is not function}
+            self.run(function.body.block.ops)
+            self.functions = known
+            return
         if any(p.bytes is not None for p in parts):
             raise CompileError("PyTorch computes no step of a recurrence", operator=op.name, location=location_text(op))
         where = tuple(p.buffer for p in parts)

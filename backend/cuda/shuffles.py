@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
-from .device.shuffle import PAIRED
 from .expressions import infix
 from .mma import WORD, operand_array
 from .ordering import registers
 from .statements import Statements, add_printer, shuffled
 from .types import BIT_XOR, Expr
 from .writer import Place, Register, Writer, bare, terms
+
+PAIRED = ("bf16", "f16")
+"""Types of which two go into one register of the hardware."""
 
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:

@@ -20,6 +20,7 @@ from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, tensor_maps
 from deplodock.backend.cuda.runtime.driver import check_driver
+from deplodock.backend.dtypes import DTYPES
 from deplodock.errors import DeplodockError, ExecutionError, ShapeError, TargetError
 from deplodock.frontend.capture import arrays, captured_program
 
@@ -163,7 +164,7 @@ class Plants:
 
     @staticmethod
     def another_type(monkeypatch: Any) -> None:
-        monkeypatch.setattr(tensor_maps, "_TYPES", {**tensor_maps._TYPES, "bf16": 6})
+        monkeypatch.setattr(tensor_maps, "DTYPES", {**DTYPES, "bf16": DTYPES["f16"]})
 
     @staticmethod
     def strides_in_elements(monkeypatch: Any) -> None:

@@ -12,13 +12,14 @@ _STORED = {"bf16": ("bf16",), "f16": ("f16",), "float": ()}
 """The C++ types of elements, with the structs that they need."""
 
 
-def matrix_load_helpers() -> dict[str, Helper]:
-    """A warp's loads of matrices; only those of 16-bit elements can be transposed."""
+def matrix_helpers() -> dict[str, Helper]:
+    """A warp's loads and stores of matrices; only those of 16-bit elements can be transposed."""
     found: dict[str, Helper] = {}
     for element in _STORED:
         for count in (1, 2, 4):
             for trans in ("", "_trans")[: 1 if element == "float" else 2]:
                 found[f"ldmatrix_x{count}{trans}.{element}"] = _ldmatrix(element, count, trans)
+                found[f"stmatrix_x{count}{trans}.{element}"] = _stmatrix(element, count, trans)
     return found
 
 
@@ -62,6 +63,32 @@ def _ldmatrix(element: str, count: int, trans: str) -> Helper:
         f"    for (int e = 0; e < {each}; ++e) {{\n"
         f"      const long long from = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
         f"      r[m * {each} + e] = ((const {element}*)from)[{column}];\n"
+        "    }\n}",
+        _STORED[element],
+    )
+
+
+def _stmatrix(element: str, count: int, trans: str) -> Helper:
+    name, numbers = f"stmatrix_x{count}{trans}", range(count)
+    mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
+    places, inputs = ",".join(f"%{i + 1}" for i in numbers), ", ".join(f'"r"(u[{i}])' for i in numbers)
+    parameters = f"({element}* p, const {element}* r)"
+    each = 1 if element == "float" else 2
+    word = f"{each} * (lane % 4) + e"
+    row, column = (word, "lane / 4") if trans else ("lane / 4", word)
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}{parameters} {{\n"
+        "  const unsigned* u = (const unsigned*)r;\n"
+        f'  asm volatile("stmatrix.sync.aligned.{mode} [%0], {{{places}}};"\n'
+        f'               :: "r"((unsigned)__cvta_generic_to_shared(p)), {inputs} : "memory");\n}}',
+        f"static inline void {name}{parameters} {{\n  emu_wide(r, 4);\n"
+        "  const int lane = threadIdx.x % 32;\n"
+        f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
+        f"  for (int m = 0; m < {count}; ++m)\n"
+        f"    for (int e = 0; e < {each}; ++e) {{\n"
+        f"      const long long to = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
+        f"      (({element}*)to)[{column}] = r[m * {each} + e];\n"
         "    }\n}",
         _STORED[element],
     )

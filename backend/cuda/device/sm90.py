@@ -1,4 +1,4 @@
-"""Device functions of sm_90a: mbarriers, boxes through tensor maps, products of a warpgroup, registers of partitions.
+"""Device functions of sm_90a of which there are many: boxes through tensor maps, products of a warpgroup.
 
 Their host texts call the emulator, which does with bytes what the instruction is documented to do; what is in flight,
 and who may see what, is kept there.
@@ -25,96 +25,6 @@ def _define(name: str, parameters: str, asm: str, operands: str, host: str, need
 
 def _shared(name: str) -> str:
     return f'"r"({_SHARED.format(name)})'
-
-
-def barrier_helpers() -> dict[str, Helper]:
-    """mbarriers, and barriers of some warps."""
-    bar, at = f"{BARRIER} barrier", _shared("barrier")
-    found = [
-        _define(
-            "mbar_init",
-            f"{bar}, int arrivals",
-            "mbarrier.init.shared::cta.b64 [%0], %1;",
-            f'{at}, "r"(arrivals)',
-            "emu_mbar_init(barrier, arrivals);",
-        ),
-        _define(
-            "mbar_expect",
-            f"{bar}, int bytes",
-            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;",
-            f'{at}, "r"(bytes)',
-            "emu_mbar_arrive(barrier, bytes);",
-        ),
-        _define("mbar_arrive", bar, "mbarrier.arrive.shared::cta.b64 _, [%0];", at, "emu_mbar_arrive(barrier, 0);"),
-        _define("fence_mbar_init", "", "fence.mbarrier_init.release.cluster;", "", "emu_fence_mbar_init();"),
-        _define("fence_async", "", "fence.proxy.async.shared::cta;", "", "emu_fence_async();"),
-        *(_wait(name, scope) for name, scope in (("mbar_wait", ""), ("mbar_wait_cluster", ".acquire.cluster"))),
-        Helper(
-            "group_barrier",
-            "template <int threads> static __device__ __forceinline__ void group_barrier(int number) {\n"
-            '  asm volatile("bar.sync %0, %1;" :: "r"(number), "n"(threads) : "memory");\n}',
-            "template <int threads> static inline void group_barrier(int number) "
-            '{ emu_named_barrier(0, "group_barrier", number, threads); }',
-        ),
-    ]
-    for name, mode, more in (("take_registers", "inc", "true"), ("give_registers", "dec", "false")):
-        asm = f'asm volatile("setmaxnreg.{mode}.sync.aligned.u32 %0;" :: "n"(n));'
-        found.append(
-            Helper(
-                name,
-                f"template <int n> static __device__ __forceinline__ void {name}() {{ {asm} }}",
-                f"template <int n> static inline void {name}() {{ emu_set_registers(n, {more}); }}",
-            )
-        )
-    return {h.name: h for h in found}
-
-
-def _wait(name: str, scope: str) -> Helper:
-    """The wait for a phase of an mbarrier at which threads within `scope` arrive."""
-    return Helper(
-        name,
-        f"static __device__ __forceinline__ void {name}({BARRIER} barrier, int parity) {{\n"
-        "  for (unsigned done = 0; !done;)\n"
-        f'    asm volatile("{{\\n.reg .pred p;\\nmbarrier.try_wait.parity{scope}.shared::cta.b64 p, [%1], %2;\\n'
-        'selp.u32 %0, 1, 0, p;\\n}"\n'
-        f'                 : "=r"(done) : {_shared("barrier")}, "r"(parity) : "memory");\n}}',
-        f"static inline void {name}({BARRIER} barrier, int parity) {{ emu_mbar_wait(barrier, parity); }}",
-    )
-
-
-def cluster_helpers() -> dict[str, Helper]:
-    """The barrier of a cluster, other blocks' shared memory and barriers. A pointer from `cluster_peer` is generic, so
-    ordinary loads read through it."""
-    remote = "{\\n.reg .b32 at;\\nmapa.shared::cluster.u32 at, %0, %1;\\n"
-    found = [
-        _define(
-            "cluster_barrier",
-            "",
-            "barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;",
-            "",
-            "emu_cluster_barrier();",
-        ),
-        *(
-            _define(
-                name,
-                f"{BARRIER} barrier, int rank",
-                f"{remote}mbarrier.arrive{scope}.shared::cluster.b64 _, [at];\\n}}",
-                f'{_shared("barrier")}, "r"(rank)',
-                f"emu_mbar_arrive_at(barrier, rank, {only});",
-            )
-            for name, scope, only in (("mbar_arrive_at", ".release.cluster", "false"), ("mbar_signal_at", "", "true"))
-        ),
-        Helper(
-            "cluster_peer",
-            "template <class T> static __device__ __forceinline__ const T* cluster_peer(const T* p, int rank) {\n"
-            "  const T* peer;\n"
-            '  asm("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));\n'
-            "  return peer;\n}",
-            "template <class T> static inline const T* cluster_peer(const T* p, int rank) "
-            "{ return (const T*)emu_cluster_peer(p, rank); }",
-        ),
-    ]
-    return {h.name: h for h in found}
 
 
 def box_helpers() -> dict[str, Helper]:
@@ -149,16 +59,6 @@ def box_helpers() -> dict[str, Helper]:
                 ("TensorMap",),
             )
         )
-    found.append(_define("bulk_commit", "", "cp.async.bulk.commit_group;", "", "emu_bulk_commit();"))
-    for name, mode in (("bulk_wait", ""), ("bulk_wait_read", ".read")):
-        found.append(
-            Helper(
-                name,
-                f"template <int n> static __device__ __forceinline__ void {name}() "
-                f'{{ asm volatile("cp.async.bulk.wait_group{mode} %0;" :: "n"(n) : "memory"); }}',
-                f"template <int n> static inline void {name}() {{ emu_bulk_wait(n); }}",
-            )
-        )
     return {h.name: h for h in found}
 
 
@@ -174,80 +74,6 @@ def _multicast(rank: int) -> Helper:
         f'{_shared("target")}, "l"(map), {_shared("barrier")}, "h"((unsigned short)blocks), {operands}',
         f"const int at[] = {{{', '.join(names)}}}; emu_tma_multicast(target, map, barrier, at, {rank}, blocks);",
         ("TensorMap",),
-    )
-
-
-def product_helpers() -> dict[str, Helper]:
-    """Descriptors of matrices in shared memory, and what orders products. The products are `wgmma_helper`'s."""
-    parameters = "const void* p, unsigned leading, unsigned stride, unsigned swizzle"
-    fields = (
-        "((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32)"
-        " | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62)"
-    )
-    found = [
-        Helper(
-            "matrix",
-            f"static __device__ __forceinline__ unsigned long long matrix({parameters}) {{\n"
-            f'  unsigned at; asm("{{\\n.reg .u64 a;\\ncvta.to.shared.u64 a, %1;\\ncvt.u32.u64 %0, a;\\n}}" '
-            ': "=r"(at) : "l"(p));\n'
-            f"  return ((at & 0x3ffff) >> 4) | {fields};\n}}",
-            f"static inline unsigned long long matrix({parameters}) "
-            f"{{ return (emu_shared_address(p) >> 4) | {fields}; }}",
-        ),
-        _define("wgmma_fence", "", "wgmma.fence.sync.aligned;", "", "emu_wgmma_fence();"),
-        _define("wgmma_commit", "", "wgmma.commit_group.sync.aligned;", "", "emu_wgmma_commit();"),
-        Helper(
-            "wgmma_wait",
-            "template <int n> static __device__ __forceinline__ void wgmma_wait() "
-            '{ asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(n) : "memory"); }',
-            "template <int n> static inline void wgmma_wait() { emu_wgmma_wait(n); }",
-        ),
-        # Registers are no memory: only what an asm names stays behind the wait (CUTLASS's warpgroup_fence_operand).
-        Helper(
-            "wgmma_wait_for",
-            "template <int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {\n"
-            '  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
-            "#pragma unroll\n"
-            '  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i]) :: "memory");\n}',
-            "template <int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(0); }",
-        ),
-    ]
-    return {h.name: h for h in found}
-
-
-def matrix_helpers() -> dict[str, Helper]:
-    """A warp's stores of 8 x 8 matrices."""
-    found: dict[str, Helper] = {}
-    for element in ("bf16", "f16", "float"):
-        for count in (1, 2, 4):
-            for trans in ("", "_trans")[: 1 if element == "float" else 2]:
-                found[f"stmatrix_x{count}{trans}.{element}"] = _stmatrix(element, count, trans)
-    return found
-
-
-def _stmatrix(element: str, count: int, trans: str) -> Helper:
-    name, numbers = f"stmatrix_x{count}{trans}", range(count)
-    mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
-    places, inputs = ",".join(f"%{i + 1}" for i in numbers), ", ".join(f'"r"(u[{i}])' for i in numbers)
-    parameters = f"({element}* p, const {element}* r)"
-    each = 1 if element == "float" else 2
-    word = f"{each} * (lane % 4) + e"
-    row, column = (word, "lane / 4") if trans else ("lane / 4", word)
-    return Helper(
-        name,
-        f"static __device__ __forceinline__ void {name}{parameters} {{\n"
-        "  const unsigned* u = (const unsigned*)r;\n"
-        f'  asm volatile("stmatrix.sync.aligned.{mode} [%0], {{{places}}};"\n'
-        f'               :: {_shared("p")}, {inputs} : "memory");\n}}',
-        f"static inline void {name}{parameters} {{\n  emu_wide(r, 4);\n"
-        "  const int lane = threadIdx.x % 32;\n"
-        f"  if (lane < {8 * count}) emu_wide(p, 16);\n"
-        f"  for (int m = 0; m < {count}; ++m)\n"
-        f"    for (int e = 0; e < {each}; ++e) {{\n"
-        f"      const long long to = __shfl_sync(~0u, (long long)p, m * 8 + ({row}) % 8);\n"
-        f"      (({element}*)to)[{column}] = r[m * {each} + e];\n"
-        "    }\n}",
-        () if element == "float" else (element,),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from ...launch_plan import Buffer, LaunchPlan, make_plan
 from ...operand_precision import factor_roundoff
 from ...reference import run
 from ..runtime.tensor_maps import Encoding, encoding
-from .host import HOST, TENSOR_MAPS
 
 SAMPLES = 256
 """Values of a result that the file holds."""
@@ -56,8 +56,14 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
     length, factors = reduction_length(tensor_module), factor_roundoff(kernel_module)
     pairs = zip(plan.output_buffers, real, typed, strict=True)
     expected = [_expect(b, r, t, length, factors) for b, r, t in pairs]
-    maps = [TENSOR_MAPS] if any(x.maps for x in plan.launches) else []
-    return "\n".join([_INTRODUCTION, HOST, cuda, *maps, *_tables(expected), *_main(plan, expected), ""])
+    maps = [_part("tensor_maps")] if any(x.maps for x in plan.launches) else []
+    return "\n".join([_INTRODUCTION, _part("host"), cuda, *maps, *_tables(expected), *_main(plan, expected), ""])
+
+
+def _part(name: str) -> str:
+    """What is the same in every program that has it: `host` stands between the includes and the kernels, and needs
+    nothing but the CUDA runtime; `tensor_maps` stands behind the kernels, which define TensorMap."""
+    return (Path(__file__).parent / f"{name}.cuh").read_text(encoding="utf-8")
 
 
 def random_words(stream: int, count: int) -> np.ndarray:

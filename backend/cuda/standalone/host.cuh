@@ -1,6 +1,4 @@
-"""The host half of a standalone program that is the same in every one: random inputs, errors, and checks."""
 
-HOST = r"""
 #include <cuda_runtime.h>
 #include <cmath>
 #include <cstdio>
@@ -127,32 +125,3 @@ inline bool check_integers(const T* device, size_t n, unsigned long long want, i
   std::printf("result %d: %zu integers, %s\n", number, n, sum == want ? "equal" : "different");
   return sum == want;
 }
-"""
-"""C++ that stands between the includes and the kernels; it needs nothing but the CUDA runtime."""
-
-TENSOR_MAPS = r"""
-// --- tensor maps
-// A map of `rank` dimensions, the fastest first; strides are bytes. The driver's function comes from the CUDA runtime,
-// so nothing is linked; numbers of data types, swizzles and promotions are those of cuda.h.
-TensorMap tensor_map(int type, unsigned rank, void* memory, std::vector<unsigned long long> extents,
-                     std::vector<unsigned long long> strides, std::vector<unsigned> box, int swizzle, int promotion) {
-  typedef int (*Encode)(void*, int, unsigned, void*, const unsigned long long*, const unsigned long long*,
-                        const unsigned*, const unsigned*, int, int, int, int);
-  void* encode = nullptr;
-  cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 12050
-  must(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found));
-#else
-  must(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found));
-#endif
-  TensorMap map;
-  const std::vector<unsigned> steps(rank, 1);
-  const int status = found != cudaDriverEntryPointSuccess ? -1 : ((Encode)encode)(
-      &map, type, rank, memory, extents.data(), strides.data(), box.data(), steps.data(), 0, swizzle, promotion, 0);
-  if (status) {
-    std::fprintf(stderr, "the driver makes no tensor map: %d\n", status);
-    std::exit(2);
-  }
-  return map;
-}"""
-"""Behind the kernels, which define TensorMap, where a launch takes tensor maps."""

@@ -1,0 +1,381 @@
+// Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
+// stand for. It begins with the key of the helper and the keys of those that it needs. Behind `//// host` is what it means
+// on the host, without its head where that is the same but for `static inline`; nothing, where it needs nothing but C++.
+
+//// to_f32.bf16 needs bf16
+static __device__ float to_f32(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+//// host
+{
+  const unsigned u = (unsigned)x.bits << 16; float r; __builtin_memcpy(&r, &u, 4); return r;
+}
+
+//// to_bf16 needs bf16
+static __device__ bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
+//// host
+{
+  unsigned u; __builtin_memcpy(&u, &x, 4);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return bf16{(unsigned short)0x7fff};
+  return bf16{(unsigned short)((u + 0x7fffu + ((u >> 16) & 1)) >> 16)};
+}
+
+//// to_f32.f16 needs f16
+static __device__ float to_f32(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits)); return r; }
+//// host
+{
+  const unsigned sign = (unsigned)(x.bits & 0x8000) << 16, e = (x.bits >> 10) & 31, f = x.bits & 0x3ff;
+  unsigned u = sign | (f << 13) | (e == 31 ? 0x7f800000u : (e + 112) << 23);
+  if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&u, &v, 4); u |= sign; }
+  float r; __builtin_memcpy(&r, &u, 4); return r;
+}
+
+//// to_f16 needs f16
+// The conversion of two numbers: that of one, behind products of warpgroups that run on into the next iteration, is a
+// reason for ptxas to make these wait for each other (C7514).
+static __device__ f16 to_f16(float x) {
+  unsigned r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(0.0f), "f"(x));
+  return {(unsigned short)r};
+}
+//// host
+{
+  unsigned u; __builtin_memcpy(&u, &x, 4);
+  const unsigned sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return f16{(unsigned short)0x7fff};
+  if (a >= 0x477ff000u) return f16{(unsigned short)(sign | 0x7c00u)};
+  if (a < 0x38800000u) {
+    if (a < 0x33000000u) return f16{(unsigned short)sign};
+    const unsigned shift = 126u - (a >> 23), full = (a & 0x7fffffu) | 0x800000u;
+    const unsigned half_up = 1u << (shift - 1), kept = full >> shift, rest = full & ((1u << shift) - 1);
+    return f16{(unsigned short)(sign | (kept + (rest > half_up || (rest == half_up && (kept & 1)))))};
+  }
+  const unsigned r = a + 0xfffu + ((a >> 13) & 1) - 0x38000000u;
+  return f16{(unsigned short)(sign | (r >> 13))};
+}
+
+//// round_tf32
+static __device__ float round_tf32(float x) {
+  unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return __uint_as_float(r);
+}
+//// host
+{
+  unsigned u; __builtin_memcpy(&u, &x, 4);
+  u = (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : (u + 0x1000u) & 0xffffe000u;
+  __builtin_memcpy(&x, &u, 4); return x;
+}
+
+//// exp2_approx
+static __device__ float exp2_approx(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+//// host
+{ return x < -126.0f ? 0.0f : __builtin_exp2f(x); }
+
+//// asserted
+static __device__ long long asserted(long long x, bool holds, const char* what) {
+  if (!holds) { printf("%s: %lld\n", what, x); asm volatile("trap;"); }
+  return x;
+}
+//// host
+{ if (!holds) emu_assert(what, x); return x; }
+
+//// inf32
+static __device__ float inf32() { return __uint_as_float(0x7f800000u); }
+//// host
+{ return __builtin_inff(); }
+
+//// nan32
+static __device__ float nan32() { return __uint_as_float(0x7fc00000u); }
+//// host
+{ return __builtin_nanf(""); }
+
+//// inf64
+static __device__ double inf64() { return __longlong_as_double(0x7ff0000000000000ll); }
+//// host
+{ return __builtin_inf(); }
+
+//// nan64
+static __device__ double nan64() { return __longlong_as_double(0x7ff8000000000000ll); }
+//// host
+{ return __builtin_nan(""); }
+
+//// floor_div needs int_div.long long; int_rem.long long
+static __device__ long long floor_div(long long a, long long b) { return int_div(a, b) - (int_rem(a, b) != 0 && (a < 0) != (b < 0)); }
+
+//// ceil_div needs int_div.long long; int_rem.long long
+static __device__ long long ceil_div(long long a, long long b) { return int_div(a, b) + (int_rem(a, b) != 0 && (a < 0) == (b < 0)); }
+
+//// int_pow
+static __device__ long long int_pow(long long b, long long n) {
+  if (n < 0) return b == 1 ? 1 : b == -1 ? (n % 2 ? -1 : 1) : 0;
+  unsigned long long r = 1, p = (unsigned long long)b;
+  for (; n; n >>= 1, p *= p) r = n & 1 ? r * p : r;
+  return (long long)r;
+}
+
+//// max_nan.float
+static __device__ float max_nan(float a, float b) { float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+//// host
+{ return a != a || a > b ? a : b; }
+
+//// max_nan.double
+static __device__ double max_nan(double a, double b) { return a != a || a > b ? a : b; }
+
+//// min_nan.float
+static __device__ float min_nan(float a, float b) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+//// host
+{ return a != a || a < b ? a : b; }
+
+//// min_nan.double
+static __device__ double min_nan(double a, double b) { return a != a || a < b ? a : b; }
+
+// Two's complement arithmetic on signed integers, which C++ leaves undefined on overflow.
+
+//// wrap_add.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+static __device__ $t wrap_add($t a, $t b) { return ($t)(($u)a + ($u)b); }
+
+//// wrap_sub.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+static __device__ $t wrap_sub($t a, $t b) { return ($t)(($u)a - ($u)b); }
+
+//// wrap_mul.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+static __device__ $t wrap_mul($t a, $t b) { return ($t)(($u)a * ($u)b); }
+
+// Division of integers in every lane, also one that holds no element: by zero it gives all ones, the quotient of the least
+// number and -1 wraps. C++ leaves both undefined.
+
+//// int_div.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+static __device__ $t int_div($t a, $t b) { return b == 0 ? -1 : b == -1 ? ($t)(0 - ($u)a) : a / b; }
+
+//// int_div.$u for u = unsigned | u = unsigned long long
+static __device__ $u int_div($u a, $u b) { return b == 0 ? ~($u)0 : a / b; }
+
+//// int_rem.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+static __device__ $t int_rem($t a, $t b) { return b == 0 ? -1 : b == -1 ? 0 : a % b; }
+
+//// int_rem.$u for u = unsigned | u = unsigned long long
+static __device__ $u int_rem($u a, $u b) { return b == 0 ? ~($u)0 : a % b; }
+
+// Shifts by any number of bits, which C++ leaves undefined where the type has not so many, and to the left of what is
+// negative: all bits leave, as they would one by one. A negative number is more than any type has.
+
+//// shift_left.$t for t = int, u = unsigned, n = 32, m = 31 | t = long long, u = unsigned long long, n = 64, m = 63
+static __device__ $t shift_left($t a, $t b) { return ($u)b < $n ? ($t)(($u)a << b) : 0; }
+
+//// shift_left.$u for u = unsigned, n = 32 | u = unsigned long long, n = 64
+static __device__ $u shift_left($u a, $u b) { return ($u)b < $n ? ($u)(($u)a << b) : 0; }
+
+//// shift_right.$t for t = int, u = unsigned, n = 32, m = 31 | t = long long, u = unsigned long long, n = 64, m = 63
+static __device__ $t shift_right($t a, $t b) { return a >> (($u)b < $n ? b : $m); }
+
+//// shift_right.$u for u = unsigned, n = 32 | u = unsigned long long, n = 64
+static __device__ $u shift_right($u a, $u b) { return b < $n ? a >> b : 0; }
+
+//// bits_to_float
+static __device__ float bits_to_float(int x) { return __int_as_float(x); }
+//// host
+{ float r; __builtin_memcpy(&r, &x, sizeof r); return r; }
+
+//// bits_to_int
+static __device__ int bits_to_int(float x) { return __float_as_int(x); }
+//// host
+{ int r; __builtin_memcpy(&r, &x, sizeof r); return r; }
+
+//// bits_to_double
+static __device__ double bits_to_double(long long x) { return __longlong_as_double(x); }
+//// host
+{ double r; __builtin_memcpy(&r, &x, sizeof r); return r; }
+
+//// bits_to_long
+static __device__ long long bits_to_long(double x) { return __double_as_longlong(x); }
+//// host
+{ long long r; __builtin_memcpy(&r, &x, sizeof r); return r; }
+
+// Asynchronous copies from global to shared memory; `_or_zero` brings zeros where `inside` is false.
+
+//// copy_async$n for m = ca, n = 4 | m = ca, n = 8 | m = cg, n = 16
+static __device__ void copy_async$n(void* target, const void* source) {
+  asm volatile("cp.async.$m.shared.global [%0], [%1], $n;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(source) : "memory");
+}
+//// host
+{ emu_copy_async(target, source, $n, true); }
+
+//// copy_async${n}_or_zero for m = ca, n = 4 | m = ca, n = 8 | m = cg, n = 16
+static __device__ void copy_async${n}_or_zero(void* target, const void* source, bool inside) {
+  asm volatile("cp.async.$m.shared.global [%0], [%1], $n, %2;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? $n : 0) : "memory");
+}
+//// host
+{ emu_copy_async(target, source, $n, inside); }
+
+//// copy_async_commit
+static __device__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+//// host
+{ emu_copy_commit(); }
+
+//// copy_async_wait
+template <int n> static __device__ void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory"); }
+//// host
+{ emu_copy_wait(n); }
+
+//// mbar_init
+static __device__ __forceinline__ void mbar_init(unsigned long long* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(arrivals) : "memory");
+}
+//// host
+{ emu_mbar_init(barrier, arrivals); }
+
+//// mbar_expect
+static __device__ __forceinline__ void mbar_expect(unsigned long long* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(bytes) : "memory");
+}
+//// host
+{ emu_mbar_arrive(barrier, bytes); }
+
+//// mbar_arrive
+static __device__ __forceinline__ void mbar_arrive(unsigned long long* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
+}
+//// host
+{ emu_mbar_arrive(barrier, 0); }
+
+//// fence_mbar_init
+static __device__ __forceinline__ void fence_mbar_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" :: : "memory");
+}
+//// host
+{ emu_fence_mbar_init(); }
+
+//// fence_async
+static __device__ __forceinline__ void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" :: : "memory");
+}
+//// host
+{ emu_fence_async(); }
+
+//// mbar_wait$n for n =, m = | n = _cluster, m = .acquire.cluster
+static __device__ __forceinline__ void mbar_wait$n(unsigned long long* barrier, int parity) {
+  for (unsigned done = 0; !done;)
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity$m.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(parity) : "memory");
+}
+//// host
+{ emu_mbar_wait(barrier, parity); }
+
+//// group_barrier
+template <int threads> static __device__ __forceinline__ void group_barrier(int number) {
+  asm volatile("bar.sync %0, %1;" :: "r"(number), "n"(threads) : "memory");
+}
+//// host
+{ emu_named_barrier(0, "group_barrier", number, threads); }
+
+//// take_registers
+template <int n> static __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(n)); }
+//// host
+{ emu_set_registers(n, true); }
+
+//// give_registers
+template <int n> static __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(n)); }
+//// host
+{ emu_set_registers(n, false); }
+
+//// cluster_barrier
+static __device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :: : "memory");
+}
+//// host
+{ emu_cluster_barrier(); }
+
+//// mbar_arrive_at
+static __device__ __forceinline__ void mbar_arrive_at(unsigned long long* barrier, int rank) {
+  asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];\n}" :: "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(rank) : "memory");
+}
+//// host
+{ emu_mbar_arrive_at(barrier, rank, false); }
+
+//// mbar_signal_at
+static __device__ __forceinline__ void mbar_signal_at(unsigned long long* barrier, int rank) {
+  asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [at];\n}" :: "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(rank) : "memory");
+}
+//// host
+{ emu_mbar_arrive_at(barrier, rank, true); }
+
+//// cluster_peer
+// The pointer is generic, so ordinary loads read through it.
+template <class T> static __device__ __forceinline__ const T* cluster_peer(const T* p, int rank) {
+  const T* peer;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));
+  return peer;
+}
+//// host
+{ return (const T*)emu_cluster_peer(p, rank); }
+
+//// bulk_commit
+static __device__ __forceinline__ void bulk_commit() {
+  asm volatile("cp.async.bulk.commit_group;" :: : "memory");
+}
+//// host
+{ emu_bulk_commit(); }
+
+//// bulk_wait
+template <int n> static __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" :: "n"(n) : "memory"); }
+//// host
+{ emu_bulk_wait(n); }
+
+//// bulk_wait_read
+template <int n> static __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(n) : "memory"); }
+//// host
+{ emu_bulk_wait(n); }
+
+//// matrix
+static __device__ __forceinline__ unsigned long long matrix(const void* p, unsigned leading, unsigned stride, unsigned swizzle) {
+  unsigned at; asm("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(at) : "l"(p));
+  return ((at & 0x3ffff) >> 4) | ((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32) | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62);
+}
+//// host
+{ return (emu_shared_address(p) >> 4) | ((unsigned long long)(leading >> 4) << 16) | ((unsigned long long)(stride >> 4) << 32) | ((unsigned long long)(swizzle == 128 ? 1 : swizzle == 64 ? 2 : 3) << 62); }
+
+//// wgmma_fence
+static __device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" :: : "memory");
+}
+//// host
+{ emu_wgmma_fence(); }
+
+//// wgmma_commit
+static __device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" :: : "memory");
+}
+//// host
+{ emu_wgmma_commit(); }
+
+//// wgmma_wait
+template <int n> static __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(n) : "memory"); }
+//// host
+{ emu_wgmma_wait(n); }
+
+//// wgmma_wait_for
+// Registers are no memory: only what an asm names stays behind the wait (CUTLASS's warpgroup_fence_operand).
+template <int count> static __device__ __forceinline__ void wgmma_wait_for(float (&d)[count]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}
+//// host
+template <int count> static inline void wgmma_wait_for(float (&)[count]) { emu_wgmma_wait(0); }
+
+// `r` becomes the pair of registers of 16 bits at `a` of another lane, the one at `a` or at `b`, or just that at `a`.
+
+//// shuffle_pair.$t needs $t for t = bf16 | t = f16
+static __device__ void shuffle_pair($t* r, const $t* a, int lane) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = __shfl_sync(0xffffffffu, x, lane); }
+//// host
+{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = __shfl_sync(0xffffffffu, x, lane); __builtin_memcpy(r, &w, 4); }
+
+//// shuffle_xor_pair.$t needs $t for t = bf16 | t = f16
+static __device__ void shuffle_xor_pair($t* r, const $t* a, int mask) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = __shfl_xor_sync(0xffffffffu, x, mask); }
+//// host
+{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = __shfl_xor_sync(0xffffffffu, x, mask); __builtin_memcpy(r, &w, 4); }
+
+//// choose_pair.$t needs $t for t = bf16 | t = f16
+static __device__ void choose_pair($t* r, const $t* a, const $t* b, bool first) { const unsigned x = *(const unsigned*)a; const unsigned y = *(const unsigned*)b; *(unsigned*)r = first ? x : y; }
+//// host
+{ unsigned x; __builtin_memcpy(&x, a, 4); unsigned y; __builtin_memcpy(&y, b, 4); const unsigned w = first ? x : y; __builtin_memcpy(r, &w, 4); }
+
+//// copy_pair.$t needs $t for t = bf16 | t = f16
+static __device__ void copy_pair($t* r, const $t* a) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = x; }
+//// host
+{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = x; __builtin_memcpy(r, &w, 4); }
