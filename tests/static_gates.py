@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+from disassembly import KernelCode, disassemble
 from printed_text import unaligned_arrays
 from seed84 import make_case
 
 from deplodock.backend.cuda.printer import kernel_names
-from deplodock.backend.cuda.runtime.disassembly import KernelCode, disassemble
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.simulator import KernelCounts, simulate
 from deplodock.dialects import kernel, loop

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from deplodock.frontend.llm import random_model
+from deplodock.frontend.llm import build_model
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 32,
@@ -58,7 +58,7 @@ def tiny_config(family: str, **changes: Any) -> Any:
 
 def tiny_model(family: str, **changes: Any) -> Any:
     """A tiny model with random weights, the same ones every time."""
-    return random_model(tiny_config(family, **changes))
+    return build_model(tiny_config(family, **changes), seed=0)
 
 
 def greedy(model: Any, tokens: int) -> list[int]:

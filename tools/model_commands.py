@@ -158,14 +158,14 @@ def generate(model: str, **options: Any) -> None:
 
 def _generator(name: str, options: dict[str, Any]) -> Any:
     from ..frontend.artifact import load
-    from ..frontend.llm import load_config, random_model
+    from ..frontend.llm import build_model, load_config
     from ..frontend.llm.generate import Generator
 
     if is_artifact(name):
         return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))
     common = {"context": options["context"], "prefill": options["length"], "target": options["target"]}
     if options["random_weights"]:
-        model = random_model(load_config(name), seed=options["seed"])
+        model = build_model(load_config(name), seed=options["seed"])
         return Generator.from_model(model, executor=options["executor"], **common)
     return Generator.from_checkpoint(name, executor=options["executor"], **common)
 

@@ -7,9 +7,10 @@ computed by the constructor and stored nowhere else. Code from a repository is n
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,43 +43,41 @@ def load_config(name: str) -> Any:
     import transformers
 
     path = Path(name)
-    source = path if path.exists() else name
+    with _building(name, "no model configuration there: "):
+        if not path.is_file():
+            where = path if path.exists() else name
+            return transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **found_at(name))
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(fields, dict) or "model_type" not in fields:
+            raise ValueError("the file is no model configuration: it has no model_type")
+        return transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+
+
+@contextmanager
+def _building(name: str, what: str = "") -> Iterator[None]:
+    """What transformers says against a model becomes a ModelError."""
     try:
-        if path.is_file():
-            return _config_from_file(path)
         with quiet():
-            return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False, **found_at(name))
-    except (OSError, ValueError, KeyError) as error:
+            yield
+    except (OSError, ValueError, ImportError, KeyError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"no model configuration there: {lines[0][:200]}", operator=name) from error
+        raise ModelError(f"{what}{lines[0][:200]}", operator=name) from error
 
 
-def _config_from_file(path: Path) -> Any:
-    import json
-
-    import transformers
-
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(fields, dict) or "model_type" not in fields:
-        raise ValueError("the file is no model configuration: it has no model_type")
-    return transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
-
-
-def build_model(config: Any, dtype: torch.dtype | None = None) -> nn.Module:
-    """The causal language model of a configuration, in evaluation mode, with parameters on the meta device.
+def build_model(config: Any, dtype: torch.dtype | None = None, seed: int | None = None) -> nn.Module:
+    """The causal language model of a configuration, in evaluation mode, with parameters on the meta device, or with
+    random ones for a `seed`: to try things out.
 
     `dtype` is that of the parameters, by default the configuration's own. Raises ModelError.
     """
     import transformers
 
-    _prepare(config)
-    try:
-        with parameters_on_meta(), quiet():
-            model = transformers.AutoModelForCausalLM.from_config(
-                config, dtype=dtype or config_dtype(config), trust_remote_code=False
-            )
-    except (ValueError, ImportError, KeyError) as error:
-        raise ModelError(str(error).strip().splitlines()[0][:200], operator=config.model_type) from error
+    if seed is not None:
+        torch.manual_seed(seed)
+    with _building(config.model_type), parameters_on_meta() if seed is None else nullcontext():
+        model = transformers.AutoModelForCausalLM.from_config(
+            _prepared(config), dtype=dtype or config_dtype(config), trust_remote_code=False
+        )
     model.tie_weights()
     return model.eval()
 
@@ -87,20 +86,10 @@ def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
     """A causal language model with its weights, from the hub or a folder; safetensors only. Raises ModelError."""
     import transformers
 
-    config = load_config(name)
-    _prepare(config)
-    try:
-        with quiet():
-            return transformers.AutoModelForCausalLM.from_pretrained(
-                name,
-                config=config,
-                dtype=dtype or config_dtype(config),
-                trust_remote_code=False,
-                use_safetensors=True,
-                **found_at(name),
-            ).eval()
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
+    config = _prepared(load_config(name))
+    how = {"config": config, "dtype": dtype or config_dtype(config), "use_safetensors": True, **found_at(name)}
+    with _building(name):
+        return transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False, **how).eval()
 
 
 def stored_as_used(config: Any) -> bool:
@@ -117,35 +106,14 @@ def open_checkpoint(name: str) -> Checkpoint:
 
     if Path(name).exists():
         return Checkpoint(name)
-    try:
-        with quiet():
-            where = found_at(name)
-            index = cached_file(
-                name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **where
-            )
-            if index is None:
-                return Checkpoint(Path(str(cached_file(name, "model.safetensors", **where))))
-            for part in shards(Path(index)):
-                cached_file(name, part, **where)
-            return Checkpoint(Path(index).parent)
-    except (OSError, ValueError) as error:
-        raise ModelError(str(error).strip().splitlines()[0][:200], operator=name) from error
-
-
-def random_model(config: Any, dtype: torch.dtype | None = None, seed: int = 0) -> nn.Module:
-    """The causal language model of a configuration with random weights: to try things out. Raises ModelError."""
-    import transformers
-
-    _prepare(config)
-    torch.manual_seed(seed)
-    try:
-        with quiet():
-            model = transformers.AutoModelForCausalLM.from_config(
-                config, dtype=dtype or config_dtype(config), trust_remote_code=False
-            )
-    except (ValueError, ImportError, KeyError) as error:
-        raise ModelError(str(error).strip().splitlines()[0][:200], operator=config.model_type) from error
-    return model.eval()
+    with _building(name):
+        where = found_at(name)
+        index = cached_file(name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **where)
+        if index is None:
+            return Checkpoint(Path(str(cached_file(name, "model.safetensors", **where))))
+        for part in shards(Path(index)):
+            cached_file(name, part, **where)
+        return Checkpoint(Path(index).parent)
 
 
 def config_dtype(config: Any) -> torch.dtype:
@@ -156,11 +124,12 @@ def config_dtype(config: Any) -> torch.dtype:
     return found if isinstance(found, torch.dtype) else torch.float32
 
 
-def _prepare(config: Any) -> None:
-    """Choose, of what transformers offers, the code that is free of decisions on data: experts as batched products, and
-    attention as one operator where the model allows it."""
+def _prepared(config: Any) -> Any:
+    """`config` with the choice, of what transformers offers, of code that is free of decisions on data: experts as
+    batched products."""
     if hasattr(config, "num_experts") or hasattr(config, "num_local_experts"):
         config._experts_implementation = "batched_mm"
+    return config
 
 
 @contextmanager

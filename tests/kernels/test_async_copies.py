@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from disassembly import disassemble
 from test_tile_to_kernel import attention
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IntAttr, ModuleOp
 
 from deplodock.backend.check_each import make_inputs
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.interpreter.running import main_function

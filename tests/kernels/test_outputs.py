@@ -7,11 +7,11 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
+from disassembly import disassemble
 from test_warpgroups import TO_KERNEL, TO_TILE, Product
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import make_plan

@@ -10,10 +10,10 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
+from disassembly import disassemble
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many, run_cuda_on_cpu
 from deplodock.backend.interpreter.domains import Array

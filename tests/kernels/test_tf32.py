@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from disassembly import disassemble
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntegerAttr, ModuleOp, i64
 from xdsl.ir import Operation
@@ -19,7 +20,6 @@ from xdsl.ir import Operation
 import deplodock
 from deplodock.backend.check_each import Checker, within
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.interpreter.domains import Array, cut_tf32, round_tf32

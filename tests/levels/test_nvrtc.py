@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from disassembly import disassemble, parse_listing
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble, parse_listing
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS, occupancy

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from disassembly import KernelCode
 from seed84 import BY_NAME, NAMES
 from static_gates import DTYPES, Kernel, captured_case, check, failures, kernels
 
-from deplodock.backend.cuda.runtime.disassembly import KernelCode
 from deplodock.dialects.target import TARGETS
 from deplodock.passes.analysis import swizzle
 

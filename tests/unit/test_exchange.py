@@ -7,11 +7,11 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
+from disassembly import disassemble
 from hypothesis import given, settings, strategies as st
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
 
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime.disassembly import disassemble
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.backend.interpreter.domains import Array

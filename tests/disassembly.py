@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ....errors import ExecutionError
+from deplodock.errors import ExecutionError
 
 _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.([A-Za-z_]\w*)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Za-z0-9_]+)*)")
