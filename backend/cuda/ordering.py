@@ -39,8 +39,8 @@ from ...dialects.kernel import (
     WgmmaWaitOp,
     is_shared,
 )
-from ...dialects.kernel.cluster import is_cluster_shared
 from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory_space import GLOBAL, space_of
 from ...dialects.payload import ConstantOp, ExtentOp, is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
 
@@ -220,7 +220,7 @@ class Ordering:
             group.ops.append(op)
             self._maker[op.results[0]] = group
             return
-        if isinstance(op, LoadOp) and not is_shared(op.memory.type) and not is_cluster_shared(op.memory.type):
+        if isinstance(op, LoadOp) and space_of(op.memory.type) is GLOBAL:
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return

@@ -149,7 +149,7 @@ def print_mapa(statements: Statements, op: MapaOp) -> None:
     writer = statements.writer
     writer.use("cluster_peer")
     text = f"cluster_peer({memory_name(writer, op.shared)}, {writer.read(op.rank).text})"
-    add_pointer(statements, op.result, text, "peer", "const ")
+    add_pointer(statements, op.result, text, "peer")
 
 
 add_printer(TensorMapOp, nothing)

@@ -19,6 +19,7 @@ from ...dialects.kernel import (
     ShuffleXorOp,
 )
 from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory_space import space_of
 from ...dialects.payload import element_type, is_payload
 from ...dialects.support.locations import location_text
 from ...dialects.tensor.reduction_kinds import MONOIDS
@@ -323,12 +324,13 @@ def add_calls(calls: Mapping[type[Operation], Callable[[Statements, Any], str]])
     _PRINTERS.update({kind: printer(text) for kind, text in calls.items()})
 
 
-def add_pointer(statements: Statements, value: SSAValue, text: str, word: str, qualifier: str = "") -> None:
+def add_pointer(statements: Statements, value: SSAValue, text: str, word: str) -> None:
     """Declare the pointer `value` to elements of its memref, called after it or else `word`."""
-    writer = statements.writer
+    writer, space = statements.writer, space_of(value.type)
+    assert space is not None, value
     element = writer.type_of(value.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
     name = writer.names.mint(value.name_hint, word)
-    writer.line(f"{qualifier}{element}* const {name} = {text};")
+    writer.line(f"{space.qualifier}{element}* const {name} = {text};")
     writer.places[value] = Place(name, 1)
 
 

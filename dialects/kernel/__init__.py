@@ -68,6 +68,7 @@ from .mbarrier import (
     MbarWaitOp,
 )
 from .memory import LoadOp, MemoryAccess, StoreOp
+from .memory_space import SHARED, is_shared
 from .mma import LdMatrixOp, MmaOp, StMatrixOp
 from .registers import ExtractOp, IndicesOp, OuterFmaOp, ReduceRegistersOp, ShuffleRegistersOp, ShuffleXorOp, SplatOp
 from .shuffle import PermuteRegistersOp, ShuffleOp
@@ -299,7 +300,7 @@ class SharedOp(FormattedOp):
                 "offset": None if offset is None else IntAttr(offset),
                 "warp_group_private": None if warp_group_private is None else IntAttr(warp_group_private),
             },
-            result_types=[MemRefType(element, [size], memory_space=StringAttr("shared"))],
+            result_types=[SHARED.buffer(element, [size])],
         )
 
     def verify_(self) -> None:
@@ -307,11 +308,6 @@ class SharedOp(FormattedOp):
             raise VerifyException(f'a shared buffer is a memref in space "shared", not {self.result.type}')
         if self.warp_group_private is not None and self.warp_group_private.data < 1:
             raise VerifyException(f"groups of {self.warp_group_private.data} warps")
-
-
-def is_shared(t: Attribute) -> bool:
-    """Whether a memref type lies in shared memory."""
-    return isinstance(t, MemRefType) and t.memory_space == StringAttr("shared")
 
 
 @irdl_op_definition

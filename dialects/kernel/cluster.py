@@ -14,17 +14,16 @@ themselves.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, base, irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
+from .memory_space import CLUSTER, is_shared
+
 CLUSTERS = (1, 2, 4, 8)
 """How many blocks a cluster may have on every card that has clusters."""
-
-CLUSTER_SPACE = "cluster"
-"""The memory space of a buffer in the shared memory of a block of the cluster."""
 
 
 def cluster_of(op: Operation) -> int | None:
@@ -41,11 +40,6 @@ def require_cluster(op: Operation, what: str) -> None:
     """Raise VerifyException if `op` is in a kernel whose blocks form no clusters."""
     if cluster_of(op) == 1:
         raise VerifyException(f"{what} in a kernel without clusters")
-
-
-def is_cluster_shared(t: Attribute) -> bool:
-    """Whether `t` is a buffer in the shared memory of a block of the cluster, as `kernel.mapa` gives it."""
-    return isinstance(t, MemRefType) and t.memory_space == StringAttr(CLUSTER_SPACE)
 
 
 @irdl_op_definition
@@ -88,19 +82,17 @@ class MapaOp(IRDLOperation):
     assembly_format = "$shared `of` $rank attr-dict `:` type($shared) `->` type($result)"
 
     def __init__(self, shared: SSAValue, rank: SSAValue):
-        super().__init__(operands=[shared, rank], result_types=[_with_space(shared.type, CLUSTER_SPACE)])
+        super().__init__(operands=[shared, rank], result_types=[_of_cluster(shared.type)])
 
     def verify_(self) -> None:
         require_cluster(self, "another block's memory")
-        t: Attribute = self.shared.type
-        if not isinstance(t, MemRefType) or t.memory_space != StringAttr("shared"):
-            raise VerifyException(f"names another block's instance of a shared buffer, not of {t}")
-        wanted = _with_space(self.shared.type, CLUSTER_SPACE)
+        if not is_shared(self.shared.type):
+            raise VerifyException(f"names another block's instance of a shared buffer, not of {self.shared.type}")
+        wanted = _of_cluster(self.shared.type)
         if self.result.type != wanted:
             raise VerifyException(f"gives {wanted}, not {self.result.type}")
 
 
-def _with_space(t: Attribute, space: str) -> Attribute:
-    if not isinstance(t, MemRefType):
-        return t
-    return MemRefType(t.element_type, t.shape, t.layout, StringAttr(space))  # pyright: ignore
+def _of_cluster(t: Attribute) -> Attribute:
+    """The type of another block's instance of a buffer."""
+    return CLUSTER.buffer(t.element_type, t.get_shape()) if isinstance(t, MemRefType) else t  # pyright: ignore

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, i1
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, UnitAttr, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -28,7 +28,6 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import bases_attr, bases_of
 from ..shapes.extents import Extent
 from ..support.assembly import FormattedOp
-from .cluster import is_cluster_shared
 from .memory import (
     ACCESS,
     ACCESS_TYPES,
@@ -38,6 +37,7 @@ from .memory import (
     memory_bytes,
     shape_of_memory,
 )
+from .memory_space import GLOBAL, SHARED, is_shared_line, space_of
 
 COPY_BYTES = (4, 8, 16)
 """How many bytes one asynchronous copy may move."""
@@ -60,21 +60,17 @@ class SubviewOp(IRDLOperation):
     assembly_format = "$ring `` `[` $offset `]` attr-dict `:` type($ring) `->` type($result)"
 
     def __init__(self, ring: SSAValue, offset: SSAValue, size: int):
-        t = MemRefType(element_of_memory(ring.type), [size], memory_space=StringAttr("shared"))
+        t = SHARED.buffer(element_of_memory(ring.type), [size])
         super().__init__(operands=[ring, offset], result_types=[t])
 
     def verify_(self) -> None:
         for t in (self.ring.type, self.result.type):
-            if not _is_shared(t):
+            if not is_shared_line(t):
                 raise VerifyException(f"a slot is a part of a shared buffer, not {t}")
         if element_of_memory(self.ring.type) != element_of_memory(self.result.type):
             raise VerifyException("ring and slot have one element type")
         if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
             raise VerifyException("a slot is no larger than its ring")
-
-
-def _is_shared(t: Attribute) -> bool:
-    return isinstance(t, MemRefType) and t.memory_space == StringAttr("shared") and len(t.get_shape()) == 1
 
 
 @irdl_op_definition
@@ -137,7 +133,7 @@ class CopyAsyncOp(MemoryAccess):
         return tuple(b[0] for b in bases_of(self.target_regs))
 
     def verify_(self) -> None:
-        if _is_shared(self.memory.type) or is_cluster_shared(self.memory.type) or not _is_shared(self.target.type):
+        if space_of(self.memory.type) is not GLOBAL or not is_shared_line(self.target.type):
             raise VerifyException("a copy goes from global memory to a shared buffer of one dimension")
         if self.xor is not None:
             raise VerifyException("offsets in global memory do not combine by exclusive or")

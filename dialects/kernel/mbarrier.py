@@ -14,7 +14,7 @@ Both walk the ring with `kernel.advance`, from slot 0 and phase 0.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, StringAttr, UnitAttr
+from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -33,6 +33,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..support.assembly import FormattedOp
 from .cluster import require_cluster
+from .memory_space import is_shared_line
 from .warp_specialize import partition_of
 
 MOST_ARRIVALS = (1 << 20) - 1
@@ -51,12 +52,7 @@ class MbarrierType(ParametrizedAttribute, TypeAttribute):
 
 def is_mbarriers(t: Attribute) -> bool:
     """Whether `t` is a shared buffer of mbarriers."""
-    return (
-        isinstance(t, MemRefType)
-        and isinstance(t.element_type, MbarrierType)  # pyright: ignore[reportUnknownMemberType]
-        and t.memory_space == StringAttr("shared")
-        and len(t.get_shape()) == 1
-    )
+    return is_shared_line(t) and isinstance(t.element_type, MbarrierType)  # pyright: ignore
 
 
 class MbarrierOp(FormattedOp):

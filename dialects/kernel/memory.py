@@ -26,7 +26,6 @@ from xdsl.dialects.builtin import (
     IntAttr,
     IntegerType,
     MemRefType,
-    StringAttr,
     UnitAttr,
     VectorType,
     i1,
@@ -60,7 +59,7 @@ from ..shapes.extents import (
     static,
 )
 from ..support.assembly import FormattedOp
-from .cluster import CLUSTER_SPACE, is_cluster_shared
+from .memory_space import space_of
 
 
 class _ReadsSharedMemory(MemoryEffect):
@@ -69,13 +68,8 @@ class _ReadsSharedMemory(MemoryEffect):
 
     @classmethod
     def get_effects(cls, op: Operation) -> set[EffectInstance]:
-        t = op.memory.type if isinstance(op, LoadOp) else None
-        return {EffectInstance(MemoryEffectKind.READ)} if _in_some_block(t) else set()
-
-
-def _in_some_block(t: Attribute | None) -> bool:
-    """Whether a memref lies in the shared memory of a block."""
-    return isinstance(t, MemRefType) and t.memory_space in (StringAttr("shared"), StringAttr(CLUSTER_SPACE))
+        space = space_of(op.memory.type if isinstance(op, LoadOp) else None)
+        return {EffectInstance(MemoryEffectKind.READ)} if space is not None and space.of_block else set()
 
 
 ACCESS = (
@@ -145,7 +139,10 @@ class MemoryAccess(FormattedOp):
         if moved_element != element_of_memory(self.memory.type):
             raise VerifyException("memory and registers have one element type")
         self._verify_width(rank)
-        if self.xor is not None and not _in_some_block(self.memory.type):
+        space = space_of(self.memory.type)
+        if space is None:
+            raise VerifyException(f"there is no such memory: {self.memory.type}")
+        if self.xor is not None and not space.of_block:
             raise VerifyException("only offsets in shared memory combine by exclusive or")
 
     def _verify_width(self, rank: int) -> None:
@@ -287,7 +284,8 @@ class StoreOp(MemoryAccess):
 
     def verify_(self) -> None:
         self.verify_access(self.value.type)
-        if is_cluster_shared(self.memory.type):
+        space = space_of(self.memory.type)
+        if space is None or not space.writable:
             raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
 
 

@@ -18,7 +18,6 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntAttr,
     MemRefType,
-    StringAttr,
     UnitAttr,
     VectorType,
     i64,
@@ -40,6 +39,7 @@ from ..layouts.attributes import Bases
 from ..payload import element_bytes, element_type, shape_of
 from ..support.assembly import FormattedOp
 from .memory import element_of_memory
+from .memory_space import is_shared
 from .registers import RegisterDotOp
 
 ROWS = 8
@@ -160,7 +160,7 @@ class MatrixRows(FormattedOp):
 
     def verify_matrices(self, t: Attribute) -> None:
         """Check the operation against the type of its registers. Raises `VerifyException`."""
-        if self.memory.type.memory_space != StringAttr("shared"):  # pyright: ignore
+        if not is_shared(self.memory.type):
             raise VerifyException("matrices lie in shared memory")
         if not is_factor(t) or element_of_memory(self.memory.type) != element_type(t):
             raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, StringAttr, UnitAttr, i64
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, UnitAttr, i64
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
@@ -43,6 +43,7 @@ from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
 from .mbarrier import is_mbarriers
 from .memory import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
+from .memory_space import is_shared_line
 
 SWIZZLES = (0, 32, 64, 128)
 """Bytes of the rows that a swizzle permutes; 0: none."""
@@ -158,11 +159,6 @@ class TensorMapOp(IRDLOperation):
         pitches = [math.prod(known[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
         if any(p % 16 for p in pitches):
             raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
-
-
-def is_shared_line(t: Attribute) -> bool:
-    """Whether `t` is a shared buffer of one dimension."""
-    return isinstance(t, MemRefType) and t.memory_space == StringAttr("shared") and len(t.get_shape()) == 1
 
 
 class _BoxOp(IRDLOperation):

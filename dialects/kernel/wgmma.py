@@ -60,8 +60,8 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import FormattedOp
 from .memory import element_of_memory, shape_of_memory
+from .memory_space import is_shared_line
 from .mma import WORD_BYTES, is_factor
-from .tma import is_shared_line
 
 ROWS = 64
 """Rows of a warpgroup's product."""

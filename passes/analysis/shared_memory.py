@@ -9,10 +9,10 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
-from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp, is_shared
-from ...dialects.kernel.cluster import is_cluster_shared
+from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp
 from ...dialects.kernel.cp_async import CopyAsyncOp
 from ...dialects.kernel.memory import memory_bytes, shape_of_memory
+from ...dialects.kernel.memory_space import space_of
 from ...dialects.kernel.mma import MatrixRows, StMatrixOp
 from ...dialects.kernel.tma import TmaStoreOp
 from ...dialects.kernel.wgmma import WgmmaOp
@@ -165,9 +165,8 @@ def accesses_of(op: Operation) -> list[Access]:
     memory = op.target if isinstance(op, CopyAsyncOp) else None
     if isinstance(op, LoadOp | StoreOp | MatrixRows):
         memory = op.memory
-    if memory is None or not (is_shared(memory.type) or is_cluster_shared(memory.type)):
-        return []
-    return [_access(op, memory)]
+    space = None if memory is None else space_of(memory.type)
+    return [_access(op, memory)] if memory is not None and space is not None and space.of_block else []
 
 
 def _access(op: Operation, memory: SSAValue) -> Access:
