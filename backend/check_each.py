@@ -23,6 +23,7 @@ from ..dialects.kernel.tma import is_written
 from ..dialects.shapes.binding import Sizes, sample_sizes
 from ..errors import CompileError, ExecutionError
 from .counting import count_flops
+from .dtypes import DTYPES
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
 from .interpreter.running import main_function, storage
@@ -118,7 +119,7 @@ def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
     return longest
 
 
-_UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_UNIT_ROUNDOFF = {row.numpy: row.roundoff for row in DTYPES.values() if row.fraction is not None}
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ def within(got: Array, first: Array, real: Array, length: int, factors: float = 
     scale = float(np.max(np.abs(target), initial=0.0))
     own = float(np.max(np.abs(np.where(finite, f, 0.0) - target), initial=0.0))
     unit = 2.0**-53 if got.dtype == np.float64 else 2.0**-24
-    rounding = _UNIT_ROUNDOFF.get(got.dtype.name, 2.0**-3)
+    rounding = _UNIT_ROUNDOFF.get(got.dtype, 2.0**-3)
     tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
     close = np.abs(g - target) <= tolerance
     return np.where(finite, close, (g == f) | (np.isnan(g) & np.isnan(f)))

@@ -50,6 +50,11 @@ class DType:
         return self.numpy.itemsize
 
     @property
+    def is_struct(self) -> bool:
+        """Whether CUDA text knows it as bits in a struct: nothing is computed on it."""
+        return bool(self.host)
+
+    @property
     def roundoff(self) -> float:
         """The largest relative error of rounding to this type, a float."""
         return float(ml_dtypes.finfo(self.numpy).eps) / 2
@@ -80,6 +85,9 @@ _ROWS = (
 
 DTYPES = {row.name: row for row in _ROWS}
 """By the name in the IR."""
+
+STRUCTS = tuple(row.c for row in _ROWS if row.is_struct)
+"""The C types on which nothing is computed: sixteen bits each."""
 
 _BY_ELEMENT = {row.element: row for row in _ROWS}
 

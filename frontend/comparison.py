@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from ..backend.dtypes import DTYPES
 from ..dialects import tensor as tensor_dialect
 from ..dialects.payload import CastOp, element_type
 from ..dialects.shapes.binding import Sizes
@@ -26,7 +27,7 @@ from ..dialects.support.calls import without_calls
 _HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
 
-_ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
+_ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction is not None}
 
 
 def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:

@@ -19,6 +19,7 @@ from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, el
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import location_text
 from ...errors import CompileError
+from ..dtypes import STRUCTS
 from .types import (
     ADD,
     AND,
@@ -296,12 +297,12 @@ class Scalars:
         c_source, c_target = c_type(source, self.index), c_type(target, self.index)
         if c_source == c_target:
             return a
-        if c_source in ("bf16", "f16"):
+        if c_source in STRUCTS:
             self.use(f"to_f32.{c_source}")
             a, c_source = call("to_f32", [a]), "float"
             if c_target == "float":
                 return a
-        if c_target in ("bf16", "f16"):
+        if c_target in STRUCTS:
             return self._helper(f"to_{c_target}", [a if c_source == "float" else Expr(f"(float){a.at(UNARY)}", UNARY)])
         if c_target == "bool":
             return Expr(f"{a.at(ADD)} != 0", EQUALITY)
@@ -313,9 +314,9 @@ class Scalars:
             return a
         if names in BITS:
             return self._helper(BITS[names], [a])
-        if names[0] in ("bf16", "f16") and isinstance(t, IntegerType) and t.width.data == 16:
+        if names[0] in STRUCTS and isinstance(t, IntegerType) and t.width.data == 16:
             return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
-        if names[1] in ("bf16", "f16") and isinstance(s, IntegerType) and s.width.data == 16:
+        if names[1] in STRUCTS and isinstance(s, IntegerType) and s.width.data == 16:
             self.use(names[1])
             return Expr(f"{names[1]}{{(unsigned short){a.at(UNARY)}}}")
         return None

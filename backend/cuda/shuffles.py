@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
+from ..dtypes import STRUCTS
 from .expressions import infix
 from .mma import WORD, operand_array
 from .ordering import registers
 from .statements import Statements, add_printer, shuffled
 from .types import BIT_XOR, Expr
 from .writer import Place, Register, Writer, bare, terms
-
-PAIRED = ("bf16", "f16")
-"""Types of which two go into one register of the hardware."""
 
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
@@ -28,7 +26,7 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
         text = mine if lane is None else shuffled(mine, lane.text, element, "")
         writer.line(f"const {element} {name} = {text.text};")
         return
-    mode, pair = "xor_" if lane is None else "", element in PAIRED and flips[0] == 0
+    mode, pair = "xor_" if lane is None else "", element in STRUCTS and flips[0] == 0
     source = _pairs(statements, op.source) if pair else None
     place = writer.declare(op.result)
     with writer.registers_loop(size, 2 if pair else 1) as r:
@@ -53,7 +51,7 @@ def print_renumber(statements: Statements, op: PermuteRegistersOp) -> None:
     """For each move a choice between two registers, or pairs, by a bit of the lane's number."""
     writer, moves = statements.writer, op.reg_xors
     element, size = writer.type_of(op.result), registers(op.result)
-    pair = element in PAIRED and size > 1 and not any(m & 1 for m in moves)
+    pair = element in STRUCTS and size > 1 and not any(m & 1 for m in moves)
     source = _pairs(statements, op.source) if pair else None
     lane = writer.read(op.lane).text
     for number, move in enumerate(sorted(set(moves) - {0})):

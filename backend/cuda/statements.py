@@ -24,6 +24,7 @@ from ...dialects.payload import element_type, is_payload
 from ...dialects.support.locations import location_text
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
+from ..dtypes import STRUCTS
 from .expressions import OPERATORS
 from .hints import hint_of
 from .memory import is_stored_whole, memory_name, print_load, print_store
@@ -264,7 +265,7 @@ class Statements:
 def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
     """The `value` of another lane; types that the hardware does not shuffle travel in an int."""
     call = f"__shfl_{mode}sync(0xffffffffu, {{}}, {other})"
-    if c in ("bf16", "f16"):
+    if c in STRUCTS:
         return Expr(f"{c}{{(unsigned short){call.format(f'(int){value.text}.bits')}}}")
     if c in ("bool", "signed char", "unsigned char", "short", "unsigned short"):
         return Expr(f"({c}){call.format(f'(int){value.at(UNARY)}')}", UNARY)

@@ -13,7 +13,7 @@ from ...dialects.kernel.mbarrier import MbarrierType
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import element_type
 from ...errors import CompileError
-from ..dtypes import dtype_of
+from ..dtypes import STRUCTS, dtype_of
 
 ATOM, UNARY, MUL, ADD, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, TERNARY = range(100, 35, -5)
 """How tightly an expression binds: the precedence levels of C++."""
@@ -50,8 +50,9 @@ def c_size(t: Attribute) -> int:
 def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr, str | None]:
     """A constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
     name = c_type(t, index)
-    if name in ("bf16", "f16"):
-        bits = _half_bits(float(value), name)
+    if name in STRUCTS:
+        with np.errstate(over="ignore"):
+            bits = int(np.float32(abs(value) if value != value else value).astype(dtype_of(t).numpy).view(np.uint16))
         return Expr(f"{name}{{0x{bits:04x}}}"), name
     if name in ("float", "double"):
         return _float_literal(float(value), name)
@@ -76,13 +77,3 @@ def _float_literal(value: float, name: str) -> tuple[Expr, str | None]:
     if "e" not in text and "." not in text:
         text += ".0"
     return Expr(text + suffix, UNARY if text.startswith("-") else ATOM), None
-
-
-def _half_bits(value: float, name: str) -> int:
-    if name == "f16":
-        with np.errstate(over="ignore"):
-            return int(np.float16(value).view(np.uint16))
-    bits = int(np.float32(value).view(np.uint32))
-    if math.isnan(value):
-        return 0x7FC0
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

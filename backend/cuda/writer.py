@@ -17,6 +17,7 @@ from ...dialects.shapes.extents import SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
+from ..dtypes import STRUCTS
 from .expressions import Scalars, add, multiply
 from .hints import hint_of
 from .names import Names, sanitise
@@ -114,7 +115,7 @@ class Writer:
     def type_of(self, value: SSAValue | Attribute) -> str:
         """The C++ type of one register of a value; a storage type's definition is remembered."""
         name = c_type(value.type if isinstance(value, SSAValue) else value, self.index)
-        if name in ("bf16", "f16"):
+        if name in STRUCTS:
             self.use(name)
         return name
 

@@ -6,36 +6,17 @@ import torch
 from xdsl.dialects.builtin import (
     Float8E4M3FNType,
     Float8E5M2Type,
-    IntegerType,
-    Signedness,
     TensorType,
-    bf16,
-    f16,
-    f32,
-    f64,
-    i1,
-    i8,
-    i16,
-    i32,
-    i64,
 )
 from xdsl.ir import Attribute
 
+from ...backend.dtypes import DTYPES
 from ...dialects.shapes.extents import tensor_of
 from ...errors import UnsupportedError
 from .symbolic_shapes import SizeTable
 
 _ELEMENTS: dict[torch.dtype, Attribute] = {
-    torch.float32: f32,
-    torch.float16: f16,
-    torch.bfloat16: bf16,
-    torch.float64: f64,
-    torch.int64: i64,
-    torch.int32: i32,
-    torch.int16: i16,
-    torch.int8: i8,
-    torch.uint8: IntegerType(8, Signedness.UNSIGNED),
-    torch.bool: i1,
+    **{getattr(torch, d.torch): d.element for d in DTYPES.values() if d.torch and d.c and d.name != "index"},
     torch.float8_e4m3fn: Float8E4M3FNType(),
     torch.float8_e5m2: Float8E5M2Type(),
 }

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from ... import dtypes
 from .atomic import atomic_helpers
 from .helper import Helper
 from .mma import matrix_helpers, warp_product_helpers
@@ -44,8 +45,7 @@ HELPERS.update({**matrix_helpers(), **warp_product_helpers(), **box_helpers(), *
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",
-    "bf16": "struct bf16 { unsigned short bits; };",
-    "f16": "struct f16 { unsigned short bits; };",
+    **{c: f"struct {c} {{ unsigned short bits; }};" for c in sorted(dtypes.STRUCTS)},
 }
 """Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
 

@@ -6,9 +6,10 @@ A matrix is 8 rows of 16 bytes; a lane holds one word of four bytes of it, two n
 from __future__ import annotations
 
 from ....dialects.kernel.mma import MMA_ATOMS
+from ...dtypes import STRUCTS
 from .helper import Helper
 
-_STORED = {"bf16": ("bf16",), "f16": ("f16",), "float": ()}
+_STORED = {atom.c_type: (atom.c_type,) if atom.c_type in STRUCTS else () for atom in MMA_ATOMS}
 """The C++ types of elements, with the structs that they need."""
 
 
