@@ -20,9 +20,10 @@ from xdsl.traits import SymbolTable
 
 from ..dialects import kernel, loop, tensor
 from ..dialects.kernel.tma import is_written
+from ..dialects.loop.work import count_flops
 from ..dialects.shapes.binding import Sizes, sample_sizes
+from ..dialects.support.calls import without_calls
 from ..errors import CompileError, ExecutionError
-from .counting import count_flops
 from .dtypes import DTYPES
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
@@ -160,7 +161,7 @@ class Checker:
         self.text = str(module)
         if not is_executable(module):
             return
-        flops = count_flops(module, self.sizes)
+        flops = count_flops(main_function(without_calls(module)), self.sizes)
         if flops > self.max_flops:
             raise ExecutionError(f"too large to execute after each pass: {flops:.1e} float operations; shrink it")
         exact, real, typed = (self._run(module, self.inputs, d) for d in (self.exact, "real", "typed"))

@@ -18,6 +18,7 @@ from deplodock.backend.cuda.printer import kernel_names
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, compile_cubin
 from deplodock.backend.simulator import KernelCounts, simulate
 from deplodock.dialects import kernel, loop
+from deplodock.dialects.loop.work import Work, nest_work
 from deplodock.dialects.payload import element_bytes
 from deplodock.dialects.target import TARGETS, Target, occupancy
 from deplodock.dialects.tile.schedule import ScheduleAttr
@@ -29,7 +30,6 @@ from deplodock.passes.analysis.nest_schedule import schedule_of
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.tiles import Tiles
-from deplodock.passes.planning.work import Work, nest_work
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ..backend.interpreter.running import main_function
 from ..backend.operand_precision import factor_roundoff
 from ..dialects.loop import NestOp
+from ..dialects.loop.work import Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
 from ..dialects.support.stamp import stamp_comment
@@ -32,7 +33,6 @@ from ..passes.host.horizontal_fusion import parts_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
-from ..passes.planning.work import Work, nest_work
 from ..progress import steps
 from .dynamic_option import read_dynamic
 from .evaluate import Program, evaluate, load_file

@@ -9,6 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.layouts.mma import ATOM
+from ...dialects.loop.work import nest_operations
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
@@ -20,7 +21,6 @@ from .nest_info import NestInfo
 from .roofline import SPECIAL, Operations
 from .staging import PART_BYTES, loads_of
 from .tiles import Tiles
-from .work import nest_operations
 
 WGMMA_CYCLES = ((256, 129.3), (192, 97.5), (128, 65.0), (64, 32.8))
 """Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from ...dialects.loop.work import nest_operations
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.dependence import yielded
 from .nest_info import NestInfo, Reduction, pow2_at_least
 from .tile_extents import TileExtents
-from .work import nest_operations
 
 SMALLEST = 2
 """Rows and columns of a product: with one, every number is used once, and there is nothing that a tile could share."""

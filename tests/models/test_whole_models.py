@@ -20,6 +20,7 @@ from xdsl.ir import Operation
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.launch_plan import make_plan
 from deplodock.dialects.kernel import FuncOp as KernelOp
+from deplodock.dialects.loop.work import count_work
 from deplodock.dialects.payload import shape_of
 from deplodock.dialects.tile import DotOp, KernelOp as TileKernelOp
 from deplodock.errors import CaptureError
@@ -29,7 +30,6 @@ from deplodock.frontend.comparison import compare, tolerances
 from deplodock.frontend.executors import make_executor
 from deplodock.frontend.llm import ModelError, build_model, cache_shape, capture_step, load_config
 from deplodock.frontend.llm.compile import compile_model, describe
-from deplodock.passes.planning.work import count_work
 from deplodock.tools.cli import main
 
 CONFIGS = Path(__file__).parent.parent / "data" / "models"

@@ -13,13 +13,15 @@ from torch import nn
 
 import deplodock
 from deplodock.backend.check_each import Checker
-from deplodock.backend.counting import count_flops
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.standalone import emit_standalone
 from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.emulator.program import run_standalone_on_cpu
+from deplodock.backend.interpreter.running import main_function
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
+from deplodock.dialects.loop.work import count_flops
+from deplodock.dialects.shapes.binding import Sizes
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.comparison import tolerances
@@ -185,7 +187,7 @@ def test_reference_of_a_fold() -> None:
 
 
 def test_work_of_a_fold() -> None:
-    assert count_flops(parse_module(make_context(), FOLD, "fold")) == 6 * 8
+    assert count_flops(main_function(parse_module(make_context(), FOLD, "fold")), Sizes()) == 6 * 8
 
 
 def test_standalone_program() -> None:

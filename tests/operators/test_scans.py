@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.passes.planning.work import count_work
+from deplodock.dialects.loop.work import count_work
 
 Scan = Callable[[torch.Tensor], object]
 

@@ -7,19 +7,26 @@ hoist it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.traits import SymbolTable
 
-from ...dialects.loop import LoadOp, NestOp, ReduceOp, StagedReduceOp
-from ...dialects.payload import CastOp, is_float, is_payload, tensor_bytes
-from ...dialects.shapes.extents import Extent, typical
+from ..payload import CastOp, CmpOp, ConstantOp, SelectOp, is_float, is_payload, tensor_bytes
+from ..shapes.binding import Sizes
+from ..shapes.extents import Extent, typical
+from ..tensor import ReduceOp as TensorReduceOp, ScanOp
+from . import LoadOp, NestOp, ReduceOp, StagedReduceOp
 
-_FREE = ("payload.constant", "payload.select", "payload.cmp")
+_FREE = (ConstantOp, SelectOp, CmpOp)
+
+Size: TypeAlias = Callable[[Extent], int]
+"""What an extent counts as; sizes known only at run time count as `typical` where no others are given."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +61,56 @@ def count_work(module: ModuleOp) -> list[Work]:
     return [nest_work(op) for op in module.walk() if isinstance(op, NestOp)]
 
 
+def count_flops(main: FuncOp, sizes: Sizes) -> int:
+    """The float operations of a function at the tensor or loop level, where symbols have the values `sizes`, without
+    those of functions that it calls. Conversions count nothing, and neither do tile kernels."""
+    return sum(_flops(op, sizes) for op in main.body.block.ops)
+
+
+def _flops(op: Operation, sizes: Sizes) -> int:
+    if isinstance(op, NestOp):
+        return _nest_flops(op, sizes.number)
+    if isinstance(op, ScanOp):
+        step = SymbolTable.lookup_symbol(op, op.step)
+        return op.steps * count_flops(step, sizes) if isinstance(step, FuncOp) else 0
+    if isinstance(op, TensorReduceOp):
+        return prod(sizes.shape(op.source.type)) if is_float(op.source.type) else 0
+    if not is_payload(op) or isinstance(op, _FREE + (CastOp,)) or not op.operands or not is_float(op.operands[0].type):
+        return 0
+    return prod(sizes.shape(op.results[0].type))
+
+
 def nest_work(nest: NestOp) -> Work:
     """The work of one nest."""
     loads = [op for op in nest.walk() if isinstance(op, LoadOp)]
     sources = list(dict.fromkeys(op.source for op in loads))
     read, written = (sum(tensor_bytes(v.type) for v in values) for values in (sources, nest.res))
-    extents = _extents(nest)
-    flops = (math.prod(extents[i] for i in c.indices) for c in nest_operations(nest) if not isinstance(c.op, CastOp))
-    return Work(read, written, sum(flops))
+    return Work(read, written, _nest_flops(nest))
 
 
-def _extents(nest: NestOp) -> dict[SSAValue, int]:
-    found: dict[SSAValue, int] = dict(zip(nest.body.block.args, map(typical, nest.sizes), strict=True))
+def _nest_flops(nest: NestOp, size: Size = typical) -> int:
+    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, map(size, nest.sizes), strict=True))
     for op in nest.body.walk():
         if isinstance(op, ReduceOp):
-            found.update(zip(op.body.block.args, map(typical, op.sizes), strict=True))
-    return found
+            extents.update(zip(op.body.block.args, map(size, op.sizes), strict=True))
+    counted = (c for c in nest_operations(nest, size) if not isinstance(c.op, CastOp))
+    return sum(prod(extents[i] for i in c.indices) for c in counted)
 
 
-def nest_operations(nest: NestOp) -> list[Counted]:
+def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
     """Every distinct floating-point operation of a nest, conversions among them.
 
     Operations are numbered by value: the same computation over equal index ranges, as the stages of a staged reduction
     repeat it, is one.
     """
-    numbering = _Numbering(nest)
+    numbering = _Numbering(nest, size)
     counted: dict[Number, Counted] = {}
     for op in nest.body.walk(region_first=True):
         if not op.results or not is_float(op.results[0].type):
             continue
         number = numbering.of[op.results[0]]
         reduction = isinstance(op, ReduceOp)
-        if number in counted or not (reduction or is_payload(op) and op.name not in _FREE):
+        if number in counted or not (reduction or is_payload(op) and not isinstance(op, _FREE)):
             continue
         needed = numbering.indices[number]
         if reduction:
@@ -105,7 +130,8 @@ Number: TypeAlias = Hashable
 class _Numbering:
     """Values of a nest numbered by what they compute, with the indices each depends on."""
 
-    def __init__(self, nest: NestOp) -> None:
+    def __init__(self, nest: NestOp, size: Size) -> None:
+        self.size = size
         self.of: dict[SSAValue, Number] = {}
         self.indices: dict[Number, frozenset[Index]] = {}
         self.values: dict[Index, SSAValue] = {}
@@ -115,7 +141,7 @@ class _Numbering:
 
     def _arguments(self, block: Block, depth: int, extents: Sequence[Extent]) -> None:
         for i, (argument, extent) in enumerate(zip(block.args, extents, strict=True)):
-            index = (depth, i, typical(extent))
+            index = (depth, i, self.size(extent))
             self.values.setdefault(index, argument)
             self.of[argument] = self._number(index, frozenset({index}))
 
@@ -130,7 +156,7 @@ class _Numbering:
             own: frozenset[Index] = frozenset()
             if isinstance(op, ReduceOp):
                 self._arguments(op.body.block, depth, op.sizes)
-                own = frozenset((depth, i, typical(n)) for i, n in enumerate(op.sizes))
+                own = frozenset((depth, i, self.size(n)) for i, n in enumerate(op.sizes))
                 self._block(op.body.block, depth + 1)
                 inner = self._yielded(op.body.block)
             elif isinstance(op, StagedReduceOp):
