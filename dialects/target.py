@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import reduce
+from typing import Any
+
+import numpy as np
 
 from ..errors import TargetError
 
@@ -112,15 +116,16 @@ REGISTERS = 255
 """Registers that a thread can have."""
 
 
-def occupancy(target: Target, threads: int, registers: int, shared: int) -> int:
+def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
     """How many blocks run on an SM of `target` at once, for blocks of `threads` threads with `registers` each and
-    `shared` bytes of shared memory; 0 if not even one fits."""
+    `shared` bytes of shared memory; 0 if not even one fits. All may be columns of numbers."""
     warps = -(-threads // 32)
-    registers_per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    registers_per_warp = -(-np.maximum(registers, 1) * 32 // 256) * 256
     limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
     limits.append(target.registers_per_sm // registers_per_warp // warps)
-    limits.append(target.shared_per_sm // (shared + RESERVED))
-    return min(limits) if shared <= target.shared_per_block and registers <= REGISTERS else 0
+    limits.append(np.floor_divide(target.shared_per_sm, shared + RESERVED))
+    fits = (shared <= target.shared_per_block) & (registers <= REGISTERS)
+    return np.where(fits, reduce(np.minimum, limits), 0)
 
 
 _AMPERE = frozenset({"mma", "cp_async"})

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from disassembly import KernelCode, disassemble
 from printed_text import unaligned_arrays
@@ -29,6 +30,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.passes.analysis.nest_schedule import schedule_of
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
+from deplodock.passes.planning.points import plan_of
 from deplodock.passes.planning.tiles import Tiles
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -224,9 +226,9 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.wavefronts} wavefronts of shared memory instead of {c.ideal_wavefronts}"
     if c.sectors != c.ideal_sectors:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
-    tiles, shared = Tiles(k.model.info, k.schedule), k.schedule.num_ctas.data
-    rounds = -(-tiles.blocks // shared) if shared else 1  # tiles of one block, one after the other
-    planned = k.model.loads.traffic(tiles, k.target, 1).block * rounds * k.function.cluster_size
+    tiles, shared = Tiles.of(k.model.info, plan_of(k.schedule)), k.schedule.num_ctas.data
+    rounds = -(-int(tiles.blocks[0]) // shared) if shared else 1  # tiles of one block, one after the other
+    planned = float(k.model.loads.traffic(tiles, k.target, np.ones(1)).block[0]) * rounds * k.function.cluster_size
     fewest = 0 if k.products and len(k.model.info.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from xdsl.ir import SSAValue
 
@@ -38,31 +39,31 @@ def shared_indices(
     groups: Iterable[Sequence[SSAValue]],
     rest: Sequence[SSAValue],
     sizes: Mapping[SSAValue, Extent],
-    tiles: Mapping[SSAValue, int],
+    tiles: Mapping[SSAValue, Any],
     ranks: int,
-) -> Shared:
-    """What `ranks` blocks share: of the indices of each reduction in `groups`, which no other is around, and of `rest`,
-    which no reduction depends on, the longest one, if every block gets a tile of it.
+) -> dict[SSAValue, Any]:
+    """Whether `ranks` blocks share an index: of the indices of each reduction in `groups`, which no other is around,
+    and of `rest`, which no reduction depends on, the longest one, if every block gets a tile of it, and if they share
+    one of a reduction.
 
-    Raises ScheduleError if that is nothing of any reduction.
+    `tiles` has extents, or columns of them for several schedules; so has the result.
     """
 
-    def longest(indices: Sequence[SSAValue]) -> list[SSAValue]:
-        known = [i for i in indices if isinstance(sizes[i], int)]
+    def longest(indices: Sequence[SSAValue]) -> dict[SSAValue, Any]:
+        known = {i: n for i in indices if isinstance(n := sizes[i], int)}
         if len(known) < len(indices) or not known:
-            return []
-        found = max(known, key=lambda i: _number(sizes[i]))
-        return [found] if tiles[found] > 1 and -(-_number(sizes[found]) // tiles[found]) >= ranks else []
+            return {}
+        found = max(known, key=lambda i: known[i])
+        return {found: (tiles[found] > 1) & (-(-known[found] // tiles[found]) >= ranks)}
 
-    reduced = [i for group in groups for i in longest(group)]
-    if not reduced:
-        raise ScheduleError(f"no reduction has {ranks} chunks, one for each block of a cluster", argument="cluster")
-    return Shared(ranks, frozenset([*reduced, *longest(rest)]))
+    reduced = {i: shared for group in groups for i, shared in longest(group).items()}
+    some: Any = sum(reduced.values()) > 0
+    return {i: shared & some for i, shared in (reduced | longest(rest)).items()}
 
 
-def _number(extent: Extent) -> int:
-    assert isinstance(extent, int)
-    return extent
+def no_shared_rows(ranks: int) -> str:
+    """Why a cluster has nothing to share."""
+    return f"no reduction has {ranks} chunks, one for each block of a cluster"
 
 
 def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
@@ -80,7 +81,12 @@ def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
     outer = [op for op in reductions if _is_outermost(op)]
     around = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
     rest = [i for i in free if i not in around]
-    return shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, schedule.cluster.data)
+    ranks = schedule.cluster.data
+    found = shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, ranks)
+    shared = frozenset(i for i, here in found.items() if here)
+    if not shared:
+        raise ScheduleError(no_shared_rows(ranks), argument="cluster")
+    return Shared(ranks, shared)
 
 
 def _is_outermost(op: loop.ReduceOp) -> bool:

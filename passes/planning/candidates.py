@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
+import numpy as np
+
+from ...dialects.loop import LoadOp
 from ...dialects.payload import element_bytes
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
 from ..analysis.dependence import access_indices
 from ..analysis.split_reduction import splittable
 from .clusters import BLOCKS, may_cluster, operand_loads
-from .matmul import Matmul, distinct, is_nested, matmul_plans, may_be_rows, tiled
+from .legality import violated
+from .matmul import Matmul, by_products, distinct, is_nested, matmul_plans, may_be_rows
 from .mma import mma_plans
 from .nest_info import NestInfo
+from .points import Floats, Plan, Points, points_of, total
 from .resources import resources
 from .rows import elementwise_plans, row_plans
 from .staging import staged
 from .tiles import Tiles
-from .wgmma import loads_by_tma, with_grid_swizzle
+from .wgmma import GROUPS, loads_by_tma, with_grid_swizzle
 
 SMALLEST = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""
@@ -38,90 +42,100 @@ SLOTS = (4, 3, 2)
 """The same where boxes come through a ring: its depth costs no registers, and hides what arrives late."""
 
 
-def candidates(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[ScheduleAttr]:
-    """The schedules to choose from, each once, in a fixed order; of equally good ones the first is to be taken."""
+def candidates(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Points]:
+    """The schedules to choose from."""
+    once = distinct(info, products)
+    for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
+        points = with_grid_swizzle(info, points) if products else points
+        whole, *divided = points.variants(1 + len(CROWD))
+        for parts in (whole, *_divided(info, divided, target, bool(products) and is_nested(products))):
+            for found, rows in by_products(once, Tiles(info, parts)):
+                yield from _with_copies(info, parts.at(rows), target, found)
+
+
+def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Plan]:
+    """Tiles and warps."""
     if products:
         plans = [*mma_plans(info, target, products, precision)]
-        if not plans or any(p.f32_matmul_precision.data == "tf32" for p in plans):  # a permission, no wish
+        yield from plans
+        if not plans or any(p.f32_matmul_precision == "tf32" for p in plans):  # a permission, no wish
             scalar = matmul_plans(info, target, products)
-            plans += scalar if is_nested(products) else [with_grid_swizzle(info, p) for p in scalar]
+            yield from scalar if is_nested(products) else (replace(p, group_m=GROUPS[0]) for p in scalar)
         if may_be_rows(info, products):
-            plans += row_plans(info, target)
+            yield from row_plans(info, target)
     elif info.reductions:
-        plans = [*row_plans(info, target)]
+        yield from row_plans(info, target)
     else:
-        plans = [*elementwise_plans(info, target)]
-    divisible, once = not isinstance(splittable(info.nest), str), distinct(info, products)
-    found: dict[ScheduleAttr, None] = {}
-    for plan in plans:
-        crowd = CROWD if plan.warps.data == 1 and products and is_nested(products) else FULL
-        parts = _parts(info, plan, target, crowd) if divisible else []
-        for divided in (plan, *(plan.changed(split_k=n) for n in parts)):
-            found.update(dict.fromkeys(_with_copies(info, divided, target, once)))
-    return list(found)
+        yield from elementwise_plans(info, target)
 
 
-def _with_copies(
-    info: NestInfo, schedule: ScheduleAttr, target: Target, products: list[Matmul]
-) -> Iterator[ScheduleAttr]:
-    """`schedule` with plain copies, and with asynchronous ones where some factor comes chunk by chunk and is used as it
-    is."""
-    products = tiled(products, Tiles(info, schedule).tile)
-    if (
-        schedule.atom.data == "wgmma"
-        and target.has("tma")
-        and loads_by_tma(products, schedule.f32_matmul_precision.data)
-    ):
-        yield from _with_boxes(info, schedule, target, products)
+def _with_copies(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
+    """Schedules that have the same matrix products with plain copies, and with asynchronous ones where some factor
+    comes chunk by chunk and is used as it is."""
+    *ahead, plain = points.variants(2 * len(SLOTS) + len(STAGES) + 1)
+    boxes, early = ahead[: 2 * len(SLOTS)], ahead[2 * len(SLOTS) :]
+    if points.atom == "wgmma" and target.has("tma") and loads_by_tma(products, points.precision):
+        yield from _with_boxes(info, boxes, target, products)
     if products and target.has("cp_async"):
-        found = staged(info, schedule, products)
-        for stages in STAGES if found.early else ():
-            if stages <= found.chunks and stages * found.early + found.late <= target.shared_per_block * 3 // 4:
-                yield schedule.changed(copy="cp_async", stages=stages)
-    yield schedule
+        found = staged(Tiles(info, points), products)
+        for stages, copied in zip(STAGES, early, strict=True):
+            fits = stages * found.early + found.late <= target.shared_per_block * 3 // 4
+            fits &= (found.early > 0) & (stages <= found.chunks)
+            yield replace(copied, copy="cp_async", stages=np.full(len(points), stages)).at(fits)
+    yield plain
 
 
-def _with_boxes(
-    info: NestInfo, schedule: ScheduleAttr, target: Target, products: list[Matmul]
-) -> Iterator[ScheduleAttr]:
-    """`schedule` with factors that come as boxes, with persistent blocks where there are more tiles than run at once,
+def _with_boxes(info: NestInfo, variants: list[Points], target: Target, products: list[Matmul]) -> Iterator[Points]:
+    """Schedules with factors that come as boxes, with persistent blocks where there are more tiles than run at once,
     and with clusters where neighbours have a factor in common."""
-    chunks = staged(info, schedule, products).chunks
-    for stages in SLOTS:
-        if stages > max(chunks, 2):
-            continue
-        ahead = schedule.changed(copy="tma", stages=stages)
+    clusters = target.has("cluster") and not is_nested(products)
+    chunks = staged(Tiles(info, variants[0]), products).chunks
+    for stages, ahead, together in zip(SLOTS, variants[::2], variants[1::2], strict=True):
+        few = stages <= np.maximum(chunks, 2)
+        ahead = replace(ahead, copy="tma", stages=np.full(len(ahead), stages)).at(few)
         tiles = Tiles(info, ahead)
-        try:
-            resident = resources(info, tiles, ahead, target, products).resident * target.sms
-        except ScheduleError:
-            continue
-        ahead = ahead.changed(num_ctas=resident) if tiles.blocks > resident else ahead
+        takes = resources(info, tiles, target, products)
+        resident, fits = takes.resident * target.sms, ~violated(takes.violations, len(ahead))
+        ahead = replace(ahead, num_ctas=np.where(tiles.blocks > resident, resident, 0)).at(fits)
         yield ahead
-        if target.has("cluster") and not is_nested(products) and may_cluster(info, ahead, operand_loads(products)):
-            yield ahead.changed(cluster=BLOCKS)
+        if clusters:
+            clustered = replace(ahead, cluster=BLOCKS, order=together.order[few][fits])
+            yield clustered.at(may_cluster(info, ahead, operand_loads(products)))
 
 
-def _parts(info: NestInfo, schedule: ScheduleAttr, target: Target, crowd: tuple[int, ...]) -> list[int]:
-    """Into how many parts to divide the reduction, where the grid leaves most of the target idle: enough for so many
-    blocks on every multiprocessor as one of `crowd` says."""
-    if schedule.cache_rows.data != "registers" or schedule.cluster.data > 1:
-        return []
-    tiles = Tiles(info, schedule)
-    first = next(r for r in info.reductions if r.outermost)
+def _divided(info: NestInfo, variants: list[Points], target: Target, nested: bool) -> Iterator[Points]:
+    """Schedules with their reduction in parts, where the grid leaves most of the target idle: enough for so many blocks
+    on every multiprocessor as `FULL` or `CROWD` says."""
+    points, first = variants[0], next((r for r in info.reductions if r.outermost), None)
+    if (
+        first is None
+        or points.cache_rows != "registers"
+        or points.cluster > 1
+        or isinstance(splittable(info.nest), str)
+    ):
+        return
     known = [i for i in first.indices if isinstance(info.sizes[i], int)]  # a symbol has no divisors
-    divisible = info.extents[tiles.divisible(known)] if known else 1
-    if divisible == 1:
-        return []
-    if not 0 < 2 * tiles.blocks <= crowd[0] // FULL[0] * target.sms:
-        return []
-    read = sum(
-        element_bytes(op.source.type)
-        * prod(tiles.tile[i] if i in tiles.counts else info.extents[i] for i in access_indices(op))
-        for op in info.loads
-    ) // max(1, len(info.groups[0]))
-    found: list[int] = []
-    for wanted in crowd:
-        most = min(MOST_PARTS, -(-wanted * target.sms // tiles.blocks), read // SMALLEST)
-        found.append(max((p for p in range(1, most + 1) if divisible % p == 0), default=1))
-    return [p for p in dict.fromkeys(found) if p > 1]
+    tiles = Tiles(info, points)
+    crowded = nested & (points.warps == 1)
+    idle = 2 * tiles.blocks <= target.sms * np.where(crowded, CROWD[0] // FULL[0], 1)
+    read = total((element_bytes(op.source.type) * _read(op, tiles) for op in info.loads), len(points))
+    read //= max(1, len(info.groups[0]))
+    tried = [np.ones(len(points), dtype=np.int64)]
+    for full, crowd, divided in zip((*FULL, 0), CROWD, variants, strict=True):
+        wanted = np.where(idle & (tiles.blocks > 0), np.where(crowded, crowd, full), 0)
+        most = np.minimum(
+            -(-wanted * target.sms // np.maximum(1, tiles.blocks)), np.minimum(MOST_PARTS, read // SMALLEST)
+        )
+        parts = np.ones(len(points), dtype=np.int64)
+        for index, here in tiles.divisible(known).items():
+            divisors = np.array([d for d in range(1, MOST_PARTS + 1) if info.extents[index] % d == 0])
+            parts = np.where(here, divisors[np.searchsorted(divisors, np.maximum(1, most), "right") - 1], parts)
+        yield replace(divided, split_k=parts).at(np.all([parts != t for t in tried], axis=0))
+        tried.append(parts)
+
+
+def _read(op: LoadOp, tiles: Tiles) -> Floats:
+    """Elements that a block reads by a load."""
+    indices = access_indices(op)
+    whole = prod(tiles.info.extents[i] for i in indices if i not in tiles.counts)
+    return tiles.elements(i for i in indices if i in tiles.counts) * whole

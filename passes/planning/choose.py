@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from ...dialects.loop import NestOp
 from ...dialects.shapes.extents import extents_text
@@ -11,9 +15,10 @@ from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from .candidates import candidates
-from .cost_model import Model, Prediction
+from .cost_model import Model, Prediction, Predictions
 from .matmul import is_nested
 from .nest_info import NestInfo
+from .points import Floats
 from .presplit import presplit_plans
 
 MIN_SPLIT_K_SPEEDUP, MIN_SPLIT_K_SPEEDUP_NESTED = 1.5, 1.1
@@ -29,11 +34,29 @@ for the same bytes the one with the least besides is taken."""
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with its prediction, or with why it is refused."""
+    """A schedule with its prediction, or with why it is refused: a row of the predictions for several."""
 
-    schedule: ScheduleAttr
-    prediction: Prediction | None
-    refused: str = ""
+    predictions: Predictions
+    row: int
+
+    @cached_property
+    def schedule(self) -> ScheduleAttr:
+        """The schedule."""
+        return self.predictions.points.schedule(self.row)
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """What it would give; None if it is refused."""
+        return None if self.predictions.violated[self.row] else self.predictions.at(self.row)
+
+    @property
+    def refused(self) -> str:
+        """Why it cannot be carried out; empty if it can."""
+        try:
+            self.predictions.at(self.row)
+        except ScheduleError as error:
+            return str(error)
+        return ""
 
     def __str__(self) -> str:
         schedule = str(self.schedule).removeprefix("#tile.schedule")
@@ -64,33 +87,30 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     second kernel and memory for its parts, inside another reduction `MIN_SPLIT_K_SPEEDUP_NESTED` times; one in
     clusters `MIN_CLUSTER_SPEEDUP` times. Without `divide` there are none with divided sums."""
     model = Model(info, target)
-    schedules = candidates(info, target, model.found, precision)
-    found = [judge(model, s) for s in schedules if divide or s.split_k.data == 1]
+    points = candidates(info, target, model.found, precision)
+    chosen = (p if divide else p.at(p.split_k == 1) for p in points)
+    found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
-        for schedule, given in presplit_plans(info, target):
-            refused = isinstance(given, ScheduleError)
-            found.append(Candidate(schedule, None if refused else given, str(given) if refused else ""))
+        found += presplit_plans(info, target)
+    ranked = [
+        (math.inf if refused else seconds, order, predictions, row)
+        for predictions in found
+        for row, (seconds, order, refused) in enumerate(
+            zip(_weighed(model, predictions), predictions.points.order, predictions.violated, strict=True)
+        )
+    ]
+    ranked.sort(key=lambda r: r[:2])
+    return [Candidate(predictions, row) for _, _, predictions, row in ranked]
+
+
+def _weighed(model: Model, p: Predictions) -> Floats:
+    """Seconds by which schedules are compared."""
     worth, meeting = (MIN_SPLIT_K_SPEEDUP, MIN_CLUSTER_SPEEDUP) if model.found else (1.0, 1.0)
     if is_nested(model.found):
         worth = MIN_SPLIT_K_SPEEDUP_NESTED
-
-    def seconds(c: Candidate) -> float:
-        if c.prediction is None:
-            return float("inf")
-        times = (worth if c.schedule.split_k.data > 1 else 1.0) * (meeting if c.schedule.cluster.data > 1 else 1.0)
-        t = c.prediction.times
-        waits = model.found and t.memory > NEARLY * t.longest
-        return c.prediction.seconds * times + (HIDING * t.hidden if waits else 0.0)
-
-    return sorted(found, key=seconds)
-
-
-def judge(model: Model, schedule: ScheduleAttr) -> Candidate:
-    """A schedule with its prediction, or why it cannot be carried out."""
-    try:
-        return Candidate(schedule, model.predict(schedule))
-    except ScheduleError as error:
-        return Candidate(schedule, None, str(error))
+    times = np.where(p.points.split_k > 1, worth, 1.0) * (meeting if p.points.cluster > 1 else 1.0)
+    waits = bool(model.found) & (p.times["memory"] > NEARLY * p.longest)
+    return p.seconds * times + np.where(waits, HIDING * p.hidden, 0.0)
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

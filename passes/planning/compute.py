@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.dialects.builtin import Float32Type
 from xdsl.ir import Operation, SSAValue
 
@@ -12,13 +13,13 @@ from ...dialects.layouts.mma import ATOM
 from ...dialects.loop.work import nest_operations
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.dependence import yielded
 from ..analysis.operand_types import widened_from
 from .matmul import Matmul
 from .matmul_precision import computed_operands, is_tf32, lies_along_k, may_be_narrow
 from .nest_info import NestInfo
-from .roofline import SPECIAL, Operations
+from .points import Bools, Floats, Ints, Points, largest, total
+from .roofline import SPECIAL
 from .staging import PART_BYTES, loads_of
 from .tiles import Tiles
 
@@ -54,8 +55,8 @@ class Cost:
     """Seconds of a multiprocessor for one block: `compute` by its units, and `shared` for the bytes that go through
     shared memory."""
 
-    compute: float
-    shared: float
+    compute: Floats
+    shared: Floats
 
 
 class Arithmetic:
@@ -77,131 +78,133 @@ class Arithmetic:
         self.others = [c for c in nest_operations(info.nest) if c.op not in inside]
         self.steps = {p: (*p.reduction.indices, *p.reduction.around) for p in products}
 
-    def cost(self, tiles: Tiles, schedule: ScheduleAttr, target: Target, warps: float) -> Cost:
+    def cost(self, tiles: Tiles, target: Target, warps: Ints) -> Cost:
         """What one block costs where `warps` work on a multiprocessor at once."""
-        vector = special = 0.0
-        atoms = {p: atom_of(p, tiles, schedule) for p in self.products}
+        points, rates, rows = tiles.points, target.rates, tiles.rows
+        on = {p: on_tensor_cores(p, tiles) for p in self.products}
+        vector, special = np.zeros(rows), np.zeros(rows)
         for counted in self.others:
-            widened = self.widenings.get(counted.op.results[0])
-            if widened is not None and atoms[widened] != "fma":
-                continue
             times = tiles.span(counted.indices)
-            vector += times / 2 if isinstance(counted.op, CastOp) else times
-            special += times if counted.op.name in SPECIAL else 0
-        rates = target.rates
-        issued = ISSUED if schedule.copy.data == "cp_async" else 2 * ISSUED
-        if schedule.f32_matmul_precision.data == "bf16x3":
-            vector += SPLITTING * sum(self._split(p, tiles) for p in self.products if atoms[p] != "fma")
-        if schedule.copy.data != "tma":
-            vector += sum(self._moved(p, tiles, schedule, atoms[p]) / COPIED * issued for p in self.products)
-        compute = Operations(vector, special).seconds(rates) * target.sms
-        if self.nested and "mma" in atoms.values():
-            compute /= min(1.0, warps / ALONE)
-        shared = multiplied = 0.0
+            if (widened := self.widenings.get(counted.op.results[0])) is not None:
+                times = times * ~on[widened]
+            vector = vector + (times / 2 if isinstance(counted.op, CastOp) else times)
+            special = special + (times if counted.op.name in SPECIAL else 0.0)
+        if points.precision == "bf16x3":
+            vector = vector + SPLITTING * total((self._split(p, tiles) * on[p] for p in self.products), rows)
+        if points.copy != "tma":
+            issued = ISSUED if points.copy == "cp_async" else 2 * ISSUED
+            vector = vector + issued / COPIED * total((self._moved(p, tiles, on[p]) for p in self.products), rows)
+        compute = (vector / rates.vector + special / rates.special) * target.sms
+        if self.nested and points.atom == "mma":
+            compute = compute / np.where(np.any([*on.values()], axis=0), np.minimum(1.0, warps / ALONE), 1.0)
+        shared, multiplied = np.zeros(rows), np.zeros(rows)
         for p in self.products:
             flops = 2.0 * tiles.span(self.steps[p])
-            atom = atoms[p]
-            if atom == "wgmma":
-                parts = PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
-                wide = TF32 if is_tf32(p, schedule.f32_matmul_precision.data) else 1
-                multiplied += parts * wide * self._wgmma(p, tiles, schedule) / rates.clock
-                shared += self._filled(p, tiles, schedule, atom) / SHARED_WIDTH / rates.clock
-            elif atom == "mma":
-                flops *= PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
-                read = self._read(p, tiles, schedule)
-                if is_tf32(p, schedule.f32_matmul_precision.data):
-                    flops, read = flops * TF32, read * TF32
-                    compute += Operations(read / 4 * ROUNDING).seconds(rates) * target.sms
-                compute += flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
-                shared += (self._filled(p, tiles, schedule, atom) + read) / SHARED_WIDTH / rates.clock
+            parts, wide = self._passes(p, points)
+            moved = self._filled(p, tiles, on[p])
+            scalar = flops * target.sms / rates.fma / (_pipe(points) * _busy(warps, 1.44, 7.0, 1.0))
+            if points.atom == "wgmma":
+                multiplied = multiplied + on[p] * parts * wide * self._wgmma(p, tiles) / rates.clock
+                narrow = 0.0
             else:
-                busy = _pipe(schedule) * _busy(warps, 1.44, 7.0, 1.0)
-                compute += flops * target.sms / rates.fma / busy
-        groups = max(1.0, warps / WARPGROUP) if self.nested else 1.0
+                read = self._read(p, tiles) * wide
+                moved = moved + read
+                narrow = parts * wide * flops * target.sms / rates.mma / _busy(warps, 1.28, 4.5, 0.92)
+                if wide > 1:
+                    narrow = narrow + read / 4 * ROUNDING / rates.vector * target.sms
+            compute = compute + np.where(on[p], narrow, scalar)
+            shared = shared + on[p] * moved / SHARED_WIDTH / rates.clock
+        groups = np.maximum(1.0, warps / WARPGROUP) if self.nested else 1.0
         return Cost(_beside(compute, multiplied, groups), shared)
 
-    def chain(self, tiles: Tiles, schedule: ScheduleAttr, target: Target) -> float:
+    def chain(self, tiles: Tiles, target: Target) -> Floats:
         """Seconds that the sums of one block take on tensor cores at least, each product waiting for the one before."""
-        cycles = 0.0
-        for p in self.products:
-            if atom_of(p, tiles, schedule) == "mma":
-                outer = (i for i in p.reduction.around if i not in tiles.counts)
-                parts = PARTS[computed_operands(p)] if schedule.f32_matmul_precision.data == "bf16x3" else 1
-                deep = ATOM[2] // (TF32 if is_tf32(p, schedule.f32_matmul_precision.data) else 1)
-                own = parts * tiles.span(p.reduction.indices) / deep * tiles.trip_count(outer) * CHAINED
-                cycles = cycles + own if self.nested else max(cycles, own)
+        cycles = np.zeros(tiles.rows)
+        for p in self.products if tiles.points.atom == "mma" else ():
+            outer = (i for i in p.reduction.around if i not in tiles.counts)
+            parts, wide = self._passes(p, tiles.points)
+            own = parts * tiles.span(p.reduction.indices) / (ATOM[2] // wide) * tiles.trip_count(outer) * CHAINED
+            own = own * on_tensor_cores(p, tiles)
+            cycles = cycles + own if self.nested else np.maximum(cycles, own)
         return cycles / target.rates.clock
 
-    def _wgmma(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> float:
+    @staticmethod
+    def _passes(p: Matmul, points: Points) -> tuple[int, int]:
+        """How many products of 16 bits a product on tensor cores takes, and how many times as long each does."""
+        parts = PARTS[computed_operands(p)] if points.precision == "bf16x3" else 1
+        return parts, TF32 if is_tf32(p, points.precision) else 1
+
+    def _wgmma(self, p: Matmul, tiles: Tiles) -> Floats:
         """Cycles of a block's products, each of 64 rows."""
         columns = tiles.tile[p.column]
-        wide, cycles = next(((n, c) for n, c in WGMMA_CYCLES if n <= columns), WGMMA_CYCLES[-1])
+        wide, cycles = np.full(tiles.rows, WGMMA_CYCLES[-1][0]), np.full(tiles.rows, WGMMA_CYCLES[-1][1])
+        for n, c in reversed(WGMMA_CYCLES):
+            wide, cycles = np.where(columns >= n, n, wide), np.where(columns >= n, c, cycles)
         return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
 
-    def _split(self, p: Matmul, tiles: Tiles) -> float:
+    def _split(self, p: Matmul, tiles: Tiles) -> Floats:
         """Elements of factors that a block splits into parts."""
         wide = (f for f in p.factors if widened_from(f) is None and not isinstance(f.owner, CombineBf16x3Op))
-        return sum(tiles.span(self.info.dependence.of(f)) for f in wide)
+        return total((tiles.span(self.info.dependence.of(f)) for f in wide), tiles.rows)
 
-    def _filled(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
+    def _filled(self, p: Matmul, tiles: Tiles, on: Bools) -> Floats:
         """Bytes of both factors that a block writes into shared memory."""
-        size = 4.0 if atom == "fma" or is_tf32(p, schedule.f32_matmul_precision.data) else 2.0
-        parts = schedule.f32_matmul_precision.data == "bf16x3" and atom != "fma"
+        precision = tiles.points.precision
+        found = np.zeros(tiles.rows)
+        for f in p.factors:
+            narrow = 4.0 if is_tf32(p, precision) else 2.0
+            narrow = PART_BYTES if precision == "bf16x3" and widened_from(f) is None else narrow
+            found = found + np.where(on, narrow, 4.0) * tiles.span(self.info.dependence.of(f))
+        return found
 
-        def each(factor: SSAValue) -> float:
-            return PART_BYTES if parts and widened_from(factor) is None else size
-
-        return sum(each(f) * tiles.span(self.info.dependence.of(f)) for f in p.factors)
-
-    def _moved(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr, atom: str) -> float:
+    def _moved(self, p: Matmul, tiles: Tiles, on: Bools) -> Floats:
         """Those bytes, of which 4 count as 16 where a factor is turned on its way: each element is moved alone."""
-        bytes = self._filled(p, tiles, schedule, atom)
-        if atom == "wgmma" and is_tf32(p, schedule.f32_matmul_precision.data):
+        bytes = self._filled(p, tiles, on)
+        if tiles.points.atom == "wgmma" and is_tf32(p, tiles.points.precision):
             loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
             if not all(lies_along_k(p, load) for load in loads):
-                bytes *= COPIED / 4
+                bytes = np.where(on, bytes * COPIED / 4, bytes)
         return bytes
 
-    def _read(self, p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> float:
+    def _read(self, p: Matmul, tiles: Tiles) -> Floats:
         """Bytes that the warps of a block read from shared memory, for warps that stand in a near-square."""
-        rows, columns = tiles.tile[p.row], tiles.tile[p.column]
-        (high, wide), warps = warp_tile(rows, columns, schedule.warps.data), schedule.warps.data
+        rows, columns, warps = tiles.tile[p.row], tiles.tile[p.column], tiles.points.warps
+        high, wide = warp_tile(rows, columns, warps)
         return 2.0 * (high + wide) * warps * tiles.span(self.steps[p]) / (rows * columns)
 
 
-def _beside(computed: float, multiplied: float, groups: float) -> float:
+def _beside(computed: Floats, multiplied: Floats, groups: Floats | float) -> Floats:
     """Seconds of two kinds of work of which one needs the results of the other, as weights of attention are between two
     products: what one of `groups` warpgroups computes, another one can multiply meanwhile."""
-    return max(computed, multiplied) + min(computed, multiplied) / groups
+    return np.maximum(computed, multiplied) + np.minimum(computed, multiplied) / groups
 
 
-def atom_of(p: Matmul, tiles: Tiles, schedule: ScheduleAttr) -> str:
-    """What computes a product under a schedule: fma, mma or wgmma."""
-    depth = max(tiles.tile[i] for i in p.reduction.indices)
-    fits = min(tiles.tile[p.row], tiles.tile[p.column], depth) >= ATOM[0]
+def on_tensor_cores(p: Matmul, tiles: Tiles) -> Bools:
+    """Where the atom of schedules computes a product: where its tiles hold one. CUDA cores do otherwise."""
     wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
-    return schedule.atom.data if fits and wide and may_be_narrow(p, schedule.f32_matmul_precision.data) else "fma"
+    able = tiles.points.atom != "fma" and wide and may_be_narrow(p, tiles.points.precision)
+    sides = [tiles.tile[p.row], tiles.tile[p.column], largest((tiles.tile[i] for i in p.reduction.indices), tiles.rows)]
+    return np.logical_and.reduce([side >= ATOM[0] for side in sides]) & able
 
 
-def warp_tile(rows: int, columns: int, warps: int) -> tuple[int, int]:
+def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:
     """Rows and columns of a warp's part of a tile, halved along the longer side as long as there are warps."""
-    while warps > 1:
-        if rows >= columns and rows > ATOM[0] or columns <= ATOM[1]:
-            rows = max(1, rows // 2)
-        else:
-            columns //= 2
-        warps //= 2
+    while (warps > 1).any():
+        down = ((rows >= columns) & (rows > ATOM[0])) | (columns <= ATOM[1])
+        rows = np.where((warps > 1) & down, np.maximum(1, rows // 2), rows)
+        columns = np.where((warps > 1) & ~down, columns // 2, columns)
+        warps = warps // 2
     return rows, columns
 
 
-def _pipe(schedule: ScheduleAttr) -> float:
+def _pipe(points: Points) -> Floats:
     """The share of its cycles that a warp spends on multiply-adds: the others go to reading factors from shared memory,
     four at a time."""
-    rows, columns = [v.data for v in schedule.thread] or [1, 1]
-    sums, reads = rows * columns / 4, 3 * (max(1, rows / 4) + max(1, columns / 4))
-    return sums / (max(sums, reads) + 0.35 * min(sums, reads))
+    rows, columns = points.thread.T if points.thread.size else np.ones((2, len(points)))
+    sums, reads = rows * columns / 4, 3 * (np.maximum(1, rows / 4) + np.maximum(1, columns / 4))
+    return sums / (np.maximum(sums, reads) + 0.35 * np.minimum(sums, reads))
 
 
-def _busy(warps: float, scale: float, half: float, most: float) -> float:
+def _busy(warps: Ints, scale: float, half: float, most: float) -> Floats:
     """The share of its rate that a unit reaches with so many warps on a multiprocessor: a fit of published points."""
-    return min(most, scale * warps / (warps + half))
+    return np.minimum(most, scale * warps / (warps + half))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from .clusters import operand_loads
 from .compute import Arithmetic
-from .legality import check
-from .matmul import Matmul, distinct, find_matmuls, tiled
+from .legality import check, raise_first, violated
+from .matmul import Matmul, by_products, distinct, find_matmuls
 from .nest_info import NestInfo
+from .points import Bools, Floats, Ints, Points, largest, plan_of, points_of
+from .resources import Resources, Violation
 from .roofline import GAP, Times
+from .smem_reuse import load_sites
 from .tiles import Tiles
 from .traffic import Loads, results_of
 
@@ -60,6 +67,59 @@ class Prediction:
         return "other kernels" if self.combine > self.times.seconds else self.times.limit
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """What some schedules would give: `Prediction`, a row for each schedule, and what speaks against them."""
+
+    points: Points
+    times: dict[str, Floats]
+    combine: Floats
+    blocks: Ints
+    waves: Ints
+    takes: Resources
+    read: Floats
+    written: int
+    violations: list[Violation]
+
+    @cached_property
+    def violated(self) -> Bools:
+        """Which of the schedules cannot be carried out."""
+        return violated(self.violations, len(self.points))
+
+    @property
+    def longest(self) -> Floats:
+        """`Times.longest`."""
+        return largest((v for n, v in self.times.items() if n not in ("start", "drain")), len(self.points))
+
+    @property
+    def hidden(self) -> Floats:
+        """`Times.hidden`."""
+        return sum(v for n, v in self.times.items() if n not in ("start", "drain")) - self.longest
+
+    @property
+    def seconds(self) -> Floats:
+        """`Prediction.seconds`."""
+        return self.times["start"] + self.longest + self.times["drain"] + self.combine
+
+    def at(self, row: int) -> Prediction:
+        """The prediction for one schedule. Raises ScheduleError if it cannot be carried out."""
+        raise_first(self.violations, row)
+        times = Times(**{name: float(v[row]) for name, v in self.times.items()})
+        takes, whole = self.takes, (self.blocks, self.takes.resident, self.waves, self.takes.registers)
+        blocks, resident, waves, registers = (int(v[row]) for v in whole)
+        return Prediction(
+            times,
+            combine=float(self.combine[row]),
+            blocks=blocks,
+            resident=resident,
+            waves=waves,
+            registers=registers,
+            shared=int(takes.shared[row]),
+            read=float(self.read[row]),
+            written=self.written,
+        )
+
+
 class Model:
     """Predicts schedules of one nest on one target.
 
@@ -75,60 +135,65 @@ class Model:
         self.found = find_matmuls(info)
         """All products, as a schedule has extents for them."""
         self.products = distinct(info, self.found)
-        self.loads = Loads(info, operand_loads(self.found))
+        self.loads = Loads(info, load_sites(info), operand_loads(self.found))
         self._arithmetic: dict[tuple[int, ...], Arithmetic] = {}
 
     def predict(self, schedule: ScheduleAttr) -> Prediction:
-        """The time under `schedule`; raises ScheduleError if a block would need more than the target has."""
-        target, rates = self.target, self.target.rates
-        tiles = Tiles(self.info, schedule)
-        arithmetic = self._arithmetic_of(tiles)
-        products = arithmetic.products
-        takes = check(self.info, tiles, schedule, target, self.found)
-        blocks = max(1, tiles.blocks)
-        each = -(-blocks // target.sms)
-        together = min(takes.resident, each)
-        cost = arithmetic.cost(tiles, schedule, target, together * schedule.warps.data)
-        traffic = self.loads.traffic(tiles, target, takes.resident * target.sms)
-        at_once = takes.resident * target.sms // tiles.shared.ranks * tiles.shared.ranks
-        waves = -(-blocks // at_once)
-        if products:
-            waiting = self._waiting(products, tiles, schedule, cost.compute) ** together
-            latency = waves * arithmetic.chain(tiles, schedule, target)
-        else:
-            life = self._life(tiles, schedule, cost.compute, traffic.block)
-            waiting, latency = 0.0, waves * life + (waves - 1) * rates.latency
-        bulk = rates.bulk if schedule.copy.data == "tma" else rates.cache
-        element = traffic.written / max(1, self._results())
-        cache = (traffic.near + (0.0 if products else traffic.written)) / bulk
-        if products and schedule.copy.data != "tma":  # as if the others drew as much as the busiest
-            cache = max(cache, each * traffic.block * target.sms / bulk)
-        compute = each * cost.compute / (1 - waiting)
-        if schedule.copy.data == "tma" and L2_CONTENTION * compute < cache:
-            compute *= L2_CONTENTION_SLOWDOWN
-        drain = each / together * results_of(tiles) * element * target.sms / rates.store if products else 0.0
-        times = Times(
-            start=rates.launch
-            + rates.ramp
-            + (CLUSTER_SYNC if schedule.cluster.data > 1 and not tiles.shared.indices else 0.0),
-            memory=(traffic.read + traffic.written) / rates.memory,
-            cache=cache,
-            shared=each * cost.shared,
-            compute=compute,
-            latency=latency,
-            drain=min(drain, blocks * results_of(tiles) * element / rates.store),
-        )
-        combine = self._combine(tiles)
-        return Prediction(
-            times, combine, blocks, takes.resident, waves, takes.registers, takes.shared, traffic.read, traffic.written
-        )
+        """The time under `schedule`; raises ScheduleError if it cannot be carried out."""
+        (points,) = points_of([plan_of(schedule)])
+        (found,) = self.predict_all(points)
+        return found.at(0)
 
-    def _arithmetic_of(self, tiles: Tiles) -> Arithmetic:
-        """The operations, with what are matrix products in these tiles."""
-        found = tiled(self.products, tiles.tile)
-        key = tuple(self.products.index(p) for p in found)
+    def predict_all(self, points: Points) -> Iterator[Predictions]:
+        """The times under schedules, those together that have the same matrix products."""
+        tiles = Tiles(self.info, points)
+        for products, rows in by_products(self.products, tiles):
+            yield self._predict(products, tiles if rows.all() else Tiles(self.info, points.at(rows)))
+
+    def _predict(self, products: list[Matmul], tiles: Tiles) -> Predictions:
+        target, rates, points = self.target, self.target.rates, tiles.points
+        arithmetic = self._arithmetic_of(products)
+        takes, violations = check(self.info, tiles, target, products)
+        blocks = np.maximum(1, tiles.blocks)
+        each = -(-blocks // target.sms)
+        together = np.minimum(takes.resident, each)
+        cost = arithmetic.cost(tiles, target, together * points.warps)
+        traffic = self.loads.traffic(tiles, target, takes.resident * target.sms)
+        at_once = takes.resident * target.sms // tiles.ranks * tiles.ranks
+        waves = -(-blocks // at_once)
+        bulk = rates.bulk if points.copy == "tma" else rates.cache
+        element = traffic.written / max(1, self._results())
+        compute, cache, drain = each * cost.compute, traffic.near / bulk, np.zeros(tiles.rows)
+        if products:
+            compute = compute / (1 - self._waiting(products, tiles, cost.compute) ** together)
+            latency = waves * arithmetic.chain(tiles, target)
+            alone = results_of(tiles) * element / rates.store
+            drain = np.minimum(each / together * alone * target.sms, blocks * alone)
+            if points.copy != "tma":  # as if the others drew as much as the busiest
+                cache = np.maximum(cache, each * traffic.block * target.sms / bulk)
+        else:
+            latency = waves * self._life(tiles, cost.compute, traffic.block) + (waves - 1) * rates.latency
+            cache = (traffic.near + traffic.written) / bulk
+        if points.copy == "tma":
+            compute = compute * np.where(L2_CONTENTION * compute < cache, L2_CONTENTION_SLOWDOWN, 1.0)
+        meeting = CLUSTER_SYNC * ~tiles.any_of(tiles.shared, tiles.tile) if points.cluster > 1 else 0.0
+        times = {
+            "start": rates.launch + rates.ramp + meeting + np.zeros(tiles.rows),
+            "memory": (traffic.read + traffic.written) / rates.memory,
+            "cache": cache,
+            "shared": each * cost.shared,
+            "compute": compute,
+            "latency": latency,
+            "drain": drain,
+        }
+        combine = self._combine(tiles)
+        return Predictions(points, times, combine, blocks, waves, takes, traffic.read, traffic.written, violations)
+
+    def _arithmetic_of(self, products: list[Matmul]) -> Arithmetic:
+        """The operations, where these are matrix products."""
+        key = tuple(map(self.products.index, products))
         if key not in self._arithmetic:
-            self._arithmetic[key] = Arithmetic(self.info, found)
+            self._arithmetic[key] = Arithmetic(self.info, products)
         return self._arithmetic[key]
 
     def _results(self) -> int:
@@ -137,45 +202,37 @@ class Model:
             total *= self.info.extents[i]
         return total
 
-    def _waiting(self, products: list[Matmul], tiles: Tiles, schedule: ScheduleAttr, compute: float) -> float:
+    def _waiting(self, products: list[Matmul], tiles: Tiles, compute: Floats) -> Floats:
         """The share of its time that a block with products waits for factors or other warps, if it is alone; blocks
         that run at once fill each other's, as far as they don't wait too."""
-        rates, free = self.target.rates, self.info.free
-        steps = tiles.trip_count(free) * max(
-            tiles.trip_count({*p.reduction.indices, *(i for i in p.reduction.around if i not in free)})
-            for p in products
-        )
-        if compute == 0 or steps == 0:
-            return 0.0  # sums over an empty range
-        own, stages = compute / steps, schedule.stages.data
-        barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
-        if schedule.copy.data == "sync" or stages == 1:
-            wait = rates.latency + 2 * barrier
-        else:
-            ahead = max(0.0, rates.latency / (stages - 1) - own)
-            wait = ahead if schedule.copy.data == "tma" else ahead + barrier
-        return wait / (wait + own)
+        rates, free, points = self.target.rates, self.info.free, tiles.points
+        inner = [{*p.reduction.indices, *(i for i in p.reduction.around if i not in free)} for p in products]
+        steps = tiles.trip_count(free) * largest((tiles.trip_count(indices) for indices in inner), tiles.rows)
+        own = compute / np.maximum(1, steps)
+        barrier = np.where(points.warps > 1, SYNC, SYNC / 2)
+        wait = rates.latency + 2 * barrier
+        if points.copy != "sync":
+            ahead = np.maximum(0.0, rates.latency / np.maximum(1, points.stages - 1) - own)
+            ahead = ahead if points.copy == "tma" else ahead + barrier
+            wait = np.where(points.stages == 1, wait, ahead)
+        working = (compute > 0) & (steps > 0)  # and no sums over an empty range
+        return np.where(working, wait / (wait + np.where(working, own, 1.0)), 0.0)
 
-    def _life(self, tiles: Tiles, schedule: ScheduleAttr, compute: float, read: float) -> float:
+    def _life(self, tiles: Tiles, compute: Floats, read: Floats) -> Floats:
         """Seconds from the first instruction of a block without products to its last, its first loads left out, if it
         were alone."""
         rates, info = self.target.rates, self.info
-        barrier = SYNC if schedule.warps.data > 1 else SYNC / 2
-        first = self._first_of_groups
-        steps = sum(tiles.trip_count({*r.indices, *r.around} - {*info.free}) for r in info.reductions if r.op in first)
+        barrier = np.where(tiles.points.warps > 1, SYNC, SYNC / 2)
+        first = {group[0] for group in info.groups}
+        loops = [{*r.indices, *r.around} - {*info.free} for r in info.reductions if r.op in first]
+        steps = sum(map(tiles.trip_count, loops))
         again = steps - len(first) + (0 if tiles.kept else tiles.trip_count(info.free) - 1)
         life = compute + again * rates.latency + len(info.reductions) * 3 * barrier
-        life += CLUSTER_SYNC if tiles.shared.indices else 0.0
-        return max(life, read / rates.block - rates.latency)
+        life = life + CLUSTER_SYNC * tiles.any_of(tiles.shared, tiles.tile)
+        return np.maximum(life, read / rates.block - rates.latency)
 
-    @property
-    def _first_of_groups(self) -> set[object]:
-        return {group[0] for group in self.info.groups}
-
-    def _combine(self, tiles: Tiles) -> float:
+    def _combine(self, tiles: Tiles) -> Floats:
         """Seconds to combine the parts of a divided reduction, in f32."""
-        if tiles.parts == 1:
-            return 0.0
         rates = self.target.rates
-        moved = 4.0 * self._results() * tiles.parts * 2 * len(self.info.groups[0])
-        return GAP + rates.launch + rates.ramp + moved / rates.cache
+        moved = 4.0 * self._results() * tiles.parts * 2 * len(self.info.groups[0]) if self.info.groups else 0.0
+        return np.where(tiles.parts > 1, GAP + rates.launch + rates.ramp + moved / rates.cache, 0.0)

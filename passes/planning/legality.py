@@ -1,17 +1,21 @@
-"""Which schedules of a nest can be carried out on a target: the same for a schedule that the planner considers, one
+"""Which schedules of a nest can be carried out on a target: the same for schedules that the planner considers, one
 that a person wrote, and one from a record."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..analysis.cluster_rows import shares_rows
+from ..analysis.cluster_rows import no_shared_rows
 from ..analysis.split_reduction import find_split
 from .clusters import last_of_grid
-from .matmul import Matmul, distinct, tiled
+from .matmul import Matmul
 from .nest_info import NestInfo
-from .resources import Resources, resources
+from .points import Bools, Ints, largest
+from .resources import Resources, Violation, resources
 from .tiles import Tiles
 
 LARGEST_TILE = 1 << 18
@@ -21,68 +25,92 @@ MOST_STAGES = 8
 """Stages of a pipeline of copies: more groups than these are not told apart."""
 
 
-def check(info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Matmul]) -> Resources:
-    """What a block of `schedule` takes; `tiles` are those of the schedule, `products` all of the nest. Raises
-    ScheduleError with the decision that cannot be carried out, and why."""
-    _check_tiles(info, tiles, schedule)
-    if schedule.cluster.data > 1:
-        _check_cluster(info, tiles, schedule, target, products)
-    takes = resources(info, tiles, schedule, target, tiled(distinct(info, products), tiles.tile))
-    if schedule.split_k.data > 1:
-        if schedule.cache_rows.data != "registers":
-            reason = "blocks that share a reduction have no row of their own to keep"
-            raise ScheduleError(reason, argument="cache_rows")
-        find_split(info.nest, schedule.split_k.data)
-    if schedule.atom.data != "fma" and not target.has(schedule.atom.data):
-        raise ScheduleError(f"{target.name} has no {schedule.atom.data}", argument="atom")
-    _check_copies(schedule, target)
-    return takes
+def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> tuple[Resources, list[Violation]]:
+    """What a block of each schedule takes, and which decisions cannot be carried out, and why. `tiles` are those of the
+    schedules, `products` the distinct ones that are matrix products in these."""
+    takes = resources(info, tiles, target, products)
+    found = [*_tiles(info, tiles), *_cluster(info, tiles, target, products)]
+    return takes, [*found, *takes.violations, *_split(info, tiles), *_copies(tiles, target)]
 
 
-def _check_tiles(info: NestInfo, tiles: Tiles, schedule: ScheduleAttr) -> None:
-    """Raise ScheduleError for tiles that no block can have."""
+def violated(violations: list[Violation], rows: int) -> Bools:
+    """Which schedules cannot be carried out."""
+    return np.logical_or.reduce([np.zeros(rows, dtype=np.bool_), *(v.where for v in violations)])
+
+
+def raise_first(violations: list[Violation], row: int = 0) -> None:
+    """Raise ScheduleError for the first violation of the schedule in `row`, if there is one."""
+    for v in violations:
+        if v.where[row]:
+            raise ScheduleError(v.reason(row), argument=v.argument)
+
+
+def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterator[Violation]:
+    """A violation of what all schedules have in common."""
+    if condition:
+        yield Violation(np.ones(tiles.rows, dtype=np.bool_), argument, lambda _: reason)
+
+
+def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
+    """Tiles that no block can have."""
     for group in info.groups:
-        if len({tuple(tiles.tile[a] for a in op.body.block.args) for op in group}) > 1:
-            raise ScheduleError("the stages of a staged reduction need equal chunks", argument="chunk")
-    if len({s.data for s in schedule.serial}) != len(schedule.serial):
-        raise ScheduleError("an index is listed twice", argument="serial")
+        chunks = [np.stack([tiles.tile[a] for a in op.body.block.args]) for op in group]
+        unequal: Bools = np.any([(c != chunks[0]).any(axis=0) for c in chunks], axis=0)
+        yield Violation(unequal, "chunk", lambda _: "the stages of a staged reduction need equal chunks")
+    serial = tiles.points.serial
+    yield from _always(tiles, len({*serial}) != len(serial), "serial", "an index is listed twice")
     around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
-    largest = max(tiles.elements(indices) for indices in (info.free, *around))
-    if largest > LARGEST_TILE:
-        raise ScheduleError(f"a tile of {largest} elements; at most {LARGEST_TILE} are possible", argument="block")
-    if len(schedule.thread) not in (0, 2):
-        raise ScheduleError("a register tile has rows and columns", argument="thread")
+    elements = largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
+    text = f"a tile of {{:.0f}} elements; at most {LARGEST_TILE} are possible"
+    yield Violation(elements > LARGEST_TILE, "block", lambda n: text.format(elements[n]))
+    threads = tiles.points.thread.shape[-1]
+    yield from _always(tiles, threads not in (0, 2), "thread", "a register tile has rows and columns")
 
 
-def _check_cluster(
-    info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Matmul]
-) -> None:
-    """Raise ScheduleError if blocks of a cluster have nothing to share, or do not make up the grid."""
-    if not target.has("cluster"):
-        raise ScheduleError(f"{target.name} has no clusters of blocks", argument="cluster")
-    if shares_rows(schedule):
-        if tiled(products, tiles.tile):
-            reason = "blocks of a cluster share factors of products as boxes: copy = tma"
-            raise ScheduleError(reason, argument="cluster")
-        if schedule.split_k.data > 1 or schedule.group_m.data > 1 or schedule.num_ctas.data:
-            reason = "blocks that share rows are not divided, ordered or kept any further"
-            raise ScheduleError(reason, argument="cluster")
+def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:
+    """Clusters whose blocks have nothing to share, or do not make up the grid."""
+    points = tiles.points
+    if points.cluster == 1:
         return
-    last = last_of_grid(tiles, schedule)
-    if last % schedule.cluster.data and all(isinstance(info.sizes[i], int) for i in info.free):
-        raise ScheduleError(
-            f"clusters of {schedule.cluster.data} blocks do not make up the last extent of the grid, {last}",
-            argument="cluster",
-        )
+    yield from _always(tiles, not target.has("cluster"), "cluster", f"{target.name} has no clusters of blocks")
+    if tiles.ranks > 1:
+        reason = "blocks of a cluster share factors of products as boxes: copy = tma"
+        yield from _always(tiles, bool(products), "cluster", reason)
+        reason = "blocks that share rows are not divided, ordered or kept any further"
+        further = (points.split_k > 1) | (points.group_m > 1) | (points.num_ctas > 0)
+        yield Violation(further, "cluster", lambda _: reason)
+        shared = tiles.any_of(tiles.shared, info.reduction_indices)
+        yield Violation(~shared, "cluster", lambda _: no_shared_rows(points.cluster))
+    elif all(isinstance(info.sizes[i], int) for i in info.free):
+        last: Ints = last_of_grid(tiles)
+        text = f"clusters of {points.cluster} blocks do not make up the last extent of the grid, {{}}"
+        yield Violation(last % points.cluster != 0, "cluster", lambda n: text.format(last[n]))
 
 
-def _check_copies(schedule: ScheduleAttr, target: Target) -> None:
-    """Raise ScheduleError for a pipeline of copies that does not exist."""
-    copy, stages = schedule.copy.data, schedule.stages.data
-    if copy != "sync" and not target.has(copy):
-        raise ScheduleError(f"{target.name} has no {copy}", argument="copy")
-    if copy == "sync" and stages > 1:
+def _split(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
+    """Divided reductions that cannot be, and atoms of other targets."""
+    parts = tiles.points.split_k
+    reason = "blocks that share a reduction have no row of their own to keep"
+    if tiles.kept:
+        yield Violation(parts > 1, "cache_rows", lambda _: reason)
+    for count in map(int, np.unique(parts[parts > 1])):
+        try:
+            find_split(info.nest, count)
+        except ScheduleError as error:
+            refused = error
+            yield Violation(parts == count, refused.argument or "split_k", lambda _, e=refused: e.reason)
+
+
+def _copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
+    """Atoms and pipelines of copies that do not exist."""
+    points, stages = tiles.points, tiles.points.stages
+    yield from _always(
+        tiles, points.atom != "fma" and not target.has(points.atom), "atom", f"{target.name} has no {points.atom}"
+    )
+    lacks = points.copy != "sync" and not target.has(points.copy)
+    yield from _always(tiles, lacks, "copy", f"{target.name} has no {points.copy}")
+    if points.copy == "sync":
         reason = "synchronous copies do not run ahead: several stages need cp_async"
-        raise ScheduleError(reason, argument="stages")
-    if stages > MOST_STAGES:
-        raise ScheduleError(f"{stages} stages; at most {MOST_STAGES} are possible", argument="stages")
+        yield Violation(stages > 1, "stages", lambda _: reason)
+    many = f"{{}} stages; at most {MOST_STAGES} are possible"
+    yield Violation(stages > MOST_STAGES, "stages", lambda n: many.format(stages[n]))

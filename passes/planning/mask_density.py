@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
@@ -14,6 +15,7 @@ from ...dialects.shapes.affine import DIM, Form, number_of
 from ..analysis.dependence import Dependence
 from ..analysis.masks import Forms, half_spaces
 from ..analysis.sampling import hypercube
+from .points import Floats, Ints
 
 SAMPLES = 32
 """So many tiles are looked at along an index on which a mask depends."""
@@ -35,7 +37,6 @@ class MaskDensity:
         self.groups = groups
         self.dependence = dependence
         self.extents = extents
-        self._known: dict[tuple[int, ...], dict[SSAValue, float]] = {}
 
     @cached_property
     def _spaces(self) -> list[tuple[Sequence[loop.ReduceOp], Forms, list[Form]]]:
@@ -46,20 +47,20 @@ class MaskDensity:
                 found.append((group, forms, spaces))
         return found
 
-    def shares(self, tile: Mapping[SSAValue, int]) -> dict[SSAValue, float]:
+    def shares(self, tile: Mapping[SSAValue, Ints]) -> dict[SSAValue, Floats]:
         """The share of its chunks that a block visits on average, for tiles of these extents, by reduction index; of
-        what is not here, all."""
-        key = tuple(tile.values())
-        if key not in self._known:
-            self._known[key] = dict(self._shares(tile))
-        return self._known[key]
-
-    def _shares(self, tile: Mapping[SSAValue, int]) -> Iterator[tuple[SSAValue, float]]:
+        what is not here, all. Extents are columns, with a row for each schedule."""
+        found: dict[SSAValue, Floats] = {}
         for group, forms, spaces in self._spaces:
-            for position, index in enumerate(group[0].body.block.args):
-                share = self._share(index, forms, spaces, tile)
-                if share < 1:
-                    yield from ((stage.body.block.args[position], share) for stage in group)
+            own = group[0].body.block.args
+            used = [*dict.fromkeys((*forms.indices, *own))]
+            rows, where = np.unique(np.stack([tile[i] for i in used], axis=1), axis=0, return_inverse=True)
+            tiles = [dict(zip(used, map(int, row), strict=True)) for row in rows]
+            for position, index in enumerate(own):
+                share = np.array([self._share(index, forms, spaces, t) for t in tiles])
+                if (share < 1).any():
+                    found.update((stage.body.block.args[position], share[where.reshape(-1)]) for stage in group)
+        return found
 
     def _share(self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]) -> float:
         number = forms.index(index)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.loop.work import nest_operations
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.dependence import yielded
 from .nest_info import NestInfo, Reduction, pow2_at_least
+from .points import Bools, Plan
 from .tile_extents import TileExtents
+from .tiles import Tiles
 
 SMALLEST = 2
 """Rows and columns of a product: with one, every number is used once, and there is nothing that a tile could share."""
@@ -76,10 +78,13 @@ def find_matmuls(info: NestInfo) -> list[Matmul]:
     return found
 
 
-def tiled(products: list[Matmul], tile: Mapping[SSAValue, int]) -> list[Matmul]:
-    """Those of `products` that are matrix products to a block whose tile has these extents: with several rows and
-    columns. The others are sums of rows."""
-    return [p for p in products if min(tile[p.row], tile[p.column]) > 1]
+def by_products(products: list[Matmul], tiles: Tiles) -> Iterator[tuple[list[Matmul], Bools]]:
+    """Those of `products` that are matrix products to a block, with the schedules of which they are: those that have
+    several rows and columns in its tiles. The others are sums of rows."""
+    several = [(tiles.tile[p.row] > 1) & (tiles.tile[p.column] > 1) for p in products]
+    columns = np.stack([*several, np.ones(tiles.rows, dtype=np.bool_)], axis=1)
+    for kind in np.unique(columns, axis=0):
+        yield [p for p, here in zip(products, kind[:-1], strict=True) if here], (columns == kind).all(axis=1)
 
 
 def may_be_rows(info: NestInfo, products: list[Matmul]) -> bool:
@@ -99,7 +104,7 @@ def _longest(info: NestInfo, indices: Iterable[SSAValue]) -> SSAValue:
     return max(indices, key=lambda i: (info.extents[i], order[i]))
 
 
-def matmul_plans(info: NestInfo, target: Target, products: list[Matmul]) -> Iterator[ScheduleAttr]:
+def matmul_plans(info: NestInfo, target: Target, products: list[Matmul]) -> Iterator[Plan]:
     """Schedules on CUDA cores: tiles of the result with the register tiles of their threads, and chunks of the sum.
 
     A product inside another reduction (queries with keys, inside attention) keeps its own index whole; then the result
@@ -120,7 +125,7 @@ def matmul_plans(info: NestInfo, target: Target, products: list[Matmul]) -> Iter
             warps = max(1, min(8, tile[0] * tile[1] // (patch[0] * patch[1] * 32)))
             chunk_matmuls(info, sizes, products, depth, warps)
             shrink_to_shared(info, sizes, once, target)
-            yield sizes.schedule(warps, patch)
+            yield sizes.plan(warps, thread=patch)
 
 
 def is_nested(products: list[Matmul]) -> bool:

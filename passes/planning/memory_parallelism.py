@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from xdsl.ir import SSAValue
 
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.dependence import access_indices
 from .nest_info import NestInfo
+from .points import Plan
 from .tile_extents import TileExtents
 
 TILES = (8192, 16384, 32768)
@@ -24,13 +24,13 @@ TOGETHER = (4, 8)
 """Rows a block, where something that is read serves all of them."""
 
 
-def in_flight(info: NestInfo, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
+def in_flight(info: NestInfo, plan: Plan) -> Iterator[Plan]:
     """`plan` with larger tiles, where nobody but the reductions uses a row: with longer chunks, so that a thread has
     more loads under way, and with several rows a block, so that a vector that is multiplied with all rows of a matrix
     is read once for some of them."""
-    if plan.serial.data or any(i not in info.reduced and info.extents[i] > 1 for i in info.free):
+    if plan.serial or any(i not in info.reduced and info.extents[i] > 1 for i in info.free):
         return
-    block = dict(zip(info.free, (b.data for b in plan.block), strict=True))
+    block = dict(zip(info.free, plan.block, strict=True))
     common = _common(info)
     blocks = [block]
     if common is not None and block[common] == 1:
@@ -46,7 +46,7 @@ def in_flight(info: NestInfo, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
             largest = max(sizes.elements({*r.around, *r.indices}) for r in info.reductions)
             for held in HELD:
                 if largest <= 32 * held * MOST_WARPS:
-                    yield sizes.schedule(largest // (32 * held))
+                    yield sizes.plan(largest // (32 * held))
 
 
 def _common(info: NestInfo) -> SSAValue | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...dialects.layouts.mma import ATOM
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from .matmul import (
     WIDEST_HEAD,
     Matmul,
@@ -19,9 +19,10 @@ from .matmul import (
 )
 from .matmul_precision import is_tf32, may_be_narrow, narrow_type
 from .nest_info import NestInfo
+from .points import Plan
 from .skinny_matmul import is_skinny, skinny_nested_plans, skinny_plans
 from .tile_extents import TileExtents
-from .wgmma import held_registers, nested_wgmma_plans, wgmma_plans, with_grid_swizzle
+from .wgmma import GROUPS, held_registers, nested_wgmma_plans, wgmma_plans
 
 SHAPES = (
     (128, 128, 8),
@@ -50,9 +51,7 @@ DEPTHS = (64, 32)
 """Chunks of the summed index: a longer one is worth its two barriers where the tile is small."""
 
 
-def mma_plans(
-    info: NestInfo, target: Target, products: list[Matmul], precision: str = "ieee"
-) -> Iterator[ScheduleAttr]:
+def mma_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str = "ieee") -> Iterator[Plan]:
     """Schedules with `atom = mma` or `wgmma` and the permission `f32_matmul_precision`; none if the target or the main
     product is not for tensor cores.
 
@@ -95,12 +94,12 @@ def mma_plans(
             chunk_matmuls(info, sizes, products, depth, warps)
             shrink_to_shared(info, sizes, products, target)
             if _fits(sizes, main):
-                yield with_grid_swizzle(info, sizes.schedule(warps).changed(atom="mma", f32_matmul_precision=precision))
+                yield sizes.plan(warps, atom="mma", f32_matmul_precision=precision, group_m=GROUPS[0])
 
 
 def _nested_plans(
     info: NestInfo, target: Target, products: list[Matmul], able: list[Matmul], precision: str
-) -> Iterator[ScheduleAttr]:
+) -> Iterator[Plan]:
     """The plans on CUDA cores with `atom = mma`; where all products are on tensor cores a warp keeps whole rows, from
     scores to weights, and there are larger tiles as well, as far as registers have room for them."""
     main = main_matmul(info, products)
@@ -111,14 +110,14 @@ def _nested_plans(
         chunk_matmuls(info, sizes, products, DEPTHS[0], warps, KEYS)
         fits = all(_fits(sizes, p) for p in products) and info.extents[main.row] > rows // 2
         if fits and held_registers(sizes.tile, distinct(info, products), warps) <= MOST_HELD:
-            yield sizes.schedule(warps).changed(atom="mma", f32_matmul_precision=precision)
+            yield sizes.plan(warps, atom="mma", f32_matmul_precision=precision)
     for schedule in matmul_plans(info, target, products):
         sizes = _sizes_of(info, schedule)
         if all(p in able and _fits(sizes, p) for p in products):
             rows = sizes.tile[main_matmul(info, products).row]
-            schedule = schedule.changed(warps=min(schedule.warps.data, rows // ATOM[0]), thread=[])
+            schedule = replace(schedule, warps=min(schedule.warps, rows // ATOM[0]), thread=())
         if any(_fits(sizes, p) for p in able):
-            yield schedule.changed(atom="mma", f32_matmul_precision=precision)
+            yield replace(schedule, atom="mma", f32_matmul_precision=precision)
 
 
 def _fits(sizes: TileExtents, product: Matmul) -> bool:
@@ -127,10 +126,10 @@ def _fits(sizes: TileExtents, product: Matmul) -> bool:
     return min(sizes.tile[product.row], sizes.tile[product.column], depth) >= ATOM[0]
 
 
-def _sizes_of(info: NestInfo, schedule: ScheduleAttr) -> TileExtents:
+def _sizes_of(info: NestInfo, schedule: Plan) -> TileExtents:
     """The tile extents of a schedule."""
     sizes = TileExtents(info)
-    sizes.tile.update(zip(info.free, (b.data for b in schedule.block), strict=True))
+    sizes.tile.update(zip(info.free, schedule.block, strict=True))
     indices = [i for r in info.reductions for i in r.indices]
-    sizes.tile.update(zip(indices, (c.data for c in schedule.chunk), strict=True))
+    sizes.tile.update(zip(indices, schedule.chunk, strict=True))
     return sizes

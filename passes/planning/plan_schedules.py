@@ -20,13 +20,10 @@ from ..analysis.nest_schedule import schedule_of
 from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
+from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
-from .legality import check
-from .matmul import distinct, find_matmuls, tiled
 from .nest_info import NestInfo
 from .overrides import ScheduleOverrides
-from .resources import resources
-from .tiles import Tiles
 
 NAME = "plan-schedules"
 
@@ -157,10 +154,7 @@ def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) ->
     tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free."""
     if schedule.atom.data == "fma":
         return schedule
-    info = NestInfo(nest)
-    tiles = Tiles(info, schedule)
-    products = tiled(distinct(info, find_matmuls(info)), tiles.tile)
-    resident = resources(info, tiles, schedule, target, products).resident
+    resident = Model(NestInfo(nest), target).predict(schedule).resident
     return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule
 
 
@@ -205,8 +199,7 @@ def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> Sched
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
     """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
     try:
-        info, schedule = NestInfo(nest), schedule_of(nest)
-        check(info, Tiles(info, schedule), schedule, target, find_matmuls(info))
+        Model(NestInfo(nest), target).predict(schedule_of(nest))
     except ScheduleError as error:
         error.operator = error.operator or nest.name
         error.location = error.location or location_text(nest)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from ...dialects.loop import LoadOp, NestOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
 from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
-from .cost_model import Model, Prediction
+from .cost_model import Model, Predictions
 from .nest_info import NestInfo
 from .roofline import GAP
 
@@ -34,25 +32,17 @@ def split_ahead(nest: NestOp) -> Generator[tuple[NestOp, list[NestOp]]]:
             op.erase(safe_erase=False)
 
 
-def presplit_plans(info: NestInfo, target: Target) -> list[tuple[ScheduleAttr, Prediction | ScheduleError]]:
-    """The schedules with `f32_matmul_precision = bf16x3_presplit` and what they give, or why they cannot be: those with
+def presplit_plans(info: NestInfo, target: Target) -> Iterator[Predictions]:
+    """The schedules with `f32_matmul_precision = bf16x3_presplit` and what they give: those with
     `f32_matmul_precision = bf16x3` of a nest that loads the parts, where these are copied ahead."""
     with split_ahead(info.nest) as (nest, makers):
-        if not makers:
-            return []
         model = Model(NestInfo(nest), target)
         before = sum(_seconds(maker, target) for maker in makers)
-        found: list[tuple[ScheduleAttr, Prediction | ScheduleError]] = []
-        for schedule in candidates(model.info, target, model.found, "bf16x3"):
-            if schedule.copy.data == "sync" or schedule.split_k.data > 1:
-                continue
-            try:
-                predicted = model.predict(schedule)
-                result = replace(predicted, combine=predicted.combine + before)
-            except ScheduleError as error:
-                result = error
-            found.append((schedule.changed(f32_matmul_precision=STORED), result))
-        return found
+        for points in candidates(model.info, target, model.found, "bf16x3") if makers else ():
+            if points.copy != "sync":
+                for found in model.predict_all(points.at(points.split_k == 1)):
+                    split = replace(found.points, precision=STORED)
+                    yield replace(found, points=split, combine=found.combine + before)
 
 
 def _seconds(maker: NestOp, target: Target) -> float:

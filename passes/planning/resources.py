@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...dialects.kernel.warp_specialize import WARPGROUP, launch_registers
+import numpy as np
+
+from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.target import REGISTERS, Target, occupancy
-from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
 from ..analysis.dependence import access_indices
 from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
-from .compute import atom_of, warp_tile
+from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
 from .nest_info import NestInfo
-from .smem_reuse import reused_bytes
+from .points import Bools, Floats, Ints, largest, total
+from .smem_reuse import load_sites, reused_bytes
 from .staging import staged
 from .tiles import Tiles
 
@@ -40,94 +42,116 @@ EXCHANGED = 1024
 
 
 @dataclass(frozen=True)
+class Violation:
+    """A decision that schedules cannot have: `where`, the field of the schedule, and why, by the schedule's row."""
+
+    where: Bools
+    argument: str
+    reason: Callable[[int], str]
+
+
+@dataclass(frozen=True)
 class Resources:
-    """`registers` of a thread (an estimate), `shared` bytes of a block, and `resident` blocks on a multiprocessor."""
+    """`registers` of a thread (an estimate), `shared` bytes of a block, `resident` blocks of a multiprocessor, and
+    where that is more than there is."""
 
-    registers: int
-    shared: int
-    resident: int
+    registers: Ints
+    shared: Floats
+    resident: Ints
+    violations: list[Violation]
 
 
-def resources(
-    info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, target: Target, products: list[Matmul]
-) -> Resources:
-    """What a block takes; raises ScheduleError, saying of what, if it needs more than there is."""
-    shared = staged(info, schedule, products).bytes(schedule)
-    threads = 32 * schedule.warps.data
-    if schedule.copy.data == "tma":  # a producer's warps, and parts of results on their way out beside the rings
-        threads += 32 * WARPGROUP
-        shared += _outgoing(info, tiles, products) + (BARRIERS if len(info.reductions) == len(products) else EXCHANGES)
-    kept = reused_bytes(info, tiles) if tiles.kept else 0
-    if tiles.kept and not kept:
-        raise ScheduleError("no two loops read the same chunks, so there is nothing to keep", argument="cache_rows")
-    if kept > target.shared_per_block - EXCHANGED:
-        raise ScheduleError(
-            f"the chunks of a row take {kept} bytes of shared memory; {target.name} has"
-            f" {target.shared_per_block - EXCHANGED} for a block, beside what warps exchange",
-            argument="cache_rows",
+def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Resources:
+    """What a block takes."""
+    points = tiles.points
+    shared = staged(tiles, products).bytes(points)
+    threads = 32 * points.warps
+    if points.copy == "tma":  # a producer's warps, and parts of results on their way out beside the rings
+        threads = threads + 32 * WARPGROUP
+        shared = shared + _outgoing(info, tiles, products)
+        shared = shared + (BARRIERS if len(info.reductions) == len(products) else EXCHANGES)
+    found: list[Violation] = []
+    if tiles.kept:
+        kept, room = reused_bytes(tiles, load_sites(info)), target.shared_per_block - EXCHANGED
+        nothing = "no two loops read the same chunks, so there is nothing to keep"
+        row = f"{{:.0f}} bytes of shared memory; {target.name} has {room} for a block, beside what warps exchange"
+        found.append(Violation(kept == 0, "cache_rows", lambda _: nothing))
+        found.append(Violation(kept > room, "cache_rows", lambda n: "the chunks of a row take " + row.format(kept[n])))
+        shared = shared + kept
+    found.append(
+        Violation(
+            shared > target.shared_per_block,
+            "stages" if (points.stages > 1).any() else "block",
+            lambda n: (
+                f"the factors of products take {shared[n]:.0f} bytes of shared memory; {target.name} has"
+                f" {target.shared_per_block} for a block"
+            ),
         )
-    shared += kept
-    if shared > target.shared_per_block:
-        raise ScheduleError(
-            f"the factors of products take {shared} bytes of shared memory; {target.name} has {target.shared_per_block}"
-            " for a block",
-            argument="stages" if schedule.stages.data > 1 else "block",
-        )
-    held = sum(_accumulators(p, tiles) for p in products) / (32 * schedule.warps.data)
-    if held > REGISTERS:
-        raise ScheduleError(
-            f"a thread would keep {held:.0f} sums in registers; it has {REGISTERS} of them", argument="block"
-        )
-    registers = min(REGISTERS, _registers(info, tiles, schedule, products, threads))
+    )
+    held = total((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
+    many = "a thread would keep {:.0f} sums in registers; it has {} of them"
+    found.append(Violation(held > REGISTERS, "block", lambda n: many.format(held[n], REGISTERS)))
+    registers = np.minimum(REGISTERS, _registers(info, tiles, products, threads))
     resident = occupancy(target, threads, registers, shared)
-    if schedule.atom.data == "wgmma":
-        largest = max((_accumulators(p, tiles) / (32 * schedule.warps.data) for p in products), default=0)
-        while resident > 1 and launch_registers(threads, resident) < min(largest, WIDEST) + BESIDE:
-            resident -= 1
-    if resident < (wanted := schedule.blocks_per_sm.data):
-        raise ScheduleError(
-            f"{wanted} blocks of {threads} threads with some {registers} registers each and {shared} bytes of shared"
-            f" memory do not fit on a multiprocessor of {target.name}",
-            argument="blocks_per_sm",
+    if points.atom == "wgmma":
+        sums = largest((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
+        at_launch = np.ceil((np.minimum(sums, WIDEST) + BESIDE) / 8).astype(np.int64) * 8
+        resident = np.minimum(resident, np.maximum(1, target.registers_per_sm // (threads * at_launch)))
+    wanted = points.blocks_per_sm
+    text = (
+        "{} blocks of {} threads with some {} registers each and {:.0f} bytes of shared memory do not fit on a"
+        f" multiprocessor of {target.name}"
+    )
+    found.append(
+        Violation(
+            resident < wanted,
+            "blocks_per_sm",
+            lambda n: text.format(wanted[n], threads[n], registers[n], shared[n]),
         )
-    if resident == 0:  # the compiler is told the number of threads, and will not take more than fits
-        registers = target.registers_per_sm // threads
-        resident = occupancy(target, threads, registers // 8 * 8, shared)
-    return Resources(registers, shared, max(1, resident))
+    )
+    # The compiler is told the number of threads, and will not take more registers than fit.
+    given = np.where(resident == 0, target.registers_per_sm // threads, registers)
+    resident = np.where(resident == 0, occupancy(target, threads, given // 8 * 8, shared), resident)
+    return Resources(given, shared, np.maximum(1, resident), found)
 
 
-def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> int:
+def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:
     """Bytes of the parts of results that are on their way out through shared memory at a time, and of what is loaded
     beside them: two of each type, each of a row of a box for every row of the tile. What is in f32 needs none."""
     found = next(((p.row, p.column) for p in products if p.row in info.free and p.column in info.free), ())
     columns = tiles.tile[max(found, key=info.free.index)] if found else 1
-    total = tiles.elements(info.free)
+    elements = tiles.elements(info.free)
     beside = [op.source.type for op in info.loads if found and {*found} <= {*access_indices(op)}]
     types = dict.fromkeys(element_type(t) for t in (*(r.type for r in info.nest.res), *beside))
     sizes = [size for t in types if (size := element_bytes(t)) < 4]
-    return sum(min(total * size, EPILOGUE_BUFFERS * total // columns * EPILOGUE_ROW) for size in sizes)
+    return total(
+        (np.minimum(elements * n, EPILOGUE_BUFFERS * EPILOGUE_ROW * elements // columns) for n in sizes), tiles.rows
+    )
 
 
-def _registers(info: NestInfo, tiles: Tiles, schedule: ScheduleAttr, products: list[Matmul], threads: int) -> int:
+def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: Ints) -> Ints:
+    points, rows = tiles.points, tiles.rows
     if not products:
-        largest = max([tiles.elements(info.free), *(tiles.elements({*r.around, *r.indices}) for r in info.reductions)])
+        sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
+        elements = largest((tiles.elements(indices) for indices in sets), rows)
         sources = len({op.source for op in info.loads})
-        return round(ROWS + largest / threads * (1 if sources <= 2 else 1.5))
-    total = operands = 0.0
-    base = SUMS
+        return np.rint(ROWS + elements / threads * (1 if sources <= 2 else 1.5)).astype(np.int64)
+    operands, base = np.zeros(rows), np.full(rows, SUMS)
     for p in products:
-        total += _accumulators(p, tiles) / threads
-        rows, columns = tiles.tile[p.row], tiles.tile[p.column]
-        if atom_of(p, tiles, schedule) == "mma":
-            base = ATOMS
-            operands = max(operands, sum(warp_tile(rows, columns, schedule.warps.data)) / 4)
-        elif atom_of(p, tiles, schedule) == "fma":
-            operands = max(operands, 1.0 * sum([v.data for v in schedule.thread] or [2, 2]))
+        on = on_tensor_cores(p, tiles)
+        fragments = 1.0 * (points.thread.sum(axis=1) if points.thread.size else 4) * ~on
+        if points.atom == "mma":
+            base = np.where(on, ATOMS, base)
+            fragments = np.where(
+                on, sum(warp_tile(tiles.tile[p.row], tiles.tile[p.column], points.warps)) / 4, fragments
+            )
+        operands = np.maximum(operands, fragments)
     if len(info.reductions) > 1:
-        base += FUSED if len(products) == 1 else NESTED
-    return round(base + total + operands)
+        base = base + (FUSED if len(products) == 1 else NESTED)
+    sums = total((_accumulators(p, tiles) / threads for p in products), rows)
+    return np.rint(base + sums + operands).astype(np.int64)
 
 
-def _accumulators(p: Matmul, tiles: Tiles) -> int:
+def _accumulators(p: Matmul, tiles: Tiles) -> Ints:
     """Sums of a product in the registers of a block at once."""
     return tiles.tile[p.row] * tiles.tile[p.column]

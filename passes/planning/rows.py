@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel.cluster import CLUSTERS
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.cluster_rows import SHARED_LENGTH
 from ..analysis.running_mean import counted
 from .memory_parallelism import in_flight
 from .nest_info import NestInfo, pow2_at_least, pow2_at_most
+from .points import Plan
 from .tile_extents import MAX_WARPS, TileExtents
 from .tiles import Tiles
 
@@ -51,7 +52,7 @@ WIDTHS = (256, 64, 32, 16, 8)
 that few blocks compute those, or few, so that there are enough blocks."""
 
 
-def elementwise_plans(info: NestInfo, target: Target) -> Iterator[ScheduleAttr]:
+def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Plan]:
     """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
 
     Where a tensor is read along another index than the one it is written along, a square tile, so that both are
@@ -63,7 +64,7 @@ def elementwise_plans(info: NestInfo, target: Target) -> Iterator[ScheduleAttr]:
         yield _elementwise(info, elements)
 
 
-def _elementwise(info: NestInfo, elements: int) -> ScheduleAttr:
+def _elementwise(info: NestInfo, elements: int) -> Plan:
     """The schedule with tiles of `elements`, where they are not square."""
     sizes = TileExtents(info)
     order = [*reversed(info.free)]
@@ -79,7 +80,7 @@ def _elementwise(info: NestInfo, elements: int) -> ScheduleAttr:
             sizes.fill(order[1:], elements // sizes.tile[order[0]])
     sizes.chunk_reductions(4096)
     per_thread = max(4, min(8, info.vector()))
-    return sizes.schedule(max(1, sizes.elements(info.free) // (32 * per_thread)))
+    return sizes.plan(max(1, sizes.elements(info.free) // (32 * per_thread)))
 
 
 def _snug(extent: int, most: int) -> int:
@@ -101,38 +102,40 @@ def _other_direction(info: NestInfo) -> SSAValue | None:
     return best if info.extents[best] >= 8 else None
 
 
-def row_plans(info: NestInfo, target: Target) -> Iterator[ScheduleAttr]:
+def row_plans(info: NestInfo, target: Target) -> Iterator[Plan]:
     """The plan for rows, and the same with half as many warps and with twice as many; with rows that are looped
     over kept in shared memory, and with long ones shared by the blocks of a cluster."""
     for width in WIDTHS if _shared(info) else WIDTHS[:1]:
         plan = plan_rows(info, target, width)
-        steps = Tiles(info, plan).steps
+        steps = Tiles.of(info, plan).steps
         walks = any(steps[i] > 1 for i in info.reduction_indices)
         ranks = CLUSTERS[1:] if target.has("cluster") else ()
         shared = [s for n in ranks for s in _clustered(info, plan, n)]
         yield from (*_kept(info, plan), *shared, plan) if walks else (plan, *shared)
         most = WALKING if walks else MAX_WARPS
-        for warps in (plan.warps.data // 2, plan.warps.data * 2):
+        for warps in (plan.warps // 2, plan.warps * 2):
             if 1 <= warps <= most:
-                yield plan.changed(warps=warps)
+                yield replace(plan, warps=warps)
         yield from in_flight(info, plan)
 
 
-def _kept(info: NestInfo, plan: ScheduleAttr) -> Iterator[ScheduleAttr]:
+def _kept(info: NestInfo, plan: Plan) -> Iterator[Plan]:
     """`plan` for rows that are looped over, with all chunks kept in shared memory, and equal ones in all loops:
     the longer they are, the fewer results of reductions wait for each other; the shorter, the less lies past the
     end."""
-    looped = {i.data for i in plan.serial}
+    looped = {*plan.serial}
     rest = [i for n, i in enumerate(info.free) if n in looped]
     if len(looped) != 1 or any(info.may_be_longer([i]) for i in rest):
         return
-    tiles = Tiles(info, plan)
+    tiles = Tiles.of(info, plan)
     for length in CHUNKS:
         if info.extents[rest[0]] <= length:
             continue
-        block = [length if n in looped else b.data for n, b in enumerate(plan.block)]
-        chunk = [length if tiles.steps[i] > 1 else tiles.tile[i] for i in info.reduction_indices]
-        yield plan.changed(block=block, chunk=chunk, cache_rows="shared", warps=max(1, length // (32 * PER_THREAD)))
+        block = [length if n in looped else b for n, b in enumerate(plan.block)]
+        chunk = [length if tiles.steps[i] > 1 else int(tiles.tile[i][0]) for i in info.reduction_indices]
+        yield replace(
+            plan, block=tuple(block), chunk=tuple(chunk), cache_rows="shared", warps=max(1, length // (32 * PER_THREAD))
+        )
 
 
 def _limit(info: NestInfo, row: int) -> int:
@@ -141,7 +144,7 @@ def _limit(info: NestInfo, row: int) -> int:
     return ROW_LIMIT // 2 if half else ROW_LIMIT
 
 
-def _clustered(info: NestInfo, plan: ScheduleAttr, ranks: int) -> Iterator[ScheduleAttr]:
+def _clustered(info: NestInfo, plan: Plan, ranks: int) -> Iterator[Plan]:
     """`plan` with rows that `ranks` blocks share: each its part as one tile in registers, or as chunks in shared
     memory."""
     rest = [i for i in info.free if i not in info.reduced]
@@ -154,12 +157,20 @@ def _clustered(info: NestInfo, plan: ScheduleAttr, ranks: int) -> Iterator[Sched
     fits = whole <= _limit(info, whole if length == ranks * whole else whole - 1) and -(-length // whole) >= ranks
     tiles = [whole] if fits else [n for n in CHUNKS if n < whole]
     for tile in tiles:
-        block = [tile if i in rest else b.data for i, b in zip(info.free, plan.block, strict=True)]
+        block = [tile if i in rest else b for i, b in zip(info.free, plan.block, strict=True)]
         chunk = [min(tile, pow2_at_least(info.extents[i])) for i in info.reduction_indices]
         row = "registers" if tile == whole or not rest else "shared"
         serial = [] if tile == whole else [n for n, i in enumerate(info.free) if i in rest]
         warps = max(1, min(MAX_WARPS, tile // (32 * PER_THREAD)))
-        yield plan.changed(block=block, chunk=chunk, serial=serial, warps=warps, cache_rows=row, cluster=ranks)
+        yield replace(
+            plan,
+            block=tuple(block),
+            chunk=tuple(chunk),
+            serial=tuple(serial),
+            warps=warps,
+            cache_rows=row,
+            cluster=ranks,
+        )
 
 
 def _shared(info: NestInfo) -> list[SSAValue]:
@@ -168,7 +179,7 @@ def _shared(info: NestInfo) -> list[SSAValue]:
     return [i for i in reduced if any(i not in r.around for r in info.reductions if counted(r.op) is None)]
 
 
-def plan_rows(info: NestInfo, target: Target, widest: int = WIDTHS[0]) -> ScheduleAttr:
+def plan_rows(info: NestInfo, target: Target, widest: int = WIDTHS[0]) -> Plan:
     """Reductions whose results the rest of a row, or nobody, uses: a block takes one or more whole rows.
 
     Rows that do not fit into registers are looped over: the reductions in chunks, then the rest tile by tile.
@@ -207,17 +218,17 @@ def plan_rows(info: NestInfo, target: Target, widest: int = WIDTHS[0]) -> Schedu
     return _chunked(info, sizes, reduced, max(width, 1024) if block_rows == 1 else block_rows * width, block_rows)
 
 
-def _chunked(info: NestInfo, sizes: TileExtents, rows: list[SSAValue], budget: int, block_rows: int) -> ScheduleAttr:
+def _chunked(info: NestInfo, sizes: TileExtents, rows: list[SSAValue], budget: int, block_rows: int) -> Plan:
     """The schedule with `block_rows` rows a block and reductions in chunks that fill tiles of `budget` elements."""
     sizes.fill(reversed(rows), block_rows)
     sizes.chunk_reductions(budget)
     tile = max(sizes.elements({*r.around, *r.indices}) for r in info.reductions)
     tile = max(tile, sizes.elements(info.free))
     many = len({op.source for op in info.loads}) > 4
-    return sizes.schedule(max(1, tile // (32 * (PER_THREAD // 2 if many else PER_THREAD))))
+    return sizes.plan(max(1, tile // (32 * (PER_THREAD // 2 if many else PER_THREAD))))
 
 
-def _plan_columns(info: NestInfo, target: Target, column: SSAValue) -> ScheduleAttr:
+def _plan_columns(info: NestInfo, target: Target, column: SSAValue) -> Plan:
     """Memory is contiguous along the free index `column`: 32 to 128 columns a block, and as many rows as fit."""
     sizes = TileExtents(info)
     width = 128
@@ -231,8 +242,8 @@ def _plan_columns(info: NestInfo, target: Target, column: SSAValue) -> ScheduleA
         sizes.serial = [i for i, index in enumerate(info.free) if index in rest]
     sizes.chunk_reductions(4096)
     if max(_product(info, r.indices) for r in info.reductions) <= OWN:
-        return sizes.schedule(sizes.elements(info.free) // (32 * 4))  # every thread has all of its columns
-    return sizes.schedule(max(4, sizes.elements(info.free) // (32 * PER_THREAD)))
+        return sizes.plan(sizes.elements(info.free) // (32 * 4))  # every thread has all of its columns
+    return sizes.plan(max(4, sizes.elements(info.free) // (32 * PER_THREAD)))
 
 
 def _product(info: NestInfo, indices: Iterable[SSAValue]) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ...dialects.layouts.mma import ATOM
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from .matmul import WIDEST_HEAD, Matmul, chunk_matmuls, main_matmul, shrink_to_shared
 from .nest_info import NestInfo, pow2_at_least
+from .points import Plan
 from .tile_extents import TileExtents
 
 MOST = 32
@@ -26,7 +26,7 @@ KEYS, SUMS = (32, 64), 160
 
 def skinny_plans(
     info: NestInfo, target: Target, products: list[Matmul], main: Matmul, precision: str
-) -> Iterator[ScheduleAttr]:
+) -> Iterator[Plan]:
     """Schedules with `atom = mma` where one side of `main` is short: all of it in one tile, filled up to a whole atom,
     so that the large factor is read once, in tiles that are narrow and deep."""
     short, long = sorted((main.row, main.column), key=lambda i: info.extents[i])
@@ -40,12 +40,10 @@ def skinny_plans(
             warps = max(1, min(4, sizes.tile[long] // ATOM[1]))
             chunk_matmuls(info, sizes, products, depth, warps)
             shrink_to_shared(info, sizes, products, target)
-            yield sizes.schedule(warps).changed(atom="mma", f32_matmul_precision=precision)
+            yield sizes.plan(warps, atom="mma", f32_matmul_precision=precision)
 
 
-def skinny_nested_plans(
-    info: NestInfo, target: Target, products: list[Matmul], precision: str
-) -> Iterator[ScheduleAttr]:
+def skinny_nested_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Plan]:
     """Schedules with `atom = mma` for few rows where one product is a factor of another (a group of queries that share
     keys and values): one warp has the rows, filled up to an atom, and keeps what is between the products in its
     registers; that many such blocks run at once lets enough keys be under way."""
@@ -62,7 +60,7 @@ def skinny_nested_plans(
             sizes.tile[main.column] + keys <= SUMS
             and min(*depths, *(sizes.tile[p.column] for p in products)) >= ATOM[0]
         ):
-            yield sizes.schedule(1).changed(atom="mma", f32_matmul_precision=precision)
+            yield sizes.plan(1, atom="mma", f32_matmul_precision=precision)
 
 
 def is_skinny(info: NestInfo, product: Matmul) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
 from ...dialects.payload import element_bytes
 from ..analysis.dependence import access_indices
 from .nest_info import NestInfo
+from .points import Bools, Floats, product
 from .tiles import Tiles
 
 
@@ -39,24 +40,34 @@ def load_sites(info: NestInfo) -> list[LoadSite]:
     return found
 
 
-def same_tiles(place: LoadSite, tiles: Tiles) -> Hashable:
-    """Equal for loads that give the same tiles, maybe at different times."""
-    free = [tiles.counts.get(i) for i in place.indices]
-    along = tuple((tiles.info.extents[i], tiles.tile[i]) for i in place.indices)
-    grid = tuple(i if n not in (None, 1) else None for i, n in zip(place.indices, free, strict=True))
-    return place.op.source, place.op.map, along, grid
+def same_tiles(a: LoadSite, b: LoadSite, tiles: Tiles) -> Bools:
+    """Where two loads give the same tiles, maybe at different times."""
+    alike = a.op.source is b.op.source and a.op.map == b.op.map
+    extents = [[tiles.info.extents[i] for i in place.indices] for place in (a, b)]
+    found = np.full(tiles.rows, alike and extents[0] == extents[1])
+    for i, j in zip(a.indices, b.indices, strict=False) if found.any() else ():
+        if i is not j:
+            alone = [tiles.counts[k] == 1 for k in (i, j) if k in tiles.counts]
+            found &= (tiles.tile[i] == tiles.tile[j]) & np.logical_and.reduce([found, *alone])
+    return found
 
 
-def reused_bytes(info: NestInfo, tiles: Tiles) -> int:
+def reused_bytes(tiles: Tiles, sites: Sequence[LoadSite]) -> Floats:
     """Bytes of what `cache_rows = shared` keeps: tiles of several chunks, each of which more than one loop reads."""
-    groups: dict[Hashable, set[int]] = {}
-    size: dict[Hashable, int] = {}
-    for place in load_sites(info):
-        looped = [i for i in place.indices if tiles.steps[i] > 1]
-        if not looped or any(not isinstance(info.sizes[i], int) for i in looped):
-            continue
-        key = same_tiles(place, tiles)
-        groups.setdefault(key, set()).add(place.group)
-        elements = prod(tiles.tile[i] * tiles.steps[i] for i in place.indices)
-        size[key] = elements * element_bytes(place.op.source.type)
-    return sum(n for key, n in size.items() if len(groups[key]) > 1)
+    info, kept = tiles.info, np.zeros(tiles.rows)
+    looped: list[Bools] = []
+    for place in sites:
+        several = [tiles.steps[i] > 1 for i in place.indices]
+        unknown = [s for i, s in zip(place.indices, several, strict=True) if not isinstance(info.sizes[i], int)]
+        none = np.zeros(tiles.rows, dtype=np.bool_)
+        looped.append(np.logical_or.reduce([none, *several]) & ~np.logical_or.reduce([none, *unknown]))
+    for n, place in enumerate(sites):
+        first, shared = looped[n], np.zeros(tiles.rows, dtype=np.bool_)
+        for m, other in enumerate(sites):
+            if m != n:
+                same = looped[m] & same_tiles(place, other, tiles)
+                first = first & ~same if m < n else first
+                shared |= same if other.group != place.group else False
+        size = product((tiles.tile[i] * tiles.steps[i] for i in place.indices), tiles.rows)
+        kept += np.where(first & shared, size * element_bytes(place.op.source.type), 0)
+    return kept

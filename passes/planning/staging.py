@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 from xdsl.dialects.builtin import Float32Type
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.operand_types import parts_of
 from .matmul import Matmul
 from .matmul_precision import is_tf32
-from .nest_info import NestInfo
+from .points import Floats, Points, largest, total
 from .tiles import Tiles
 
 PART_BYTES = 6
@@ -27,27 +27,26 @@ class Staged:
     each stage, `late` of the others, and in how many chunks a block goes through the former at most. Where all
     comes at once, a product's factors take the place of those of the one before."""
 
-    early: int
-    late: int
-    chunks: int
+    early: Floats
+    late: Floats
+    chunks: Floats
 
-    def bytes(self, schedule: ScheduleAttr) -> int:
-        """Bytes of shared memory under a schedule."""
-        return self.early * (schedule.stages.data if schedule.copy.data != "sync" else 1) + self.late
+    def bytes(self, points: Points) -> Floats:
+        """Bytes of shared memory under schedules."""
+        return self.early * (points.stages if points.copy != "sync" else 1) + self.late
 
 
-def staged(info: NestInfo, schedule: ScheduleAttr, products: list[Matmul]) -> Staged:
+def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     """What the products keep in shared memory."""
-    tiles = Tiles(info, schedule)
-    narrow = schedule.atom.data != "fma"
+    info, points, rows = tiles.info, tiles.points, tiles.rows
+    narrow = points.atom != "fma"
     inner = {r.op for r in info.reductions if r.contraction is not None}
-    early = most = 0
-    trips = 1
-    late: list[int] = []
+    early, most, trips = np.zeros(rows), np.zeros(rows), np.ones(rows)
+    late: list[Floats] = []
     for p in products:
-        late.append(0)
+        late.append(np.zeros(rows))
         for factor in p.factors:
-            tf32 = narrow and is_tf32(p, schedule.f32_matmul_precision.data)
+            tf32 = narrow and is_tf32(p, points.precision)
             if narrow and _is_kept(factor, inner):
                 continue
             loads = loads_of(factor, narrow and not tf32)
@@ -55,14 +54,14 @@ def staged(info: NestInfo, schedule: ScheduleAttr, products: list[Matmul]) -> St
             each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
             size = tiles.elements(indices) * each
             chunks = tiles.trip_count(i for i in indices if i not in tiles.counts)
-            trips = max(trips, chunks)
-            if narrow and schedule.f32_matmul_precision.data == "bf16x3" and any(map(is_wide, loads)):
+            trips = np.maximum(trips, chunks)
+            if narrow and points.precision == "bf16x3" and any(map(is_wide, loads)):
                 late[-1] += size * PART_BYTES // 4
-            elif loads and chunks > 1:
-                early, most = early + size, max(most, chunks)
             else:
-                late[-1] += size
-    return Staged(early, sum(late) if trips > 1 else max(late, default=0), most)
+                ahead = (chunks > 1) & bool(loads)
+                early, most = early + size * ahead, np.maximum(most, chunks * ahead)
+                late[-1] += size * ~ahead
+    return Staged(early, np.where(trips > 1, total(late, rows), largest(late, rows)), most)
 
 
 def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
+from typing import Any
 
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
-from ...dialects.tile.schedule import ScheduleAttr
 from .nest_info import NestInfo, pow2_at_least, pow2_at_most
+from .points import Plan
 
 MAX_WARPS = 32
 
@@ -75,13 +76,13 @@ class TileExtents:
             depth, parent = depth + 1, parent.parent_op()
         return depth
 
-    def schedule(self, warps: int, thread: tuple[int, ...] = ()) -> ScheduleAttr:
-        """The schedule."""
+    def plan(self, warps: int, **decisions: Any) -> Plan:
+        """The schedule with these extents, warps and further decisions."""
         info = self.info
-        return ScheduleAttr.get(
-            [self.tile[i] for i in info.free],
-            [self.tile[i] for r in info.reductions for i in r.indices],
-            serial=self.serial,
-            thread=thread,
+        return Plan(
+            tuple(self.tile[i] for i in info.free),
+            tuple(self.tile[i] for i in info.reduction_indices),
+            tuple(self.serial),
             warps=max(1, min(MAX_WARPS, pow2_at_most(warps))),
+            **decisions,
         )

@@ -1,19 +1,19 @@
-"""What one block of a nest covers under a schedule: how much of every index, in how many steps."""
+"""What one block of a nest covers under each of some schedules: how much of every index, in how many steps."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from math import prod
 
+import numpy as np
 from xdsl.ir import SSAValue
 
-from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.cluster_rows import Shared, shared_indices, shares_rows
+from ..analysis.cluster_rows import shared_indices
 from .nest_info import NestInfo
+from .points import Bools, Floats, Ints, Plan, Points, ceil_div, points_of, product
 
 
 class Tiles:
-    """The extents of a schedule, by index.
+    """The extents of schedules, by index, each a column with a row for each schedule.
 
     tile    extent of a tile along an index
     steps   how many tiles one block walks through along it: 1 for what is on the grid
@@ -21,95 +21,139 @@ class Tiles:
     parts   into how many parts blocks divide the reduction
     shares  of the reduction indices of which a mask excludes chunks: which share of them is executed, on average
     on_grid the free indices that blocks stand along
-    cluster, group  as the schedule has them
     kept    whether chunks that several loops read stay in shared memory
-    shared  the indices that the blocks of a cluster share
-
-    Raises ScheduleError if the blocks of a cluster have nothing to share.
+    ranks   how many blocks share rows; `shared`: the indices whose tiles they take in turn
+    divided where an index is divided by `parts`
     """
 
-    def __init__(self, info: NestInfo, schedule: ScheduleAttr) -> None:
+    def __init__(self, info: NestInfo, points: Points) -> None:
         self.info = info
-        self.parts = schedule.split_k.data
-        self.kept = schedule.cache_rows.data == "shared"
-        serial = {s.data for s in schedule.serial}
-        self.tile: dict[SSAValue, int] = dict(zip(info.free, (b.data for b in schedule.block), strict=True))
-        self.tile.update(zip(info.reduction_indices, (c.data for c in schedule.chunk), strict=True))
-        self.steps = {i: -(-n // self.tile[i]) for i, n in info.extents.items()}
+        self.points = points
+        self.rows = len(points)
+        self.parts = points.split_k
+        self.kept = points.cache_rows == "shared"
+        self.tile: dict[SSAValue, Ints] = {index: points.block[:, n] for n, index in enumerate(info.free)}
+        self.tile.update((index, points.chunk[:, n]) for n, index in enumerate(info.reduction_indices))
+        self.steps: dict[SSAValue, Ints] = {i: ceil_div(n, self.tile[i]) for i, n in info.extents.items()}
         self.shares = info.mask_density.shares(self.tile)
-        self.cluster, self.group = schedule.cluster.data, schedule.group_m.data
-        self.counts: dict[SSAValue, int] = {}
-        self.on_grid = [i for position, i in enumerate(info.free) if position not in serial]
-        for position, index in enumerate(info.free):
-            self.counts[index] = 1 if position in serial else self.steps[index]
-            if position not in serial:
-                self.steps[index] = 1
-        self.shared = Shared()
-        if shares_rows(schedule):
-            groups = [r.indices for r in info.reductions if r.outermost]
-            rest = [i for i in info.free if i not in info.reduced]
-            self.shared = shared_indices(groups, rest, info.sizes, self.tile, schedule.cluster.data)
-            for i in self.shared.indices:
-                self.steps[i] = self.shared.steps(i, -(-info.extents[i] // self.tile[i]))
-                self.counts[i] = 1
-        self.divided: set[SSAValue] = set()
-        if self.parts > 1:
+        self.counts: dict[SSAValue, Ints] = {}
+        one = np.ones(self.rows, dtype=np.int64)
+        self.on_grid = [i for position, i in enumerate(info.free) if position not in points.serial]
+        for index in info.free:
+            on_grid = index in self.on_grid
+            self.counts[index] = self.steps[index] if on_grid else one
+            if on_grid:
+                self.steps[index] = one
+        self.ranks, self.shared = 1, dict[SSAValue, Bools]()
+        if points.cluster > 1 and points.copy != "tma":
+            self._share(points.cluster)
+        self.divided: dict[SSAValue, Bools] = {}
+        if (self.parts > 1).any():
             self._divide()
+
+    @staticmethod
+    def of(info: NestInfo, plan: Plan) -> Tiles:
+        """The extents of one schedule."""
+        (points,) = points_of([plan])
+        return Tiles(info, points)
+
+    def _share(self, ranks: int) -> None:
+        """Let blocks of a cluster take the tiles of some indices in turn."""
+        info, self.ranks = self.info, ranks
+        groups = [r.indices for r in info.reductions if r.outermost]
+        rest = [i for i in info.free if i not in info.reduced]
+        self.shared = shared_indices(groups, rest, info.sizes, self.tile, ranks)
+        for i, shared in self.shared.items():
+            steps = ceil_div(ceil_div(info.extents[i], self.tile[i]), ranks)
+            self.steps[i] = np.where(shared, steps, self.steps[i])
+            if i in self.counts:
+                self.counts[i] = np.where(shared, 1, self.counts[i])
 
     def _divide(self) -> None:
         """Give each part its share of the outermost reductions."""
         for r in self.info.reductions:
             if r.outermost:
-                index = self.divisible(r.indices)
-                self.divided.add(index)
-                length = -(-self.info.extents[index] // self.parts)
-                self.steps[index] = -(-length // self.tile[index])
+                for index, here in self.divisible(r.indices).items():
+                    self.divided[index] = here & (self.parts > 1)
+                    steps = ceil_div(ceil_div(self.info.extents[index], self.parts), self.tile[index])
+                    self.steps[index] = np.where(self.divided[index], steps, self.steps[index])
 
-    def divisible(self, indices: Iterable[SSAValue]) -> SSAValue:
-        """The one of `indices` of a reduction that parts divide: the one with most chunks, of these the longest."""
-        extents = self.info.extents
-        return max(indices, key=lambda i: (-(-extents[i] // self.tile[i]), extents[i]))
+    def divisible(self, indices: Iterable[SSAValue]) -> dict[SSAValue, Bools]:
+        """Where each of `indices` of a reduction is the one that parts divide: the one with most chunks, of these the
+        longest, of these the first."""
+        extents, order = self.info.extents, [*indices]
+        longest = max((extents[i] for i in order), default=0) + 1
+        weights = np.stack([ceil_div(extents[i], self.tile[i]) * longest + extents[i] for i in order])
+        first = np.argmax(weights, axis=0)
+        return {index: first == n for n, index in enumerate(order)}
 
-    def order(self) -> list[tuple[SSAValue, int]]:
-        """In which order blocks are started: the indices that they stand along, the fastest first, and how many blocks
-        follow along it; one twice where they are in patches."""
-        found = [(i, self.counts[i]) for i in reversed(self.info.free) if self.counts[i] != 1]
-        if self.group > 1 and len(found) > 1 and found[1][1] % self.group == 0:
-            across, (down, count), *outer = found
-            return [(down, self.group), across, (down, count // self.group), *outer]
-        return found
+    def order(self) -> list[tuple[dict[SSAValue, Bools], Ints]]:
+        """In which order blocks are started, the fastest first: where an index is the one that they stand along, and
+        how many blocks follow along it; one index twice where they are in patches."""
+        fast = [*reversed(self.info.free)]
+        if not fast:
+            return []
+        counts = np.stack([self.counts[i] for i in fast])
+        several = counts != 1
+        first = np.argmax(several, axis=0)
+        behind = several & (np.arange(len(fast))[:, None] != first)
+        second, every = np.argmax(behind, axis=0), np.arange(self.rows)
+        down, group = counts[second, every], self.points.group_m
+        patched = behind.any(axis=0) & (group > 1) & (down % group == 0)
+        is_first = {i: (first == n) & several[n] for n, i in enumerate(fast)}
+        is_second = {i: (second == n) & behind[n] for n, i in enumerate(fast)}
+        return [
+            (is_second, np.where(patched, group, 1)),
+            (is_first, counts[first, every]),
+            (is_second, np.where(patched, down // group, down)),
+            *(
+                ({i: np.ones(self.rows, dtype=np.bool_)}, np.where(is_first[i] | is_second[i], 1, counts[n]))
+                for n, i in enumerate(fast)
+            ),
+        ]
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Ints:
         """Blocks of the grid."""
-        return prod(self.counts.values()) * self.parts * self.shared.ranks
+        return product(self.counts.values(), self.rows).astype(np.int64) * self.parts * self.ranks
 
-    def span(self, indices: Collection[SSAValue]) -> float:
+    def span(self, indices: Collection[SSAValue]) -> Floats:
         """Elements over `indices` that one block goes through, padding included."""
-        return prod(self.tile[i] * self.steps[i] for i in indices) * self.share(indices)
+        return product((self.tile[i] * self.steps[i] for i in indices), self.rows) * self.share(indices)
 
-    def within(self, indices: Collection[SSAValue]) -> float:
+    def within(self, indices: Collection[SSAValue]) -> Floats:
         """Elements over `indices` that one block goes through, without padding."""
-        extents = {i: self.shared.steps(i, self.info.extents[i]) for i in indices}
-        return prod(min(self.tile[i] * self.steps[i], n) for i, n in extents.items()) * self.share(indices)
+        return product((self._within(i) for i in indices), self.rows) * self.share(indices)
 
-    def share(self, indices: Iterable[SSAValue]) -> float:
+    def _within(self, index: SSAValue) -> Ints:
+        extent = self.info.extents[index]
+        whole = self.tile[index] * self.steps[index]
+        if index not in self.shared:
+            return np.minimum(whole, extent)
+        return np.minimum(whole, np.where(self.shared[index], ceil_div(extent, self.ranks), extent))
+
+    def share(self, indices: Iterable[SSAValue]) -> Floats:
         """The share of the elements over `indices` that are in chunks that are executed."""
-        return prod(self.shares.get(i, 1.0) for i in indices)
+        return product((self.shares[i] for i in indices if i in self.shares), self.rows)
 
-    def visits(self, indices: Collection[SSAValue]) -> float:
+    def visits(self, indices: Collection[SSAValue]) -> Floats:
         """How often all blocks together go through an element over `indices`, without padding: each once, and again in
         every block along what it does not depend on."""
-        again = prod(n for i, n in self.counts.items() if i not in indices)
-        again *= 1 if self.shared.indices & {*indices} else self.shared.ranks
-        divided = not self.divided or not self.divided.isdisjoint(indices)
-        once = prod(self.info.extents[i] for i in indices) * self.share(indices)
-        return once * again * (1 if divided else self.parts)
+        again = product((n for i, n in self.counts.items() if i not in indices), self.rows)
+        again *= np.where(self.any_of(self.shared, indices), 1, self.ranks)
+        once = product((self.info.extents[i] for i in indices), self.rows) * self.share(indices)
+        whole = self.any_of(self.divided, self.tile) & ~self.any_of(self.divided, indices)
+        return once * again * np.where(whole, self.parts, 1)
 
-    def elements(self, indices: Iterable[SSAValue]) -> int:
+    def any_of(self, found: dict[SSAValue, Bools], indices: Collection[SSAValue]) -> Bools:
+        """Where `found` holds for one of `indices`."""
+        none = np.zeros(self.rows, dtype=np.bool_)
+        return np.logical_or.reduce([none, *(here for i, here in found.items() if i in indices)])
+
+    def elements(self, indices: Iterable[SSAValue]) -> Floats:
         """Elements of one tile over `indices`."""
-        return prod(self.tile[i] for i in indices)
+        return product((self.tile[i] for i in indices), self.rows)
 
-    def trip_count(self, indices: Iterable[SSAValue]) -> int:
+    def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
         """Tiles over `indices` that one block walks through."""
-        return prod(self.steps[i] for i in indices)
+        return product((self.steps[i] for i in indices), self.rows)

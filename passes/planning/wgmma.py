@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
@@ -15,10 +17,10 @@ from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import element_bytes
 from ...dialects.shapes.extents import extents_of
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
 from .matmul import WIDEST_HEAD, Matmul, chunk_matmuls, distinct, main_matmul, shrink_to_shared
 from .matmul_precision import is_tf32, lies_along_k
 from .nest_info import NestInfo
+from .points import Plan, Points
 from .staging import is_wide, loads_of
 from .tile_extents import TileExtents
 from .tiles import Tiles
@@ -48,7 +50,7 @@ PITCH = 16
 
 def wgmma_plans(
     info: NestInfo, target: Target, products: list[Matmul], precision: str, bytes_each: int
-) -> Iterator[ScheduleAttr]:
+) -> Iterator[Plan]:
     """Schedules with `atom = wgmma` for products side by side, of factors of `bytes_each` bytes."""
     main = main_matmul(info, products)
     several = sum(1 for p in products if (p.row, p.column) == (main.row, main.column))
@@ -63,12 +65,10 @@ def wgmma_plans(
         depth = max(sizes.tile[i] for i in main.reduction.indices)
         shape = sizes.tile[main.row], sizes.tile[main.column]
         if depth * bytes_each >= DEPTH // 4 and not isinstance(warpgroup_accumulator(shape, warps), str):
-            yield with_grid_swizzle(info, sizes.schedule(warps).changed(atom="wgmma", f32_matmul_precision=precision))
+            yield sizes.plan(warps, atom="wgmma", f32_matmul_precision=precision, group_m=GROUPS[0])
 
 
-def nested_wgmma_plans(
-    info: NestInfo, target: Target, products: list[Matmul], precision: str
-) -> Iterator[ScheduleAttr]:
+def nested_wgmma_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Plan]:
     """Schedules with `atom = wgmma` where one product is a factor of another (attention): the
     rows of warpgroups, and as many keys at a time as registers have room for."""
     main = main_matmul(info, products)
@@ -83,7 +83,7 @@ def nested_wgmma_plans(
             fits = not any(isinstance(warpgroup_accumulator(s, warps), str) for s in shapes)
             fits = fits and held_registers(tile, distinct(info, products), warps) + BESIDE <= consumer_registers(warps)
             if fits and info.extents[main.row] > rows // 2:
-                yield sizes.schedule(warps).changed(atom="wgmma", f32_matmul_precision=precision)
+                yield sizes.plan(warps, atom="wgmma", f32_matmul_precision=precision)
 
 
 def held_registers(tile: Mapping[SSAValue, int], products: list[Matmul], warps: int) -> float:
@@ -93,12 +93,15 @@ def held_registers(tile: Mapping[SSAValue, int], products: list[Matmul], warps: 
     return sums / (32 * warps)
 
 
-def with_grid_swizzle(info: NestInfo, schedule: ScheduleAttr) -> ScheduleAttr:
-    """`schedule` with blocks in patches, where the grid can be divided so."""
-    tiles = Tiles(info, schedule)
-    grid = [n for n in tiles.counts.values() if n != 1]
-    found = next((g for g in GROUPS if len(grid) > 1 and grid[-2] % g == 0), 1)
-    return schedule.changed(group_m=found)
+def with_grid_swizzle(info: NestInfo, points: Points) -> Points:
+    """Schedules with blocks in patches of at most `group_m`, where the grid can be divided so."""
+    counts = np.stack([*Tiles(info, points).counts.values()], axis=1)
+    before_last = (counts != 1)[:, ::-1].cumsum(axis=1)[:, ::-1] == 2
+    second = np.where(before_last & (counts != 1), counts, 0).max(axis=1)
+    found = np.ones(len(points), dtype=np.int64)
+    for group in reversed(GROUPS):
+        found = np.where((second > 0) & (second % group == 0) & (group <= points.group_m), group, found)
+    return replace(points, group_m=found)
 
 
 def loads_by_tma(products: list[Matmul], precision: str) -> bool:

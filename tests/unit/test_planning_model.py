@@ -15,6 +15,7 @@ from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
+from deplodock.passes.planning.points import Plan
 from deplodock.passes.planning.tiles import Tiles
 
 H200 = TARGETS["sm_90a"]
@@ -249,7 +250,7 @@ def test_chunks_outside_of_a_mask_are_not_counted(rows: int, chunk: int, window:
     }}""")
     facts = NestInfo(nest)
     (index,) = facts.reduction_indices
-    share = Tiles(facts, ScheduleAttr.get([rows], [chunk])).shares[index]
+    share = Tiles.of(facts, Plan((rows,), (chunk,))).shares.get(index, [1.0])[0]
     inside = [[k <= i and (window is None or i < k + window) for k in range(n)] for i in range(n)]
     visited = [
         any(inside[i][k] for i in range(a, a + rows) for k in range(b, b + chunk))
