@@ -95,7 +95,7 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     resident = occupancy(target, threads, registers, shared)
     if points.atom == "wgmma":
         sums = largest((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
-        at_launch = np.ceil((np.minimum(sums, WIDEST) + BESIDE) / 8).astype(np.int64) * 8
+        at_launch = np.maximum(1, np.ceil((np.minimum(sums, WIDEST) + BESIDE) / 8)).astype(np.int64) * 8
         resident = np.minimum(resident, np.maximum(1, target.registers_per_sm // (threads * at_launch)))
     wanted = points.blocks_per_sm
     text = (
