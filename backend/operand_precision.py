@@ -24,4 +24,6 @@ def _roundoff(op: Operation) -> float:
     if isinstance(op, kernel.MmaOp) and isinstance(element_type(op.lhs.type), Float32Type):
         factors = (op.lhs.owner, op.rhs.owner)
         return TF32_ROUNDED if all(isinstance(f, RoundTf32Op) for f in factors) else TF32_CUT
+    if isinstance(op, tile.DotAsyncOp) and isinstance(element_type(op.lhs.type), Float32Type):
+        return TF32_CUT
     return TF32_CUT if isinstance(op, kernel.WgmmaOp) and isinstance(op.element, Float32Type) else 0.0

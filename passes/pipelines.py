@@ -32,10 +32,10 @@ PIPELINES = {
     "loop-to-tile": "plan-schedules,loop-split-f32-operands,loop-split-k,plan-schedules{again},convert-loop-to-tile,"
     "tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,tile-cache-rows,cse,"
     "tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,tile-stage-dot-operands,tile-split-epilogue,"
-    "tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,tile-split-masked-loops,verify-level{level=tile}",
-    "tile-to-kernel": "convert-tile-to-kernel,kernel-chain-wgmma,kernel-overlap-wgmma,kernel-overwrite-accumulators,"
-    "kernel-fill-wgmma-waits,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers,"
-    "host-horizontal-fusion,dce,host-inline-calls,host-update-in-place,dce,verify-level{level=kernel}",
+    "tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,tile-split-masked-loops,tile-pipeline-dots,"
+    "verify-level{level=tile}",
+    "tile-to-kernel": "convert-tile-to-kernel,kernel-simplify-indices,cse,dce,kernel-allocate-shared,"
+    "kernel-insert-barriers,host-horizontal-fusion,dce,host-inline-calls,host-update-in-place,dce,verify-level{level=kernel}",
     "default": "torch-to-tensor,tensor-to-loop,loop-to-tile,tile-to-kernel",
 }
 """Name -> text, as for `dl-opt -p`."""

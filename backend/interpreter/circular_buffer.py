@@ -22,7 +22,8 @@ Counts = dict[int, Array]
 @dataclass
 class Ring:
     """What one ring holds, for all blocks: `puts` in order, each with the blocks that made it and how many groups of
-    every ring each block had put by then; `taken` and `released` count for each block."""
+    every ring each block had put by then; `groups` that were taken, each with the number that it is to every block, or
+    0; `taken` and `released` count for each block."""
 
     number: int
     slots: int
@@ -30,7 +31,7 @@ class Ring:
     puts: list[tuple[tuple[Array, ...], Array, Counts]] = field(
         default_factory=list[tuple[tuple[Array, ...], Array, Counts]]
     )
-    last: tuple[Array, ...] = ()
+    groups: list[tuple[tuple[Array, ...], Array]] = field(default_factory=list[tuple[tuple[Array, ...], Array]])
     taken: Array = field(init=False)
     released: Array = field(init=False)
 
@@ -71,8 +72,9 @@ class Rings:
                     block = int(np.argmax(full))
                     raise ExecutionError(f"waits for ever: no slot of {other.slots} gets free for block {block}")
         ring.taken = ring.taken + active
-        ring.last = tuple(self._gather(ring, which, i) for i in range(len(ring.puts[0][0])))
-        return ring.last
+        tiles = tuple(self._gather(ring, which, i) for i in range(len(ring.puts[0][0])))
+        ring.groups.append((tiles, ring.taken * active))
+        return tiles
 
     def _gather(self, ring: Ring, which: Array, tile: int) -> Array:
         """Tile number `tile` of the put `which` of each block."""
@@ -85,13 +87,19 @@ class Rings:
         assert found is not None
         return found
 
-    def release(self, ring: Ring, active: Array, nothing: Sequence[Array]) -> None:
-        """Give back what the blocks `active` took last: each tile becomes its `nothing`."""
-        if np.any(active & (ring.released >= ring.taken)):
+    def release(self, ring: Ring, active: Array, pending: int, nothing: Sequence[Array]) -> None:
+        """Give back what the blocks `active` took before the `pending` newest groups: each tile becomes its
+        `nothing`."""
+        active = np.broadcast_to(active, (ring.blocks,))
+        if np.any(active & (ring.released + pending >= ring.taken)):
             raise ExecutionError("gives back a slot of a ring that it did not take")
         ring.released = ring.released + active
-        for tile, value in zip(ring.last, nothing, strict=True):
-            tile[np.broadcast_to(active, (ring.blocks,))] = value
+        if np.any(active & (ring.released + pending != ring.taken)):
+            raise ExecutionError("gives back a group of a ring before an older one")
+        for tiles, number in ring.groups:
+            for tile, value in zip(tiles, nothing, strict=True):
+                tile[active & (number == ring.released)] = value
+        ring.groups = [(tiles, number) for tiles, number in ring.groups if np.any(number > ring.released)]
 
     def check_empty(self) -> None:
         """Raise ExecutionError if somebody put what nobody took, and so would have waited or left it lying."""

@@ -29,6 +29,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
+from ...dialects.tile.dot import without_flight
 from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from ...dialects.tile.tma_store import SliceOp, TmaStoreOp
 from ...dialects.tile.warp_specialize import (
@@ -202,7 +203,8 @@ class TileFunctions(InterpreterFunctions):
     @impl(ConsumerReleaseOp)
     def release(self, interpreter: Interpreter, op: ConsumerReleaseOp, args: PythonValues) -> PythonValues:
         nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
-        self.rings.release(args[0], self.active, nothing)
+        given_back = self.active if op.condition is None else self.active & args[1]
+        self.rings.release(args[0], given_back, 1 if op.is_late else 0, nothing)
         return ()
 
     @impl(RowBufferOp)
@@ -335,11 +337,30 @@ class TileFunctions(InterpreterFunctions):
 
     @impl(tile.DotOp)
     def dot(self, interpreter: Interpreter, op: tile.DotOp, args: PythonValues) -> PythonValues:
-        element = element_type(op.acc.type)
-        atom = None if op.atom is None else op.atom.data
+        return (self._contract(op, args, None if op.atom is None else op.atom.data),)
+
+    def _contract(self, op: tile.DotOp | tile.DotAsyncOp, args: Sequence[Array], atom: str | None) -> Array:
+        element = element_type(without_flight(op.acc.type))
         lhs, rhs = (self._operand(v, x, element, atom) for v, x in zip((op.lhs, op.rhs), args, strict=False))
         product = self.domain.matmul(lhs, rhs)
-        return (self.domain.binary("arith.addf", _ranked(args[2], 3), product, element),)
+        return self.domain.binary("arith.addf", _ranked(args[2], 3), product, element)
+
+    @impl(tile.AccumulatorsOp)
+    def accumulators(self, interpreter: Interpreter, op: tile.AccumulatorsOp, args: PythonValues) -> PythonValues:
+        return args or (_ranked(self.domain.constant(float("nan"), Float32Type()), 3),)
+
+    @impl(tile.DotAsyncOp)
+    def dot_async(self, interpreter: Interpreter, op: tile.DotAsyncOp, args: PythonValues) -> PythonValues:
+        """Computed at once: that nothing is read too early is in the types."""
+        lhs, rhs, acc, *condition = args
+        counts = condition[0] if condition else np.asarray(op.scale_d_zero is None)
+        zero = self.domain.constant(0, Float32Type())
+        acc = np.where(counts.reshape(-1, 1, 1), _ranked(acc, 3), zero)
+        return (self._contract(op, (lhs, rhs, acc), "wgmma"),)
+
+    @impl(tile.DotWaitOp)
+    def dot_wait(self, interpreter: Interpreter, op: tile.DotWaitOp, args: PythonValues) -> PythonValues:
+        return args
 
     def _operand(self, value: SSAValue, x: Array, element: Attribute, atom: str | None) -> Array:
         """An operand of a contraction as its atom takes it, in the accumulator's type, of full size in its tile."""
@@ -371,7 +392,7 @@ class TileFunctions(InterpreterFunctions):
             self.active = np.broadcast_to(running, outer.shape)
             new = interpreter.run_ssacfg_region(op.body, (lower + i * step, *state), "for")
             state = tuple(
-                self._advance(running, a, b, len(shape_of(r.type)))
+                self._advance(running, a, b, len(shape_of(without_flight(r.type))))
                 for a, b, r in zip(state, new, op.results, strict=True)
             )
         self.active = outer

@@ -335,10 +335,10 @@ class WgmmaWaitOp(_InOrder):
     result = result_def(base(AsyncAccumulatorsType) | base(VectorType))
     assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
 
-    def __init__(self, pending: int, acc: SSAValue, keep: bool = False):
-        """Once nothing is pending the accumulators become registers, unless told to `keep` them."""
+    def __init__(self, pending: int, acc: SSAValue):
+        """Once nothing is pending the accumulators become registers."""
         assert isinstance(acc.type, AsyncAccumulatorsType)
-        result = acc.type if pending or keep else acc.type.registers
+        result = acc.type if pending else acc.type.registers
         super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
 
     def verify_(self) -> None:

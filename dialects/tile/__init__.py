@@ -18,9 +18,6 @@ from xdsl.dialects.builtin import (
     MemRefType,
     StringAttr,
     TensorType,
-    bf16,
-    f16,
-    f32,
     i64,
 )
 from xdsl.ir import Attribute, Dialect, SSAValue
@@ -49,14 +46,12 @@ from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, StageAsyncOp
+from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
 from .row_cache import ROW_BUFFER_OPS, RowBufferType
-from .schedule import DECISIONS, ScheduleAttr
+from .schedule import ScheduleAttr
 from .tma_store import TMA_STORE_OPS
 from .warp_specialize import WARP_SPECIALIZE_OPS, RingType
-
-NARROW = (bf16, f16)
-"""What tensor cores multiply exactly."""
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -316,48 +311,6 @@ class ReduceOp(IRDLOperation):
         verify_kind(self.kind.data, element_type(self.source.type))
 
 
-@irdl_op_definition
-class DotOp(IRDLOperation):
-    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
-
-    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
-    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits. Without an
-    atom it is scalar multiply-adds of one type.
-
-    ```
-    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
-    ```
-    """
-
-    name = "tile.dot"
-    lhs = operand_def(base(TensorType))
-    rhs = operand_def(base(TensorType))
-    acc = operand_def(base(TensorType))
-    atom = opt_prop_def(StringAttr)
-    result = result_def(base(TensorType))
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
-        " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
-    )
-
-    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
-        super().__init__(operands=[lhs, rhs, acc], result_types=[acc.type])
-
-    def verify_(self) -> None:
-        a, b, c = shape_of(self.lhs.type), shape_of(self.rhs.type), shape_of(self.acc.type)
-        if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
-            raise VerifyException(f"no contraction of {self.lhs.type} and {self.rhs.type} into {self.acc.type}")
-        if self.acc.type != self.result.type:
-            raise VerifyException("the result has the accumulator's type")
-        atoms = DECISIONS["atom"].words
-        if self.atom is not None and self.atom.data not in atoms:
-            raise VerifyException(f"atom {self.atom.data} is none of {', '.join(atoms)}")
-        types = tuple(element_type(v.type) for v in (self.lhs, self.rhs, self.acc))
-        if self.atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
-            raise VerifyException(f"atom {self.atom.data} multiplies bf16, f16 or f32 into f32, not {types}")
-
-
 WAYS = ("registers", "shuffles", "shared")
 """How a tile gets from one layout to another."""
 
@@ -432,6 +385,9 @@ Tile = Dialect(
         BroadcastOp,
         ReduceOp,
         DotOp,
+        AccumulatorsOp,
+        DotAsyncOp,
+        DotWaitOp,
         ConvertLayoutOp,
         StageOp,
         StageAsyncOp,
@@ -441,5 +397,5 @@ Tile = Dialect(
         *ROW_BUFFER_OPS,
         *TMA_STORE_OPS,
     ],
-    [ScheduleAttr, LayoutAttr, SharedAttr, RingType, RowBufferType],
+    [ScheduleAttr, LayoutAttr, SharedAttr, AsyncAccumulatorsType, RingType, RowBufferType],
 )

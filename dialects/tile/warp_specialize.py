@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import (
     IntAttr,
     MemRefType,
     UnitAttr,
+    i1,
     i64,
 )
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
@@ -28,6 +29,7 @@ from xdsl.irdl import (
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     opt_prop_def,
     prop_def,
     region_def,
@@ -94,6 +96,12 @@ def tiles_of(ring: SSAValue) -> tuple[Attribute, ...]:
     """The types of the tiles in one slot of a ring."""
     assert isinstance(ring.type, RingType)
     return tuple(ring.type.tiles)
+
+
+def slots_of(ring: SSAValue) -> int:
+    """How many groups of tiles a ring has room for."""
+    assert isinstance(ring.type, RingType)
+    return ring.type.slots.data
 
 
 @irdl_custom_directive
@@ -279,20 +287,33 @@ class ConsumerWaitOp(FormattedOp):
 
 @irdl_op_definition
 class ConsumerReleaseOp(FormattedOp):
-    """Give the slot of the last group taken back.
+    """Give the slot of the last group taken back; with `pending 1` that of the group before, and only where the
+    condition holds: the tiles of the last are still read by contractions in flight.
 
     ```
-    tile.consumer_release %r : !tile.ring<4 of tensor<128x64xbf16, #a>, tensor<64x128xbf16, #b>>
+    tile.consumer_release %r : !tile.ring<4 of tensor<128x64xbf16, #shared>, tensor<64x128xbf16, #shared>>
+    tile.consumer_release %r pending 1 if %more : !tile.ring<4 of tensor<128x64xbf16, #shared>>
     ```
     """
 
     name = "tile.consumer_release"
     ring = operand_def(base(RingType))
+    condition = opt_operand_def(i1)
+    pending = opt_prop_def(IntAttr)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$ring attr-dict `:` type($ring)"
+    assembly_format = "$ring (`pending` custom<Int>($pending)^)? (`if` $condition^)? attr-dict `:` type($ring)"
 
-    def __init__(self, ring: SSAValue):
-        super().__init__(operands=[ring])
+    def __init__(self, ring: SSAValue, pending: int = 0, condition: SSAValue | None = None):
+        super().__init__(operands=[ring, condition], properties={"pending": IntAttr(pending) if pending else None})
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a newer group stays taken."""
+        return self.pending is not None
+
+    def verify_(self) -> None:
+        if self.pending is not None and (self.pending.data != 1 or slots_of(self.ring) < 2):
+            raise VerifyException("at most one newer group stays taken, in a ring of two slots or more")
 
 
 @irdl_op_definition

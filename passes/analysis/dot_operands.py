@@ -12,8 +12,10 @@ from ...errors import ScheduleError
 from .memory_access import element_bytes
 from .swizzle import Reader
 
+Dot = tile.DotOp | tile.DotAsyncOp
 
-def bits_of_accumulator(op: tile.DotOp, acc: Linear) -> Bits:
+
+def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
     """The register bits of rows and columns. Raises ScheduleError if the layout is not one of tensor cores."""
     bits = accumulator_bits(acc)
     if bits is None:
@@ -25,7 +27,7 @@ def bits_of_accumulator(op: tile.DotOp, acc: Linear) -> Bits:
     return bits
 
 
-def readers(op: tile.DotOp, acc: Linear, operand: int) -> tuple[Reader, Reader]:
+def readers(op: Dot, acc: Linear, operand: int) -> tuple[Reader, Reader]:
     """How a warp may read an operand: with rows along k, or transposed; of f32, number by number. Raises
     ScheduleError."""
     bits_of_accumulator(op, acc)
@@ -40,7 +42,7 @@ def readers(op: tile.DotOp, acc: Linear, operand: int) -> tuple[Reader, Reader]:
     return rows(False), rows(True)
 
 
-def held_fragments(op: tile.DotOp, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
+def held_fragments(op: Dot, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
     """If the threads that hold the left operand are those that multiply it: for every k of an atom their registers."""
     bits_of_accumulator(op, acc)
     depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.lhs.type)

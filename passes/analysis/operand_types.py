@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import bf16
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.payload import CastOp, CmpOp, CombineBf16x3Op, ConstantOp, Predicate, SelectOp, element_type
-from ...dialects.tile import NARROW
+from ...dialects.tile.dot import NARROW
 
 PARTS = 3
 """bf16 numbers of 8 bits that hold the 24 bits of an f32."""

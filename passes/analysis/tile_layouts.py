@@ -9,11 +9,13 @@ from ...dialects.layouts.linear import Linear, Shared
 from ...dialects.payload import shape_of
 from ...dialects.support.locations import location_text
 from ...dialects.tile import encoding_of
+from ...dialects.tile.dot import without_flight
 from ...errors import ScheduleError
 
 
 def linear_of(t: Attribute) -> Linear | None:
-    """The register layout of a tile type, if it has one."""
+    """The register layout of a tile type, if it has one; of sums in flight as well."""
+    t = without_flight(t)
     e = encoding_of(t)
     if not isinstance(e, LayoutAttr):
         return None

@@ -18,7 +18,7 @@ SUBJECT = PRODUCTS["boxes"]
 
 BUGS = {
     "the slot of this iteration is given back": (
-        r"kernel.mbar_arrive %empty[%last]",
+        r"kernel.mbar_arrive %empty[%last_1]",
         r"kernel.mbar_arrive %empty[%slot_1]",
         r"mbar_arrive(&empty[last]);",
         r"mbar_arrive(&empty[slot]);",

@@ -39,7 +39,7 @@ TO_TILE = (
     "tile-stage-dot-operands,tile-split-epilogue,tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize"
 )
 TO_KERNEL = (
-    "convert-tile-to-kernel,kernel-overlap-wgmma,kernel-overwrite-accumulators,kernel-fill-wgmma-waits,kernel-simplify-indices,cse,dce,"
+    "tile-pipeline-dots,convert-tile-to-kernel,kernel-simplify-indices,cse,dce,"
     "kernel-allocate-shared,kernel-insert-barriers"
 )
 
@@ -240,6 +240,36 @@ def test_mistakes_with_rings_are_noticed_over_tiles(mutate, why: str) -> None:
     p = PRODUCTS["boxes"]
     with pytest.raises(ExecutionError, match=why):
         run(mutate(p.tiles()), p.inputs(), "typed")
+
+
+@pytest.mark.parametrize("name", ["plain", "boxes"])
+def test_in_flight_over_tiles(name: str) -> None:
+    """Sums in flight are what they are without, as soon as they are waited for."""
+    p, module = PRODUCTS[name], PRODUCTS[name].tiles()
+    run_passes(make_context(), module, parse_passes("tile-pipeline-dots"))
+    assert any(isinstance(o, tile.DotAsyncOp) for o in module.walk())
+    (found,), (wanted,) = (run(m, p.inputs(), "typed") for m in (module, p.tiles()))
+    assert np.array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("release", "why"),
+    [
+        (lambda o: ConsumerReleaseOp(o.ring, 0, o.condition), "gives back a group of a ring before an older one"),
+        (lambda o: ConsumerReleaseOp(o.ring, 1), "gives back a slot of a ring that it did not take"),
+    ],
+)
+def test_late_releases_are_checked_over_tiles(release, why: str) -> None:
+    """Slots are given back in the order in which they were taken."""
+    module = PRODUCTS["boxes"].tiles()
+    run_passes(make_context(), module, parse_passes("tile-pipeline-dots"))
+    late = next(o for o in module.walk() if isinstance(o, ConsumerReleaseOp) and o.is_late)
+    assert late.parent is not None
+    late.parent.insert_op_before(release(late), late)
+    late.detach()
+    late.erase()
+    with pytest.raises(ExecutionError, match=why):
+        run(module, PRODUCTS["boxes"].inputs(), "typed")
 
 
 def test_what_was_given_back_is_gone() -> None:

@@ -89,6 +89,7 @@ SCHEDULED = {
         "tile-persistent-blocks",
         *PRODUCT,
         "tile-warp-specialize",
+        "tile-pipeline-dots",
         "convert-tile-to-kernel",
     ],
     "F.scaled_dot_product_attention(*torch.randn(3, 1, 16, 512, 64, dtype=torch.bfloat16), is_causal=True)": [
@@ -98,6 +99,7 @@ SCHEDULED = {
         *PRODUCT,
         "tile-warp-specialize",
         "tile-split-masked-loops",
+        "tile-pipeline-dots",
         "convert-tile-to-kernel",
     ],
 }

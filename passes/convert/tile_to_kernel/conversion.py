@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, TensorType, VectorType
+from xdsl.dialects.builtin import Float32Type, IndexType, IntegerAttr, ModuleOp, TensorType, VectorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.warp_specialize import WARPGROUP
-from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
-from ....dialects.payload import element_type
+from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
+from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import location_text
+from ....dialects.tile.dot import without_flight
 from ....dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ....dialects.tile.schedule import ScheduleAttr
 from ....dialects.tile.tma_store import SliceOp, TmaStoreOp
@@ -45,7 +46,7 @@ from . import (
 from .cluster_exchange import peers
 from .dot_fma import lower_dot
 from .dot_mma import lower_mma
-from .dot_wgmma import lower_wgmma
+from .dot_wgmma import dot_async
 from .emitter import Emitter, Index
 from .host import lower_declaration, lower_host
 from .register_coordinates import Places
@@ -156,9 +157,9 @@ class _Kernel:
 
     def layout(self, value: SSAValue) -> Linear:
         """The register layout of a tile; a scalar is one register that all threads have."""
-        if not isinstance(value.type, TensorType):
+        t = without_flight(value.type)
+        if not shape_of(t):
             return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
-        t = cast(Attribute, value.type)  # pyright: ignore[reportUnknownMemberType]
         if (known := self._layouts.get(t)) is None:
             known = self._layouts[t] = layout_in_registers(value, self.warps)
         return known
@@ -256,17 +257,35 @@ class _Kernel:
             new = self.out.emit(kernel.ShuffleRegistersOp(new, picks))
         self.from_vector(op.result, new)
 
+    def operand(self, value: SSAValue) -> Linear | Shared:
+        """Where an operand of a contraction lies: in registers or in shared memory."""
+        return layout_in_shared(value) if linear_of(value.type) is None else self.layout(value)
+
     def lower_dot(self, op: tile.DotOp) -> None:
         values = self.of(op.lhs), self.of(op.rhs), self.of(op.acc)
         right, acc = layout_in_shared(op.rhs), self.layout(op.acc)
+        if op.is_wgmma:
+            why = "is asynchronous (tile-pipeline-dots makes it tile.dot_async)"
+            raise ScheduleError(why, operator=op.name, argument="atom", location=location_text(op))
         if op.atom is None:
             new = lower_dot(self.out, op, *values, (layout_in_shared(op.lhs), right, acc))
         else:
-            held = linear_of(op.lhs.type) is not None
-            left = self.layout(op.lhs) if held else layout_in_shared(op.lhs)
-            lower = lower_wgmma if op.atom.data == "wgmma" else lower_mma
-            new = lower(self.out, op, *values, (left, right, acc))
+            new = lower_mma(self.out, op, *values, (self.operand(op.lhs), right, acc))
         self.define(op.result, new)
+
+    def lower_accumulators(self, op: tile.AccumulatorsOp) -> None:
+        t = kernel.AsyncAccumulatorsType(VectorType(Float32Type(), [self.layout(op.result).registers]))
+        start = None if op.start is None else kernel.RegistersToAccumulatorsOp(self.of(op.start))
+        self.define(op.result, self.out.emit(start or kernel.UndefAccumulatorsOp(t)))
+
+    def lower_dot_async(self, op: tile.DotAsyncOp) -> None:
+        values = self.of(op.lhs), self.of(op.rhs), self.of(op.acc)
+        layouts = self.operand(op.lhs), layout_in_shared(op.rhs), self.layout(op.acc)
+        use_acc = None if op.use_acc is None else self.of(op.use_acc)
+        self.define(op.result, dot_async(self.out, op, values, use_acc, layouts))
+
+    def lower_dot_wait(self, op: tile.DotWaitOp) -> None:
+        self.define(op.result, self.out.emit(kernel.WgmmaWaitOp(op.pending.data, self.of(op.acc))))
 
     def lower_convert(self, op: tile.ConvertLayoutOp) -> None:
         value, hint = self.of(op.source), op.result.name_hint
@@ -380,7 +399,8 @@ class _Kernel:
         self.values.update(zip(op.res, tma_pipeline.take(self.out, op, self.queues[op.ring]), strict=True))
 
     def lower_consumer_release(self, op: ConsumerReleaseOp) -> None:
-        tma_pipeline.release(self.out, op, self.queues[op.ring])
+        condition = None if op.condition is None else self.of(op.condition)
+        tma_pipeline.release(self.out, op, self.queues[op.ring], condition)
 
     def lower_box(self, op: TmaLoadOp) -> None:
         """`tile.producer_load` starts it: it needs to know the slot."""
@@ -417,6 +437,9 @@ _LOWERINGS: dict[type[Operation], Lowering] = {
     tile.BroadcastOp: _Kernel.lower_broadcast,
     tile.ReduceOp: _Kernel.lower_reduce,
     tile.DotOp: _Kernel.lower_dot,
+    tile.AccumulatorsOp: _Kernel.lower_accumulators,
+    tile.DotAsyncOp: _Kernel.lower_dot_async,
+    tile.DotWaitOp: _Kernel.lower_dot_wait,
     tile.ConvertLayoutOp: _Kernel.lower_convert,
     tile.StageOp: _Kernel.lower_stage,
     SliceOp: _Kernel.lower_slice,

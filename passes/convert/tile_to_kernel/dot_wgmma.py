@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ....dialects import kernel, tile
 from ....dialects.kernel.warp_specialize import WARPGROUP
@@ -11,24 +11,27 @@ from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, l
 from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
 from ....dialects.payload import shape_of
 from ....dialects.support.locations import location_text
+from ....dialects.tile.warp_specialize import ConsumerWaitOp
 from ....errors import ScheduleError
 from ...analysis.dot_operands import held_fragments
 from ...analysis.memory_access import element_bytes
+from ...analysis.tile_layouts import linear_of
 from .emitter import Emitter
 
 Place = tuple[Shared, Boxes]
 """An operand in shared memory, and the boxes that it lies in."""
 
 
-def lower_wgmma(
+def dot_async(
     out: Emitter,
-    op: tile.DotOp,
-    lhs: SSAValue,
-    rhs: SSAValue,
-    acc: SSAValue,
+    op: tile.DotAsyncOp,
+    values: tuple[SSAValue, SSAValue, SSAValue],
+    use_acc: SSAValue | None,
     layouts: tuple[Shared | Linear, Shared, Linear],
 ) -> SSAValue:
-    """One product for every stretch of k that lies in one row of each operand, in one group, which is waited for."""
+    """One `kernel.wgmma` for every stretch of k that lies in one row of each operand. `values` are left and right
+    operand and accumulators."""
+    lhs, rhs, pending = values
     a, b, c = layouts
     warps = 1 << len(c.warp)
     if warpgroup_accumulator(c.shape, warps) != c:
@@ -44,8 +47,8 @@ def lower_wgmma(
     if left is not None and left[1].swizzle != right[1].swizzle:
         raise _refused(op, f"operands swizzled by {left[1].swizzle} and {right[1].swizzle} bytes")
     step = min(depth, *(p[1].row for i, p in enumerate((left, right)) if p is not None and p[1].fast == 1 - i), depth)
-    pending = out.emit(kernel.RegistersToAccumulatorsOp(acc), op.result.name_hint)
-    out.add_op(kernel.WgmmaFenceOp())
+    if not _follows(op):
+        out.add_op(kernel.WgmmaFenceOp())
     for k in range(0, depth, step):
         if left is None:
             registers = [r for part in held[k // each : (k + step) // each] for r in part]
@@ -64,13 +67,27 @@ def lower_wgmma(
             lhs_transposed=left is not None and left[1].fast == 0,
             rhs_transposed=right[1].fast == 1,
             leading_offset=_panel(op, right, c),
+            scale_d_zero=k == 0 and op.scale_d_zero is not None,
+            use_acc=use_acc if k == 0 else None,
         )
         pending = out.emit(product, op.result.name_hint)
-    out.add_op(kernel.WgmmaCommitOp())
-    return out.emit(kernel.WgmmaWaitOp(0, pending), op.result.name_hint)
+    user = op.result.get_user_of_unique_use()
+    if not isinstance(user, tile.DotAsyncOp) or user.parent is not op.parent:
+        out.add_op(kernel.WgmmaCommitOp())
+    return pending
 
 
-def _boxes(op: tile.DotOp, shared: Shared, operand: int) -> Boxes:
+def _follows(op: tile.DotAsyncOp) -> bool:
+    """Whether `op` goes on with the accumulators of another contraction and needs no fence of its own. Behind a wait
+    for operands it does: the loop that polls is a divergent path, in which ptxas would otherwise put a fence of its own
+    and no longer overlap anything (its message C7519)."""
+    before: Operation | None = op.prev_op if linear_of(op.lhs.type) is None else None
+    while before is not None and before is not op.acc.owner and not isinstance(before, ConsumerWaitOp):
+        before = before.prev_op
+    return isinstance(before, tile.DotAsyncOp)
+
+
+def _boxes(op: tile.DotAsyncOp, shared: Shared, operand: int) -> Boxes:
     boxes = boxes_of(shared, element_bytes(op.operands[operand].type))
     if boxes is None:
         raise _refused(op, f"operand {operand} does not lie in boxes in shared memory")
@@ -89,7 +106,7 @@ def _place(out: Emitter, side: Place, acc: Linear, operand: int, k: int) -> SSAV
     return out.value(out.add(origin, at((0, 0), k)))
 
 
-def _panel(op: tile.DotOp, right: Place, acc: Linear) -> int | None:
+def _panel(op: tile.DotAsyncOp, right: Place, acc: Linear) -> int | None:
     """The distance of the panels of columns that a warpgroup multiplies, if there are several."""
     shared, boxes = right
     own = acc.registers * 2
@@ -100,5 +117,5 @@ def _panel(op: tile.DotOp, right: Place, acc: Linear) -> int | None:
     return shared.place((0, boxes.row))
 
 
-def _refused(op: tile.DotOp, why: str) -> ScheduleError:
+def _refused(op: tile.DotAsyncOp, why: str) -> ScheduleError:
     return ScheduleError(why, operator=op.name, location=location_text(op))

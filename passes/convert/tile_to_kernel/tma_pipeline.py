@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects import scf
+from xdsl.dialects import arith, scf
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
@@ -52,7 +52,8 @@ class Queue:
 
     `per_warpgroup`: everybody who reads the tiles is a product of warpgroups, so one thread of each gives a slot back;
     otherwise every thread does. `cluster` blocks fill the slots together, if it is more than one: then each has to know
-    from the consumers of all of them that a slot is free.
+    from the consumers of all of them that a slot is free. `late` is the slot of a group that stays taken into the next
+    iteration.
     """
 
     type: RingType
@@ -64,6 +65,7 @@ class Queue:
     slot: Index = 0
     phase: Index = 0
     taken: Block | None = None
+    late: Index | None = None
 
     @property
     def slots(self) -> int:
@@ -108,7 +110,7 @@ def _only_wgmma(ring: SSAValue) -> bool:
     for use in ring.uses:
         if isinstance(use.operation, ConsumerWaitOp):
             readers += [u.operation for r in use.operation.res for u in r.uses]
-    return all(isinstance(r, tile.DotOp) and r.atom is not None and r.atom.data == "wgmma" for r in readers)
+    return all(isinstance(r, tile.DotAsyncOp) for r in readers)
 
 
 def set_up(out: Emitter, queues: Sequence[Queue], warps: int) -> None:
@@ -146,29 +148,45 @@ def take(out: Emitter, op: ConsumerWaitOp, queue: Queue) -> list[SSAValue]:
     return places
 
 
-def release(out: Emitter, op: ConsumerReleaseOp, queue: Queue) -> None:
-    """Give the slot back and go on to the next."""
-    if queue.taken is not out.block:
+def release(out: Emitter, op: ConsumerReleaseOp, queue: Queue, condition: SSAValue | None) -> None:
+    """Give a slot back, where the condition holds; and go on to the next, unless that was done where it was taken."""
+    goes_on = queue.taken is not None
+    slot = queue.late if op.is_late or not goes_on else queue.slot
+    if slot is None or queue.taken not in (None, out.block):
         raise _refused(op, "gives back what is taken elsewhere")
+    _arrive(out, queue, out.value(slot), condition)
+    queue.late = queue.slot if op.is_late else None
     queue.taken = None
-    slot = out.value(queue.slot)
+    if goes_on:
+        queue.advance(out)
+
+
+def _arrive(out: Emitter, queue: Queue, slot: SSAValue, condition: SSAValue | None) -> None:
+    """Tell the producer, or those of all blocks that fill the slot together, that it is free."""
+    conditions: list[SSAValue] = [] if condition is None else [condition]
+    arrivals = [
+        kernel.MbarArriveOp(queue.empty, slot, out.value(rank) if queue.cluster > 1 else None)
+        for rank in range(0 if queue.per_warpgroup else queue.cluster)
+    ]
     if queue.per_warpgroup:
         thread = out.value(out.rem(out.id("thread"), LANES * WARPGROUP))
-        body = Block()
         if queue.cluster > 1:  # the first threads of a warpgroup tell one block each
-            elected = out.emit(payload.CmpOp("lt", thread, out.value(queue.cluster)), "elected")
-            arrive = kernel.MbarArriveOp(queue.empty, slot, thread, asynchronous=True)
+            first = payload.CmpOp("lt", thread, out.value(queue.cluster))
+            arrivals = [kernel.MbarArriveOp(queue.empty, slot, thread, asynchronous=True)]
         else:
-            elected = out.emit(payload.CmpOp("eq", thread, out.value(0)), "elected")
-            arrive = kernel.MbarArriveOp(queue.empty, slot)
-        with out.inside(body):
+            first = payload.CmpOp("eq", thread, out.value(0))
+            arrivals = [kernel.MbarArriveOp(queue.empty, slot)]
+        elected = out.emit(first, "elected")
+        conditions = [elected if condition is None else out.emit(arith.AndIOp(elected, condition), "free")]
+    if not conditions:
+        for arrive in arrivals:
             out.add_op(arrive)
-            out.add_op(scf.YieldOp())
-        out.add_op(scf.IfOp(elected, [], Region(body)))
-    else:
-        for rank in range(queue.cluster):
-            out.add_op(kernel.MbarArriveOp(queue.empty, slot, out.value(rank) if queue.cluster > 1 else None))
-    queue.advance(out)
+        return
+    body = Block()
+    with out.inside(body):
+        for arrive in (*arrivals, scf.YieldOp()):
+            out.add_op(arrive)
+    out.add_op(scf.IfOp(conditions[0], [], Region(body)))
 
 
 @dataclass
@@ -272,25 +290,35 @@ def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[Index], symbols: Se
 
 @dataclass
 class Cursors:
-    """The cursors that a loop carries: of the rings that it puts into or takes from."""
+    """The cursors that a loop carries: of the rings that it puts into or takes from; and for those that it gives back
+    an iteration late the slot that is still taken, at first any."""
 
     queues: list[Queue]
+    late: list[Queue]
 
     @staticmethod
     def of(op: scf.ForOp, known: dict[SSAValue, Queue]) -> Cursors:
         """Those of `op`."""
         used = {o.ring: None for o in op.walk() if isinstance(o, ProducerLoadOp | ConsumerWaitOp | ConsumerReleaseOp)}
-        return Cursors([known[r] for r in used])
+        late = [known[o.ring] for o in op.body.block.ops if isinstance(o, ConsumerReleaseOp) and o.is_late]
+        for q in late:
+            q.late = q.slot
+        return Cursors([known[r] for r in used], late)
 
     def values(self, out: Emitter) -> list[SSAValue]:
-        """Slot and phase of each, now."""
-        return [out.value(v) for q in self.queues for v in (q.slot, q.phase)]
+        """Slot and phase of each, now, and the slots that are still taken."""
+        late = [q.late for q in self.late if q.late is not None]
+        return [out.value(v) for v in (*(v for q in self.queues for v in (q.slot, q.phase)), *late)]
 
     def set(self, values: Sequence[SSAValue]) -> None:
         """Let `values` be them from now on."""
-        for q, slot, phase in zip(self.queues, values[::2], values[1::2], strict=True):
+        cursors = values[: 2 * len(self.queues)]
+        for q, slot, phase in zip(self.queues, cursors[::2], cursors[1::2], strict=True):
             slot.name_hint, phase.name_hint = "slot", "phase"
             q.slot, q.phase = slot, phase
+        for q, slot in zip(self.late, values[len(cursors) :], strict=True):
+            slot.name_hint = "last"
+            q.late = slot
 
 
 def _refused(op: Operation, why: str) -> ScheduleError:

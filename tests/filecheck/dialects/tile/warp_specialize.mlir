@@ -23,6 +23,17 @@ tile.kernel @partitions(%x: memref<16x16xbf16>) blocks (%i) in [2] warps 8 {
   }
 }
 
+// A slot that is given back an iteration later.
+// CHECK-LABEL: tile.kernel @late
+// CHECK:         tile.consumer_release %r pending 1 if %more : !tile.ring<2 of tensor<8x16xbf16, #shared>>
+// CHECK-NEXT:    tile.consumer_release %r if %more : !tile.ring<2 of tensor<8x16xbf16, #shared>>
+tile.kernel @late(%x: memref<16x16xbf16>) blocks (%i) in [2] warps 4 {
+  %r = tile.ring : !tile.ring<2 of tensor<8x16xbf16, #a>>
+  %more = payload.cmp ne %i, %i : index
+  tile.consumer_release %r pending 1 if %more : !tile.ring<2 of tensor<8x16xbf16, #a>>
+  tile.consumer_release %r if %more : !tile.ring<2 of tensor<8x16xbf16, #a>>
+}
+
 // CHECK-LABEL: tile.kernel @plain
 // CHECK:         tile.warp_specialize {
 // CHECK-NEXT:    } producer warps 1 {

@@ -1,8 +1,8 @@
-// RUN: dl-opt %s -p convert-tile-to-kernel | filecheck %s
-// RUN: dl-opt %s -p convert-tile-to-kernel,kernel-overlap-wgmma | filecheck %s --check-prefix OVERLAP
+// RUN: dl-opt %s -p tile-pipeline-dots,convert-tile-to-kernel | filecheck %s
 
 // A ring that two blocks fill together: everybody waits for both to be set up, each block loads half of the rows of the
-// shared tile for both, and a slot is free when the consumers of both have said so; no block ends before the other.
+// shared tile for both, and a slot is free when the consumers of both have said so, an
+// iteration later; no block ends before the other.
 
 #acc = #tile.layout<reg = [[0, 1], [8, 0], [0, 8], [0, 16], [0, 32]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp = [[16, 0], [32, 0]]>
 #b = #tile.shared<offset = [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 8], [2, 16], [4, 32], [8, 0], [16, 0], [32, 0]]>
@@ -19,19 +19,15 @@
 // CHECK:         kernel.cluster_barrier
 // CHECK-NEXT:    kernel.warp_specialize {
 // CHECK:           %elected = payload.cmp lt [[THREAD:%.*]], %{{.*}} : index
-// CHECK:           scf.if %elected {
-// CHECK-NEXT:        kernel.mbar_arrive %empty[%slot{{.*}}] of [[THREAD]] async
+// CHECK-NEXT:      %free = arith.andi %elected, %more : i1
+// CHECK-NEXT:      scf.if %free {
+// CHECK-NEXT:        kernel.mbar_arrive %empty[%last{{.*}}] of [[THREAD]] async
 // CHECK:         partition "producer"
 // CHECK:           kernel.mbar_expect %full{{.*}} bytes 16384
 // CHECK:           kernel.tma_load %x_map[{{.*}}] to %ring{{.*}} multicast [0, 1]
 // CHECK:           kernel.tma_load %w_map[{{.*}}] to %ring{{.*}}] :
 // CHECK:         kernel.cluster_barrier
 // CHECK-NEXT:  }
-
-// Given back an iteration later, a slot is still told free in both blocks.
-// OVERLAP:     %free = arith.andi %elected, %more : i1
-// OVERLAP-NEXT:  scf.if %free {
-// OVERLAP-NEXT:    kernel.mbar_arrive %empty[%last] of %{{.*}} async
 tile.kernel @product(%x: memref<256x512xbf16>, %w: memref<512x512xbf16>, %y: memref<256x512xf32>) blocks (%i, %j) in [4, 8] warps 4 cluster 2 {
   %ring = tile.ring : !tile.ring<3 of tensor<64x64xbf16, #b>, tensor<64x64xbf16, #b>>
   tile.warp_specialize {

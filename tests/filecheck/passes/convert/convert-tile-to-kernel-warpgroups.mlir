@@ -1,5 +1,5 @@
 // RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands | filecheck %s --check-prefix TILE
-// RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands,convert-tile-to-kernel,kernel-simplify-indices,dce,kernel-allocate-shared,kernel-insert-barriers | filecheck %s
+// RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands,tile-pipeline-dots,convert-tile-to-kernel,kernel-simplify-indices,dce,kernel-allocate-shared,kernel-insert-barriers | filecheck %s
 
 // A product of warpgroups: the left operand lies along k, the right one across, both in swizzled boxes. What threads
 // store is ordered before what the product reads. Two warpgroups share 64 rows, so each has half of the columns.
@@ -13,13 +13,13 @@
 // CHECK-SAME:    shared 24576
 // CHECK:         kernel.store %a, %a_shared
 // CHECK:         kernel.store %b, %b_shared
-// CHECK:         %d = kernel.registers_to_accumulators %zero : vector<32xf32>
+// CHECK:         [[START:%.*]] = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    kernel.fence_async
 // CHECK-NEXT:    kernel.barrier
 // CHECK-NEXT:    kernel.wgmma_fence
-// CHECK-NEXT:    %d_1 = kernel.wgmma %a_shared[%{{.*}}], %b_shared[%{{.*}}] transposed into %d k_steps 4 swizzle 128 : memref<4096xbf16, "shared">, memref<8192xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
+// CHECK-NEXT:    %d = kernel.wgmma %a_shared[%{{.*}}], %b_shared[%{{.*}}] transposed into [[START]] k_steps 4 swizzle 128 scale_d_zero : memref<4096xbf16, "shared">, memref<8192xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    kernel.wgmma_commit
-// CHECK-NEXT:    %d_2 = kernel.wgmma_wait 0, %d_1 : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
+// CHECK-NEXT:    %d_1 = kernel.wgmma_wait 0, %d : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
 tile.kernel @product(%x: memref<64x64xbf16>, %w: memref<64x128xbf16>, %y: memref<64x128xf32>) blocks () in [] warps 8
     attributes {schedule = #tile.schedule<block = [64, 128], chunk = [64], warps = 8, atom = wgmma>} {
   %zero = payload.constant 0.0 : tensor<64x128xf32>

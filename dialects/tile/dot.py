@@ -1,0 +1,224 @@
+"""Contractions in the tile dialect: at once, or asynchronously, as warpgroups compute them.
+
+Accumulators in flight are values of a type of their own, which nothing but these ops and loops that carry them takes.
+So a sum cannot be read before it was waited for, and where the waits stand cannot change what is computed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IntAttr, StringAttr, TensorType, UnitAttr, bf16, f16, f32, i1
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    VarConstraint,
+    base,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from ..payload import element_type, shape_of
+from ..support.assembly import FormattedOp
+from .schedule import DECISIONS
+
+NARROW = (bf16, f16)
+"""What tensor cores multiply exactly."""
+
+
+@irdl_attr_definition
+class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
+    """The sums of contractions in flight: `!tile.async_accumulators<tensor<64x64xf32, #acc>>`."""
+
+    name = "tile.async_accumulators"
+    tile: TensorType[Attribute]
+
+
+def without_flight(t: Attribute) -> Attribute:
+    """The type of a tile, also of one whose sums are in flight."""
+    return t.tile if isinstance(t, AsyncAccumulatorsType) else t
+
+
+def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: str | None) -> None:
+    a, b, c = shape_of(lhs), shape_of(rhs), shape_of(acc)
+    if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
+        raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
+    atoms = DECISIONS["atom"].words
+    if atom is not None and atom not in atoms:
+        raise VerifyException(f"atom {atom} is none of {', '.join(atoms)}")
+    types = tuple(element_type(t) for t in (lhs, rhs, acc))
+    if atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
+        raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32, not {types}")
+
+
+@irdl_op_definition
+class DotOp(FormattedOp):
+    """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
+
+    `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
+    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits. Without an
+    atom it is scalar multiply-adds of one type.
+
+    ```
+    %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>
+    ```
+    """
+
+    name = "tile.dot"
+    lhs = operand_def(base(TensorType))
+    rhs = operand_def(base(TensorType))
+    acc = operand_def(base(TensorType))
+    atom = opt_prop_def(StringAttr)
+    result = result_def(base(TensorType))
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
+        " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
+    )
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
+        super().__init__(operands=[lhs, rhs, acc], result_types=[acc.type])
+
+    @property
+    def is_wgmma(self) -> bool:
+        """Whether warpgroups compute it, asynchronously."""
+        return self.atom is not None and self.atom.data == "wgmma"
+
+    def verify_(self) -> None:
+        if self.acc.type != self.result.type:
+            raise VerifyException("the result has the accumulator's type")
+        atom = None if self.atom is None else self.atom.data
+        _verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
+
+
+class _InFlight(FormattedOp):
+    """What keeps its place among the asynchronous contractions of a block."""
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+
+    def verify_(self) -> None:
+        for result in self.results:
+            users = [use.operation for use in result.uses]
+            if not isinstance(result.type, AsyncAccumulatorsType):
+                continue
+            if len(users) > 1:
+                raise VerifyException("accumulators in flight are used once: the hardware has no second copy of them")
+            if any(not isinstance(user, DotAsyncOp | DotWaitOp | scf.ForOp | scf.YieldOp) for user in users):
+                raise VerifyException(f"{users[0].name} uses accumulators in flight, before a tile.dot_wait")
+
+
+@irdl_op_definition
+class AccumulatorsOp(_InFlight):
+    """A tile becomes accumulators. Without one they hold no values, and the first contraction has to overwrite them.
+
+    ```
+    %p = tile.accumulators %sums : tensor<64x64xf32, #acc> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+    %q = tile.accumulators -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+    ```
+    """
+
+    name = "tile.accumulators"
+    start = opt_operand_def(base(TensorType))
+    result = result_def(base(AsyncAccumulatorsType))
+    assembly_format = "($start^ `:` type($start))? attr-dict `->` type($result)"
+
+    def __init__(self, start: SSAValue | None, t: AsyncAccumulatorsType):
+        super().__init__(operands=[start], result_types=[t])
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.start is not None and self.start.type != without_flight(self.result.type):
+            raise VerifyException(f"{self.start.type} does not start {self.result.type}")
+        user = self.result.get_user_of_unique_use()
+        if self.start is None and isinstance(user, DotAsyncOp) and user.scale_d_zero is None:
+            raise VerifyException("accumulators without values have to be overwritten (scale_d_zero)")
+
+
+@irdl_op_definition
+class DotAsyncOp(_InFlight):
+    """Start a contraction by warpgroups, into accumulators that are in flight from then on.
+
+    Contractions of a block that go into the same accumulators, one behind the other, are one group, as
+    `tile.dot_wait` counts them. `scale_d_zero`: the old values are overwritten. `use_acc`: they count where the
+    condition holds.
+
+    ```
+    %q = tile.dot_async %a, %b into %p use_acc %more
+      : tensor<64x16xbf16, #a>, tensor<16x64xbf16, #b>, !tile.async_accumulators<tensor<64x64xf32, #acc>>
+    ```
+    """
+
+    name = "tile.dot_async"
+    T: ClassVar = VarConstraint("T", base(AsyncAccumulatorsType))
+    lhs = operand_def(base(TensorType))
+    rhs = operand_def(base(TensorType))
+    acc = operand_def(T)
+    use_acc = opt_operand_def(i1)
+    scale_d_zero = opt_prop_def(UnitAttr)
+    result = result_def(T)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "$lhs `,` $rhs `into` $acc (`scale_d_zero` $scale_d_zero^)? (`use_acc` $use_acc^)? attr-dict"
+        " `:` type($lhs) `,` type($rhs) `,` type($acc)"
+    )
+
+    def __init__(
+        self,
+        lhs: SSAValue,
+        rhs: SSAValue,
+        acc: SSAValue,
+        *,
+        scale_d_zero: bool = False,
+        use_acc: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[lhs, rhs, acc, use_acc],
+            properties={"scale_d_zero": UnitAttr() if scale_d_zero else None},
+            result_types=[acc.type],
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        if self.scale_d_zero is not None and self.use_acc is not None:
+            raise VerifyException("a contraction with scale-d = 0 has no `use_acc`")
+        _verify_contraction(self.lhs.type, self.rhs.type, without_flight(self.acc.type), "wgmma")
+
+
+@irdl_op_definition
+class DotWaitOp(_InFlight):
+    """Wait until all groups of contractions but the `pending` newest are done; then they no longer read their operands.
+    With 0 the accumulators are a tile again; otherwise they stay in flight.
+
+    ```
+    %q = tile.dot_wait %p pending 1
+      : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> !tile.async_accumulators<tensor<64x64xf32, #acc>>
+    %sums = tile.dot_wait %q pending 0
+      : !tile.async_accumulators<tensor<64x64xf32, #acc>> -> tensor<64x64xf32, #acc>
+    ```
+    """
+
+    name = "tile.dot_wait"
+    acc = operand_def(base(AsyncAccumulatorsType))
+    pending = prop_def(IntAttr)
+    result = result_def(base(AsyncAccumulatorsType) | base(TensorType))
+    assembly_format = "$acc `pending` custom<Int>($pending) attr-dict `:` type($acc) `->` type($result)"
+
+    def __init__(self, acc: SSAValue, pending: int):
+        result = acc.type if pending else without_flight(acc.type)
+        super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not 0 <= self.pending.data < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+        if self.result.type != (self.acc.type if self.pending.data else without_flight(self.acc.type)):
+            raise VerifyException("accumulators become a tile of their type once nothing is pending, and only then")
