@@ -86,8 +86,8 @@ _ROWS = (
 DTYPES = {row.name: row for row in _ROWS}
 """By the name in the IR."""
 
-STRUCTS = tuple(row.c for row in _ROWS if row.is_struct)
-"""The C types on which nothing is computed: sixteen bits each."""
+STRUCTS = {row.c: {1: "unsigned char", 2: "unsigned short"}[row.bytes] for row in _ROWS if row.is_struct}
+"""The C types on which nothing is computed, and what holds their bits."""
 
 _BY_ELEMENT = {row.element: row for row in _ROWS}
 

@@ -35,6 +35,7 @@ from .types import (
     TERNARY,
     UNARY,
     Expr,
+    c_size,
     c_type,
 )
 
@@ -314,9 +315,9 @@ class Scalars:
             return a
         if names in BITS:
             return self._helper(BITS[names], [a])
-        if names[0] in STRUCTS and isinstance(t, IntegerType) and t.width.data == 16:
+        if names[0] in STRUCTS and isinstance(t, IntegerType) and c_size(s) == c_size(t):
             return Expr(f"({names[1]}){a.at(ATOM)}.bits", UNARY)
-        if names[1] in STRUCTS and isinstance(s, IntegerType) and s.width.data == 16:
+        if names[1] in STRUCTS and isinstance(s, IntegerType) and c_size(s) == c_size(t):
             self.use(names[1])
-            return Expr(f"{names[1]}{{(unsigned short){a.at(UNARY)}}}")
+            return Expr(f"{names[1]}{{({STRUCTS[names[1]]}){a.at(UNARY)}}}")
         return None

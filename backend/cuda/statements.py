@@ -266,7 +266,7 @@ def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
     """The `value` of another lane; types that the hardware does not shuffle travel in an int."""
     call = f"__shfl_{mode}sync(0xffffffffu, {{}}, {other})"
     if c in STRUCTS:
-        return Expr(f"{c}{{(unsigned short){call.format(f'(int){value.text}.bits')}}}")
+        return Expr(f"{c}{{({STRUCTS[c]}){call.format(f'(int){value.text}.bits')}}}")
     if c in ("bool", "signed char", "unsigned char", "short", "unsigned short"):
         return Expr(f"({c}){call.format(f'(int){value.at(UNARY)}')}", UNARY)
     return Expr(call.format(value.text))

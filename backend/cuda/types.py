@@ -51,9 +51,10 @@ def literal(value: float | int, t: Attribute, index: str = "int") -> tuple[Expr,
     """A constant of type `t` that reads back exactly, and the key of the helper that it needs, if any."""
     name = c_type(t, index)
     if name in STRUCTS:
+        number = np.float32(abs(value) if value != value else value)
         with np.errstate(over="ignore"):
-            bits = int(np.float32(abs(value) if value != value else value).astype(dtype_of(t).numpy).view(np.uint16))
-        return Expr(f"{name}{{0x{bits:04x}}}"), name
+            bits = number.astype(dtype_of(t).numpy).tobytes()[::-1].hex()
+        return Expr(f"{name}{{0x{bits}}}"), name
     if name in ("float", "double"):
         return _float_literal(float(value), name)
     if name == "bool":

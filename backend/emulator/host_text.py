@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ...dialects.kernel.warp_specialize import launch_registers
 from ...errors import ExecutionError
 from ..cuda.device import host_text_of
+from ..dtypes import DTYPES
 
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((?P<cluster>\d+)[^)]*\)\s*)?'
@@ -25,7 +26,7 @@ _SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\((\d+)\)\s*)?([\w\s]*\
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
 _ARRAY = re.compile(
     r"(^[ \t]+|[;{}][ \t]*)(?:__align__\((\d+)\)\s+)?"
-    r"((?:(?:un)?signed )?(?:char|short|int|long long)|float|double|bool|b?f16)\s+(\w+)\[(\d+)\](\s*=\s*\{\})?;"
+    rf"({'|'.join(dict.fromkeys(row.c for row in DTYPES.values() if row.c))})\s+(\w+)\[(\d+)\](\s*=\s*\{{\}})?;"
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 

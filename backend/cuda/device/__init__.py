@@ -45,7 +45,7 @@ HELPERS.update({**matrix_helpers(), **warp_product_helpers(), **box_helpers(), *
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",
-    **{c: f"struct {c} {{ unsigned short bits; }};" for c in sorted(dtypes.STRUCTS)},
+    **{c: f"struct {c} {{ {word} bits; }};" for c, word in sorted(dtypes.STRUCTS.items())},
 }
 """Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
 
