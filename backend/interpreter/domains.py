@@ -33,10 +33,6 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
     return apply
 
 
-def _erf(x: float) -> float:
-    return math.erf(x)
-
-
 _TF32_REST = 13
 """Bits of the fraction of an f32 that a tf32 does not have."""
 
@@ -67,7 +63,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "math.ceil": np.ceil,
     "math.cos": np.cos,
     "math.cosh": np.cosh,
-    "math.erf": _elementwise(_erf),
+    "math.erf": _elementwise(math.erf),
     "math.exp": np.exp,
     "math.exp2": np.exp2,
     "math.expm1": np.expm1,

@@ -82,14 +82,7 @@ def simulate(
     with position.located(), steps("simulator", len(plan.launches), "launches") as step:
         for x in plan.steps:
             if isinstance(x, EagerStep):
-                function = SymbolTable.lookup_symbol(module, x.function)
-                assert isinstance(function, FuncOp)
-                given = [memory[i].data.reshape(memory[i].shape) for i in x.inputs]
-                types_given = function.function_type.inputs.data[len(given) :]
-                for i, found in zip(x.outputs, call_eager(function, eager or {}, given, types_given), strict=True):
-                    memory[i].data[...] = scalars.encode(found, memory[i].element).reshape(-1)
-                    if memory[i].written is not None:
-                        memory[i].written[...] = True
+                _run_eager(module, x, memory, scalars, eager or {})
                 continue
             function = SymbolTable.lookup_symbol(module, symbols[x.kernel])
             assert isinstance(function, kernel.FuncOp)
@@ -109,6 +102,20 @@ def simulate(
             where = [int(c) for c in at]
             report.add("unwritten", main, f"{missing} elements of result {i} are never written, the first is {where}")
     return SimulationResult([r.data.reshape(r.shape) for r in results], report)
+
+
+def _run_eager(
+    module: ModuleOp, step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager
+) -> None:
+    """Let PyTorch compute a step."""
+    function = SymbolTable.lookup_symbol(module, step.function)
+    assert isinstance(function, FuncOp)
+    given = [memory[i].data.reshape(memory[i].shape) for i in step.inputs]
+    results = call_eager(function, eager, given, function.function_type.inputs.data[len(given) :])
+    for buffer, result in zip([memory[i] for i in step.outputs], results, strict=True):
+        buffer.data[...] = domain.encode(result, buffer.element).reshape(-1)
+        if buffer.written is not None:
+            buffer.written[...] = True
 
 
 def _memref(t: Attribute) -> MemRefType[Attribute]:
