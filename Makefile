@@ -31,8 +31,8 @@ types: ## the type checker
 	$(BIN)pyright $(if $(BIN),--pythonpath $(BIN)python)
 
 docs: ## the pages that are made from what the passes do
-	$(BIN)python -m deplodock.tools.walkthrough docs/schedules.md
-	$(BIN)python -m deplodock.tools.pass_diagram docs/architecture.md
+	$(BIN)python docs/walkthrough.py docs/schedules.md
+	$(BIN)python docs/pass_diagram.py docs/architecture.md
 
 bench: ## how long compiling takes, and where
 	for script in benchmarks/*.py; do $(BIN)python $$script || exit 1; done

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pass_diagram
 import pytest
+import walkthrough
 
 from deplodock.passes.pipelines import parse_passes
-from deplodock.tools import cli, dl_opt, pass_diagram, walkthrough
+from deplodock.tools import cli, dl_opt
 
 ROOT = Path(__file__).parent.parent.parent
 PIPELINE = r"dl-opt [^\n`]*?-p '?((?:[\w,-]|\{[^}]*\})+)"

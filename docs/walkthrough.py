@@ -1,6 +1,6 @@
 """Writes docs/schedules.md: one matrix product on its way from loops to CUDA, with the diff of every pass.
 
-`python -m deplodock.tools.walkthrough docs/schedules.md` writes the page anew; a test compares it with the file.
+`python docs/walkthrough.py docs/schedules.md` writes the page anew; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 import sys
 from pathlib import Path
 
-from ..dialects.loop import NestOp
-from ..dialects.support.printing import print_module
-from ..dialects.target import get_target
-from ..passes import get_all_passes
-from ..passes.planning.choose import explain_nest
-from .reports import Loaded, load
+from deplodock.dialects.loop import NestOp
+from deplodock.dialects.support.printing import print_module
+from deplodock.dialects.target import get_target
+from deplodock.passes import get_all_passes
+from deplodock.passes.planning.choose import explain_nest
+from deplodock.tools.reports import Loaded, load
 
 PROGRAM = "F.relu(nn.Linear(1024, 2048, dtype=torch.bfloat16)(torch.randn(2048, 1024, dtype=torch.bfloat16)))"
 TARGET = "sm_90a"
@@ -27,7 +27,7 @@ WIDEST = 160
 
 HEAD = """# From a loop nest to a tensor-core kernel
 
-This page is written by `python -m deplodock.tools.walkthrough docs/schedules.md`; a test compares it with what the
+This page is written by `python docs/walkthrough.py docs/schedules.md`; a test compares it with what the
 passes do today. It follows one program, a matrix product in bf16 with a bias and an activation:
 
 ```sh

@@ -1,6 +1,6 @@
 """Draws the levels and the passes of the `default` pipeline as a Mermaid flowchart, in docs/architecture.md.
 
-`python -m deplodock.tools.pass_diagram docs/architecture.md` replaces the flowchart of that page; a test compares it
+`python docs/pass_diagram.py docs/architecture.md` replaces the flowchart of that page; a test compares it
 with the registry of passes.
 """
 
@@ -11,11 +11,11 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from ..dialects import OWN_DIALECTS
-from ..passes import group_of
-from ..passes.pipelines import PIPELINES, parse_passes
+from deplodock.dialects import LEVELS
+from deplodock.passes import group_of
+from deplodock.passes.pipelines import PIPELINES, parse_passes
 
-LEVELS = [name for name in OWN_DIALECTS if name != "payload"]
+DIALECTS = LEVELS[:-1]
 _FLOWCHART = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 
 
@@ -23,8 +23,8 @@ def diagram() -> str:
     """The flowchart: a node for each level, and between two levels a node for each run of passes of one folder of
     `passes/`. Passes of no level, such as `cse` and `verify-level`, are left out."""
     lines = ["```mermaid", "flowchart TB"]
-    lines += [f'  {level}(["{level} dialect"])' for level in LEVELS]
-    for start, end in zip(LEVELS, LEVELS[1:], strict=False):
+    lines += [f'  {level}(["{level} dialect"])' for level in DIALECTS]
+    for start, end in zip(DIALECTS, DIALECTS[1:], strict=False):
         names = dict.fromkeys(p.name for p in parse_passes(PIPELINES[f"{start}-to-{end}"]))
         of_levels = [name for name in names if group_of(name) not in ("general", "xDSL")]
         previous = start
