@@ -9,8 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ....errors import UnsupportedError
 from .antialiasing import ANTIALIASED
+from .distributions import DISTRIBUTIONS
+from .ordering import ORDERING
 from .quantized import QUANTIZED
+from .special import SPECIAL
 from .windows import WINDOWS
 
 Tensor = torch.Tensor
@@ -137,11 +141,97 @@ def _transformer_encoder_layer_fwd(
     return norm(x + feed_forward(x), 1)
 
 
+def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Rows that are looked up and longer than `max_norm` are scaled down to it, nearly, as in PyTorch."""
+    wide = self.to(torch.promote_types(self.dtype, torch.float32))
+    norm = torch.linalg.vector_norm(wide, norm_type, 1)
+    used = torch.zeros(self.shape[0], dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
+    scale = torch.where(used & (norm > max_norm), max_norm / (norm + 1e-7), 1.0)
+    return (wide * scale[:, None]).to(self.dtype)
+
+
+def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """The sum over targets t and other classes i of max(0, 1 - (x[t] - x[i])), by the number of classes, and which
+    classes are targets. The targets of a row end at its first negative number. `reduction` is 0 for none, 1 for the
+    mean over rows, 2 for their sum."""
+    if not self.is_floating_point():
+        raise UnsupportedError(f"PyTorch has no kernel for {self.dtype}")
+    x = self.to(torch.promote_types(self.dtype, torch.float32)).reshape(-1, self.shape[-1] if self.dim() else 1)
+    target, classes = target.reshape(x.shape), x.shape[1]
+    listed = (target < 0).cumsum(-1) == 0
+    place = torch.where(listed, target, classes)
+    is_target = torch.zeros_like(F.pad(x, (0, 1))).scatter(-1, place, 1.0)[:, :classes]
+    margin = 1 - x.gather(-1, torch.where(listed, target, 0))[:, :, None] + x[:, None, :]
+    counts = listed[:, :, None] & (is_target == 0)[:, None, :] & (margin > 0)
+    loss = torch.where(counts, margin, 0.0).sum((1, 2)) / classes
+    loss = loss.reshape(self.shape[:-1]) if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+    return loss.to(self.dtype), is_target.reshape(self.shape).to(self.dtype)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
+    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
+
+
+def _pdist(self: Tensor, p: float = 2) -> Tensor:
+    """The distances of all pairs of rows, (0, 1), (0, 2), ..., (1, 2), ..."""
+    first, second = torch.triu_indices(self.shape[0], self.shape[0], 1)
+    return _norm(self[first] - self[second], p)
+
+
+def _norm(x: Tensor, p: float) -> Tensor:
+    return torch.linalg.vector_norm(x, p, -1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+
+
+def _trilinear(
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """The sum over `sumdim` of the product of three tensors, each with new dimensions of size 1 at its own places."""
+
+    def spread(x: Tensor, dims: Sequence[int]) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+        for d in sorted(dims):
+            x = x.unsqueeze(d)
+        return x
+
+    return (spread(i1, expand1) * spread(i2, expand2) * spread(i3, expand3)).sum(list(sumdim)).to(i1.dtype)
+
+
+def _lcm(self: Tensor, other: Tensor) -> Tensor:
+    """|x / gcd * y|, of narrow types as C computes it: in 32 bits."""
+    dtype = torch.promote_types(self.dtype, other.dtype)
+    wide = dtype if dtype == torch.int64 else torch.int32
+    x, y, divisor = (v.to(wide) for v in (self, other, torch.gcd(self, other)))
+    return (x.div(torch.where(divisor == 0, 1, divisor), rounding_mode="trunc") * y).abs().to(dtype)
+
+
+def _round(self: Tensor, *, decimals: int) -> Tensor:
+    x, power = self.to(torch.promote_types(self.dtype, torch.float32)), 10.0 ** abs(decimals)
+    found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
+    return found.to(self.dtype)
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._native_multi_head_attention.default: _native_multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer_fwd,
+    aten.embedding_renorm.default: _embedding_renorm,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten._cdist_forward.default: _cdist,
+    aten._pdist_forward.default: _pdist,
+    aten._trilinear.default: _trilinear,
+    aten.lcm.default: _lcm,
+    aten.round.decimals: _round,
     **ANTIALIASED,
+    **DISTRIBUTIONS,
+    **ORDERING,
     **QUANTIZED,
+    **SPECIAL,
     **WINDOWS,
 }

@@ -19,8 +19,18 @@ from . import DECOMPOSITIONS
 
 aten: Any = torch.ops.aten
 
+_FILTERS = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d)
+"""Interpolations, which round integers in their own way."""
+
 _RARE = (
+    *_FILTERS,
     aten.as_strided_copy,
+    aten._native_batch_norm_legit_functional,
+    aten._batch_norm_with_update_functional,
+    aten._native_batch_norm_legit,
+    aten._upsample_nearest_exact1d,
+    aten._upsample_nearest_exact2d,
+    aten._upsample_nearest_exact3d,
     aten.cauchy,
     aten.dist,
     aten.exponential,
@@ -32,11 +42,15 @@ _RARE = (
     aten.narrow_copy,
     aten.permute_copy,
     aten.unbind_copy,
+    aten.upsample_nearest1d,
+    aten.upsample_nearest2d,
+    aten.upsample_nearest3d,
     aten.view_copy,
 )
 """Operators that PyTorch decomposes for its compiler, though not by default for an export."""
 
 _OF_FLOATS = (
+    *(o for name in _FILTERS for o in (name.default, name.vec)),
     aten._prelu_kernel.default,
     aten.hardsigmoid.default,
     aten.hardswish.default,
@@ -52,7 +66,8 @@ def decomposition_table(also: Collection[Any] = ()) -> dict[Any, Callable[..., A
     table: Any = default_decompositions()
     table.update(pytorchs(_RARE))
     for target in _OF_FLOATS:
-        table[target] = _floats_only(table[target])
+        if target in table:
+            table[target] = _floats_only(table[target])
     for target in [t for t in table if is_ours(t) and t not in also]:
         del table[target]
     table.update(DECOMPOSITIONS)

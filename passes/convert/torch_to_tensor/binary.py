@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import i32
 from xdsl.ir import SSAValue
 
 from ....dialects.payload import element_type, is_float
@@ -149,15 +148,6 @@ def _euclidean_steps(width: int) -> int:
     while large < 1 << width:
         small, large, steps = large, small + large, steps + 1
     return steps
-
-
-@decomposes("lcm")
-def lcm(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
-    """|x / gcd * y|, of narrow types as C computes it: in 32 bits."""
-    wide = b.result_element if width_of(b.result_element) > 32 else i32
-    x, y, divisor = (b.cast(v, wide) for v in (*b.unify(self, other), gcd(b, self, other)))
-    none = b.cmp("eq", divisor, 0)
-    return b.abs(b.mul(b.div(x, b.select(none, b.like(x, 1), divisor)), y))
 
 
 @decomposes("maximum")

@@ -61,29 +61,6 @@ def matmul(b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAV
     return product(b, self, mat2 if other is None else other)  # pyright: ignore[reportArgumentType]
 
 
-@decomposes("_trilinear")
-def trilinear(
-    b: Builder,
-    i1: SSAValue,
-    i2: SSAValue,
-    i3: SSAValue,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int,
-) -> SSAValue:
-    """The sum over `sumdim` of the product of three tensors, each with new dimensions of size 1 at its own places."""
-    element = work_type(b.result_element)
-    pairs = ((i1, expand1), (i2, expand2), (i3, expand3))
-    rank = len(extents_of(i1.type)) + len(expand1)
-    at = [[d for d in range(rank) if d not in new] for _, new in pairs]
-    sizes = [dict(zip(a, extents_of(x.type), strict=True)) for a, (x, _) in zip(at, pairs, strict=True)]
-    space = broadcast_shape([[size.get(d, 1) for d in range(rank)] for size in sizes])
-    x, y, z = (_spread(b, b.cast(v, element), a, space) for a, (v, _) in zip(at, pairs, strict=True))
-    return b.reduce("add", b.mul(b.mul(x, y), z), sorted(sumdim))
-
-
 @decomposes("mv")
 def mv(b: Builder, self: SSAValue, vec: SSAValue) -> SSAValue:
     return product(b, self, vec)

@@ -6,21 +6,18 @@ The values are others than PyTorch's for one seed; their distributions are the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log, pi
+from math import pi
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float64Type, f32, i1, i64
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float64Type, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
-from ....dialects.payload import element_type, is_float, shape_of
-from ....dialects.tensor import ReductionKind
-from ....dialects.tensor.builder import Builder, Number, work_type
+from ....dialects.payload import is_float, shape_of
+from ....dialects.tensor.builder import Builder, work_type
 from ....errors import ShapeError
-from .cumulative import scan
 from .philox import random_words
 from .registry import decomposes
-from .sort import order, sorted_along
-from .views import reshape_to, sliced
+from .sort import order
 
 
 def _draws_between_layers(arguments: Mapping[str, object]) -> bool:
@@ -31,7 +28,6 @@ _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,
     "native_dropout": lambda a: a.get("train") is not False and a.get("p") != 0,
     "scaled_dot_product_attention": lambda a: a.get("dropout_p", 0) != 0,
-    "rrelu_with_noise_functional": lambda a: bool(a.get("training", False)),
     **dict.fromkeys(("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"), _draws_between_layers),
 }
 
@@ -72,11 +68,6 @@ def _fraction(b: Builder, words: Sequence[SSAValue], element: Attribute, first: 
 def _uniform(b: Builder, generator: SSAValue | None, shape: Sequence[int], element: Attribute) -> SSAValue:
     """Uniform in [0, 1)."""
     return _fraction(b, _words(b, generator, shape), element)
-
-
-def _positive(b: Builder, generator: SSAValue | None, shape: Sequence[int], element: Attribute) -> SSAValue:
-    """Uniform in (0, 1], with all bits of the type it is computed in."""
-    return _fraction(b, _words(b, generator, shape), work_type(element), 1)
 
 
 def _normal(b: Builder, generator: SSAValue | None, shape: Sequence[int], element: Attribute) -> SSAValue:
@@ -153,18 +144,6 @@ def randperm(b: Builder, n: int, dtype: Attribute | None, generator: SSAValue | 
     return order(b, _integers(b, generator, 0, 2**63 - 1), 0, False) if n else b.constant(0, [0], i64)
 
 
-@decomposes("bernoulli.p")
-def bernoulli_p(b: Builder, self: SSAValue, p: float, generator: SSAValue | None) -> SSAValue:
-    return b.cast(_below(b, generator, _shape(b), p), work_type(b.result_element))
-
-
-@decomposes("bernoulli", "bernoulli.Tensor")
-def bernoulli(b: Builder, self: SSAValue, generator: SSAValue | None, p: SSAValue | None = None) -> SSAValue:
-    limit = b.broadcast(b.floating(self if p is None else p), _shape(b))
-    drawn = b.cmp("lt", _uniform(b, generator, _shape(b), element_type(limit.type)), limit)
-    return b.cast(drawn, work_type(b.result_element))
-
-
 def _dropped(
     b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0
 ) -> tuple[SSAValue, SSAValue]:
@@ -191,93 +170,3 @@ def native_dropout(
 def keep_some(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0) -> SSAValue:
     """Dropout inside of another operator, which has drawn `first` times before."""
     return _dropped(b, x, p, generator, first)[0]
-
-
-def _from_to(b: Builder, x: SSAValue, low: float, high: float) -> SSAValue:
-    return b.plus(b.scaled(x, high - low), low) if (low, high) != (0, 1) else x
-
-
-@decomposes("uniform")
-def uniform(b: Builder, self: SSAValue, from_: float, to: float, generator: SSAValue | None) -> SSAValue:
-    return _from_to(b, _uniform(b, generator, _shape(b), _element(b)), from_, to)
-
-
-@decomposes("normal_functional", "normal.float_float")
-def normal(
-    b: Builder,
-    mean: float,
-    std: float,
-    generator: SSAValue | None,
-    self: SSAValue | None = None,
-    size: Sequence[int] = (),
-    dtype: Attribute | None = None,
-) -> SSAValue:
-    return b.plus(b.scaled(_normal(b, generator, _shape(b), _element(b)), std), mean)
-
-
-@decomposes("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor")
-def normal_of_tensors(
-    b: Builder, mean: SSAValue | float, std: SSAValue | float, generator: SSAValue | None
-) -> SSAValue:
-    drawn = _normal(b, generator, _shape(b), _element(b))
-    middle, width = (b.operand(v, element_type(drawn.type), _shape(b)) for v in (mean, std))
-    return b.add(b.mul(drawn, width), middle)
-
-
-@decomposes("geometric")
-def geometric(b: Builder, self: SSAValue, p: float, generator: SSAValue | None) -> SSAValue:
-    """How many trials there are up to the first success."""
-    if not 0 < p < 1:
-        raise ShapeError(f"a probability of {p}", argument="p")
-    element = b.result_element if is_float(b.result_element) else f32
-    trials = b.math(math.CeilOp, b.scaled(b.log(_positive(b, generator, _shape(b), element)), 1 / log(1 - p)))
-    return b.maximum(trials, b.like(trials, 1))
-
-
-_MOST_CATEGORIES = 1 << 24
-"""PyTorch's limit: f32 counts no further."""
-
-
-@decomposes("multinomial")
-def multinomial(
-    b: Builder, self: SSAValue, num_samples: int, replacement: bool, generator: SSAValue | None
-) -> SSAValue:
-    """Places of the last dimension, with probabilities proportional to `self`.
-
-    With replacement, by the inverse of the running sums; without, the places of the largest p / e of exponentially
-    distributed e (Efraimidis, Spirakis: weighted random sampling with a reservoir, 2006)."""
-    shape, last = shape_of(self.type), len(shape_of(self.type)) - 1
-    if last not in (0, 1) or not is_float(self.type) or shape[-1] > _MOST_CATEGORIES:
-        raise ShapeError(f"{self.type} has no one or two dimensions of probabilities, of at most 2^24", argument="self")
-    if num_samples <= 0 or not replacement and num_samples > shape[-1]:
-        raise ShapeError(f"{num_samples} of {shape[-1]} categories", argument="num_samples")
-    weights = b.floating(self)
-    if not replacement:
-        rate = b.scaled(b.log(_positive(b, generator, shape, element_type(weights.type))), -1.0)
-        return sorted_along(b, b.div(weights, rate), last, True, num_samples)[1]
-    sums = scan(b, weights, last, ReductionKind.ADD)
-    total = reshape_to(b, sliced(b, sums, last, shape[-1] - 1, 1), shape[:-1])
-    drawn = _uniform(b, generator, _shape(b), element_type(weights.type))
-    drawn = b.mul(drawn, b.place(total, range(last), _shape(b)))
-    space = [*_shape(b), shape[-1]]
-    passed = b.cmp("le", b.place(sums, [*range(last), last + 1], space), b.place(drawn, range(last + 1), space))
-    place = b.reduce("add", b.cast(passed, i64), [last + 1])
-    return b.minimum(place, b.like(place, shape[-1] - 1))
-
-
-@decomposes("rrelu_with_noise_functional")
-def rrelu(
-    b: Builder,
-    self: SSAValue,
-    noise: SSAValue,
-    lower: Number,
-    upper: Number,
-    training: bool,
-    generator: SSAValue | None,
-) -> list[SSAValue]:
-    x = b.working(self)
-    if not training:
-        return [b.select(b.cmp("le", x, 0), b.scaled(x, (lower + upper) / 2), x), noise]
-    slope = _from_to(b, _uniform(b, generator, shape_of(x.type), b.result_element), float(lower), float(upper))
-    slope = b.select(b.cmp("le", x, 0), slope, b.like(slope, 1))
-    return [b.mul(x, slope), slope]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from xdsl.dialects import math
-from xdsl.dialects.builtin import f64, i1
+from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 
 from ....dialects.payload import element_type, is_float
 from ....dialects.tensor.builder import Builder
 from .registry import Decomposition, decomposes
-from .special import scaled_erfc
 
 _FUNCTIONS = {
     "acos": math.AcosOp,
@@ -99,33 +98,3 @@ def signbit(b: Builder, self: SSAValue) -> SSAValue:
 def reciprocal(b: Builder, self: SSAValue) -> SSAValue:
     (x,) = b.unify(self)
     return b.div(b.like(x, 1), x)
-
-
-@decomposes("round.decimals")
-def round_decimals(b: Builder, self: SSAValue, decimals: int) -> SSAValue:
-    x = b.working(self)
-    if not is_float(x.type):
-        return x
-    power = b.like(x, 10.0 ** max(decimals, -decimals))
-    if decimals < 0:
-        return b.mul(b.math(math.RoundEvenOp, b.div(x, power)), power)
-    return b.div(b.math(math.RoundEvenOp, b.mul(x, power)), power)
-
-
-@decomposes("erfc")
-def erfc(b: Builder, self: SSAValue) -> SSAValue:
-    (x,) = b.unify(self)
-    size = b.abs(x)
-    middle = b.sub(b.like(x, 1), b.math(math.ErfOp, x))
-    if element_type(x.type) == f64:
-        tail = b.mul(scaled_erfc(b, size), b.exp(b.neg(b.mul(size, size))))
-        tail = b.select(b.cmp("lt", x, 0), b.sub(b.like(x, 2), tail), tail)
-        return b.select(b.cmp("lt", size, 1), middle, tail)
-    t = b.div(b.like(x, 1), b.plus(b.scaled(size, 0.5), 1))
-    series = b.like(x, 0.17087277)  # Numerical Recipes 6.2.2: a relative error below 1.2e-7 in the whole tail
-    for c in (-0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368):
-        series = b.plus(b.mul(series, t), c)
-    exponent = b.sub(b.plus(b.mul(series, t), -1.26551223), b.mul(size, size))
-    tail = b.mul(t, b.exp(exponent))
-    tail = b.select(b.cmp("lt", x, 0), b.sub(b.like(x, 2), tail), tail)
-    return b.select(b.cmp("lt", size, 1), middle, tail)

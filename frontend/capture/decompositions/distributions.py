@@ -1,0 +1,111 @@
+"""Operators that draw random numbers, made of uniform and normal ones.
+
+The values are others than PyTorch's for one seed; their distributions are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log
+from typing import Any
+
+import torch
+
+from ....errors import ShapeError
+
+Tensor = torch.Tensor
+aten: Any = torch.ops.aten
+
+
+def _computed(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.float32
+
+
+def _bernoulli(self: Tensor, p: Tensor | float | None = None, *, generator: Any = None) -> Tensor:
+    p = self if p is None else p
+    if not isinstance(p, Tensor) and not 0 <= p <= 1:
+        raise ShapeError(f"a probability of {p}", argument="p")
+    dtype = _computed(p) if isinstance(p, Tensor) else torch.float32
+    return (torch.rand(self.shape, dtype=dtype) < p).to(self.dtype)
+
+
+def _uniform(self: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
+    drawn = torch.rand_like(self)
+    return drawn if (low, high) == (0, 1) else drawn * (high - low) + low
+
+
+def _normal(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    return (torch.randn(self.shape, dtype=_computed(self)) * std + mean).to(self.dtype)
+
+
+def _normal_of_tensors(mean: Tensor | float, std: Tensor | float, *, generator: Any = None) -> Tensor:
+    like: Any = mean + std
+    given: Any = mean if isinstance(mean, Tensor) else std
+    return (torch.randn(like.shape, dtype=_computed(like)) * std + mean).to(given.dtype)
+
+
+def _normal_of_numbers(
+    mean: float, std: float, size: Sequence[int], *, generator: Any = None, dtype: torch.dtype | None = None, **_: Any
+) -> Tensor:
+    return _normal(torch.empty(size, dtype=dtype), mean, std)
+
+
+def _geometric(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    """How many trials there are up to the first success."""
+    if not 0 < p < 1:
+        raise ShapeError(f"a probability of {p}", argument="p")
+    drawn = 1 - torch.rand(self.shape, dtype=_computed(self))
+    return (drawn.log() * (1 / log(1 - p))).ceil().clamp(min=1).to(self.dtype)
+
+
+_MOST_CATEGORIES = 1 << 24
+"""PyTorch's limit: f32 counts no further."""
+
+
+def _multinomial(self: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    """Places of the last dimension, with probabilities proportional to `self`.
+
+    With replacement, by the inverse of the running sums; without, the places of the largest p / e of exponentially
+    distributed e (Efraimidis, Spirakis: weighted random sampling with a reservoir, 2006)."""
+    if self.dim() not in (1, 2) or not self.is_floating_point() or self.shape[-1] > _MOST_CATEGORIES:
+        raise ShapeError("not one or two dimensions of probabilities, of at most 2^24", argument="self")
+    count = self.shape[-1]
+    if num_samples <= 0 or not replacement and num_samples > count:
+        raise ShapeError(f"{num_samples} of {count} categories", argument="num_samples")
+    weights = self.to(_computed(self))
+    if not replacement:
+        rate = -(1 - torch.rand_like(weights)).log()
+        return (weights / rate).topk(num_samples).indices
+    sums = weights.cumsum(-1)
+    drawn = torch.rand((*self.shape[:-1], num_samples), dtype=weights.dtype) * sums[..., -1:]
+    return torch.searchsorted(sums, drawn, right=True).clamp(max=count - 1)
+
+
+def _rrelu(
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> tuple[Tensor, Tensor]:
+    if not training:
+        return torch.where(self <= 0, self * ((lower + upper) / 2), self), noise
+    slope = torch.where(self <= 0, _uniform(self, lower, upper), 1.0)
+    return self * slope, slope
+
+
+DISTRIBUTIONS: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli.default: _bernoulli,
+    aten.bernoulli.Tensor: _bernoulli,
+    aten.bernoulli.p: _bernoulli,
+    aten.geometric.default: _geometric,
+    aten.multinomial.default: _multinomial,
+    aten.normal.Tensor_Tensor: _normal_of_tensors,
+    aten.normal.Tensor_float: _normal_of_tensors,
+    aten.normal.float_Tensor: _normal_of_tensors,
+    aten.normal.float_float: _normal_of_numbers,
+    aten.normal_functional.default: _normal,
+    aten.rrelu_with_noise_functional.default: _rrelu,
+    aten.uniform.default: _uniform,
+}

@@ -1,0 +1,163 @@
+"""Operators that order, count and group elements, made of sorts, scans and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan, prod
+from typing import Any
+
+import torch
+import torch._refs  # which completes PyTorch's table
+from torch._decomp import decomposition_table
+
+from ....errors import ShapeError, UnsupportedError
+
+Tensor = torch.Tensor
+Pair = tuple[Tensor, Tensor]
+aten: Any = torch.ops.aten
+
+
+def _at(x: Tensor, dim: int, number: Tensor, keepdim: bool) -> Pair:
+    """The elements numbered `number`, of size 1 along `dim`, of the sorted order along `dim`, and their places."""
+    value, place = (v.gather(dim, number) for v in x.sort(dim=dim, stable=True))
+    return (value, place) if keepdim else (value.squeeze(dim), place.squeeze(dim))
+
+
+def _kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+    if not self.dim():
+        return self.clone(), torch.zeros_like(self, dtype=torch.int64)
+    values, places = (v.narrow(dim, k - 1, 1) for v in self.sort(dim=dim, stable=True))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _median_along(ignores_nan: bool) -> Callable[..., Pair]:
+    """The lower median: of the elements that are not NaN, or the first NaN if there is one."""
+
+    def median(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
+        extent = self.shape[dim] if self.dim() else 1
+        if not extent:
+            raise ShapeError("no median over an empty dimension", argument="dim")
+        if not self.is_floating_point() or not self.dim():
+            return _kthvalue(self, (extent - 1) // 2 + 1, dim, keepdim)
+        count = (~self.isnan()).sum(dim, keepdim=True)  # NaNs are sorted behind all others
+        if ignores_nan:
+            return _at(self, dim, (count - 1).clamp(min=0) // 2, keepdim)
+        return _at(self, dim, torch.where(count < extent, count, (extent - 1) // 2), keepdim)
+
+    return median
+
+
+def _median_of_all(ignores_nan: bool) -> Callable[[Tensor], Tensor]:
+    def median(self: Tensor) -> Tensor:
+        if self.numel():
+            return _median_along(ignores_nan)(self.reshape(-1), 0)[0]
+        if not self.is_floating_point():
+            raise ShapeError("no median of no integers", argument="self")
+        return self.new_full((), nan)
+
+    return median
+
+
+def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> Pair:
+    """The most frequent value along `dim` (of equally frequent ones the smallest) and the last place it has: the end of
+    the first of the longest runs of equal values in sorted order."""
+    if not self.dim():
+        return _kthvalue(self, 1, dim, keepdim)
+    if not self.shape[dim]:
+        raise ShapeError("no mode over an empty dimension", argument="dim")
+    values, _ = self.sort(dim=dim, stable=True)
+    shape = [1] * self.dim()
+    shape[dim] = -1
+    number = torch.arange(self.shape[dim]).reshape(shape).expand_as(self)
+    begins = torch.where(values != values.roll(1, dim), number, 0).cummax(dim).values
+    return _at(self, dim, (number - begins).argmax(dim, keepdim=True), keepdim)
+
+
+def _histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    x = self.reshape(-1)
+    x = x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+    low, high = x.new_full((), min), x.new_full((), max)
+    if min == max and x.numel():
+        low, high = x.amin(), x.amax()
+    flat = low == high
+    low, high = torch.where(flat, low - 1, low), torch.where(flat, high + 1, high)
+    place = (x - low) * bins
+    number = (place / (high - low) if x.is_floating_point() else place // (high - low)).to(torch.int64)
+    number = torch.where((x >= low) & (x <= high), number.clamp(max=bins - 1), bins)
+    return torch.zeros(bins + 1, dtype=torch.int64).index_add(0, number, torch.ones_like(number))[:bins].to(self.dtype)
+
+
+def _nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """Where the first `size` elements that are not zero stand, in order; `fill_value` where there are fewer."""
+    shape, count = self.shape, self.numel()
+    if not shape or not size or not count:
+        return self.new_full((size, len(shape)), fill_value, dtype=torch.int64)
+    there = self.reshape(-1) != 0
+    number = torch.where(there, there.cumsum(0) - 1, size).clamp(max=size)
+    place = torch.full((size + 1,), count).scatter(0, number, torch.arange(count))[:size]
+    at = [place // prod(shape[d + 1 :]) % n for d, n in enumerate(shape)]
+    return torch.where(place[:, None] < count, torch.stack(at, -1), fill_value)
+
+
+_SEGMENTS = {"sum": ("sum", 0), "mean": ("sum", 0), "prod": ("prod", 1), "max": ("amax", -inf), "min": ("amin", inf)}
+"""How segments are reduced, and what an empty one gives; the mean of none is NaN."""
+
+
+def _segment_reduce(
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: float | None = None,
+) -> Tensor:
+    """Segments follow each other along `axis`; an empty one gives `initial`, or what PyTorch says of none.
+
+    That lengths add up to the dimension, which PyTorch checks, is left to the caller.
+    """
+    if indices is not None or lengths is None and offsets is None:
+        raise UnsupportedError("only lengths or offsets", argument="indices")
+    if reduce not in _SEGMENTS:
+        raise UnsupportedError(f"{reduce!r} is not one of {', '.join(_SEGMENTS)}", argument="reduce")
+    kind, start = _SEGMENTS[reduce]
+    ends = offsets.narrow(-1, 1, offsets.shape[-1] - 1) if offsets is not None else lengths.cumsum(-1)  # pyright: ignore
+    groups, axis = ends.shape[-1], axis % data.dim()
+    position = torch.arange(data.shape[axis]).expand(*ends.shape[:-1], -1).contiguous()
+    number = torch.searchsorted(ends.contiguous(), position, right=True)  # those behind all segments are dropped
+    number = number.reshape(*number.shape, *[1] * (data.dim() - axis - 1)).expand_as(data)
+    shape = [groups + 1 if d == axis else n for d, n in enumerate(data.shape)]
+    x = data.to(torch.promote_types(data.dtype, torch.float32))
+    first = x.new_full(shape, start if initial is None else initial)
+    found = first.scatter_reduce(axis, number, x, kind).narrow(axis, 0, groups)
+    if reduce == "mean":
+        count = torch.zeros_like(first).scatter_add(axis, number, torch.ones_like(x)).narrow(axis, 0, groups)
+        found = torch.where(count == 0, nan if initial is None else initial, found / count.clamp(min=1))
+    return found.to(data.dtype)
+
+
+def _triangle_indices(operator: Any) -> Callable[..., Tensor]:
+    """PyTorch's decomposition, which divides by the number of columns."""
+    made = decomposition_table[operator]
+
+    def indices(row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, **where: Any) -> Tensor:
+        return made(row, col, offset, dtype=dtype, **where) if row * col else torch.zeros((2, 0), dtype=dtype)
+
+    return indices
+
+
+ORDERING: dict[Any, Callable[..., Any]] = {
+    aten.kthvalue.default: _kthvalue,
+    aten.median.default: _median_of_all(False),
+    aten.median.dim: _median_along(False),
+    aten.nanmedian.default: _median_of_all(True),
+    aten.nanmedian.dim: _median_along(True),
+    aten.mode.default: _mode,
+    aten.histc.default: _histc,
+    aten.nonzero_static.default: _nonzero_static,
+    aten.tril_indices.default: _triangle_indices(aten.tril_indices.default),
+    aten.triu_indices.default: _triangle_indices(aten.triu_indices.default),
+    aten.segment_reduce.default: _segment_reduce,
+}

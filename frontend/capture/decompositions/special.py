@@ -1,0 +1,354 @@
+"""Special functions, of elementary ones. All is computed in f64, so that f32 results are right to the last digits.
+
+Bessel functions up to some argument are integrals over a period, or over the whole line, where the trapezoidal rule
+converges faster than any power (Trefethen and Weideman, "The exponentially convergent trapezoidal rule", 2014); beyond
+it the asymptotic expansions of Abramowitz and Stegun (chapters 9 and 10; A&S below) are exact to the last digits. No
+table of fitted coefficients is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import wraps
+from math import comb, cos, exp, factorial, gamma, inf, log, nan, pi, prod, sin, sqrt
+from typing import Any
+
+import torch
+
+from ....errors import UnsupportedError
+
+Tensor = torch.Tensor
+aten: Any = torch.ops.aten
+
+SPECIAL: dict[Any, Callable[..., Tensor]] = {}
+
+
+def _of(*operators: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Enter a function of f64 tensors as the decomposition of `operators`, whose result is a float of their type."""
+
+    def enter(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @wraps(function)
+        def made(*args: Any) -> Tensor:
+            tensors = [v for v in args if isinstance(v, Tensor)]
+            dtype = torch.result_type(tensors[0], tensors[-1])
+            found = function(*(v.to(torch.float64) if isinstance(v, Tensor) else v for v in args))
+            return found.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+
+        SPECIAL.update({operator.default: made for operator in operators})
+        return function
+
+    return enter
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """The polynomial with these coefficients, of the highest power first."""
+    total = torch.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        total = total * x + c
+    return total
+
+
+def _bernoulli(count: int) -> list[Fraction]:
+    """The Bernoulli numbers B0 ... B(count)."""
+    found = [Fraction(1)]
+    for n in range(1, count + 1):
+        found.append(-sum((comb(n + 1, k) * found[k] for k in range(n)), Fraction(0)) / (n + 1))
+    return found
+
+
+_B = _bernoulli(20)
+
+_SHIFT = 10
+"""Asymptotic series start at `x + _SHIFT`; the recurrence leads back."""
+
+
+def _is_whole(x: Tensor) -> Tensor:
+    return x.floor() == x
+
+
+def _near(x: Tensor) -> Tensor:
+    """pi times the distance to the nearest integer: its sine and tangent are exact for large x."""
+    return (x - x.round()) * pi
+
+
+@_of(aten.lgamma)
+def _lgamma(x: Tensor) -> Tensor:
+    left = x < 0.5
+    y = torch.where(left, 1 - x, x)  # reflected to y >= 0.5
+    z = y + _SHIFT
+    # Stirling: (z - 1/2) log z - z + log(2 pi) / 2 + sum of B(2k) / (2k (2k - 1) z^(2k - 1))
+    tail = _polynomial(1 / (z * z), [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(8, 0, -1)]) / z
+    value = (z - 0.5) * z.log() - z + tail + log(2 * pi) / 2 - prod((y + k for k in range(1, _SHIFT)), start=y).log()
+    value = torch.where(y > 1e15, y * (y.log() - 1), value)
+    found = torch.where(left, log(pi) - _near(x).sin().abs().log() - value, value)
+    return torch.where((x <= 0) & _is_whole(x) | (x.abs() == inf), inf, found)
+
+
+@_of(aten.digamma)
+def _digamma(x: Tensor) -> Tensor:
+    left = x < 0
+    y = torch.where(left, 1 - x, x)
+    z = y + _SHIFT
+    square = 1 / (z * z)
+    tail = _polynomial(square, [float(_B[2 * k] / (2 * k)) for k in range(8, 0, -1)]) * square
+    value = z.log() - 0.5 / z - tail - sum((1 / (y + k) for k in range(1, _SHIFT)), start=1 / y)
+    found = torch.where(left, value - pi / _near(x).tan(), value)
+    found = torch.where(left & _is_whole(x), nan, found)
+    return torch.where(x == 0, torch.copysign(torch.full_like(x, inf), -x), found)
+
+
+@_of(aten.special_zeta)
+def _zeta(s: Tensor, q: Tensor) -> Tensor:
+    """The Hurwitz zeta function for s > 1, by Euler and Maclaurin; for q <= 0 sums what is defined.
+
+    A new last dimension counts the terms that are summed as they are; enough of them to pass q >= -50.
+    """
+    terms = 64
+    head = torch.pow(q[..., None] + torch.arange(terms, dtype=q.dtype), -s[..., None]).sum(-1)
+    a = q + terms
+    last = torch.pow(a, -s)
+    total = head + (last * a / (s - 1) + last * 0.5)
+    # + sum of B(2k) / (2k)! s (s+1) ... (s+2k-2) a^(-s-2k+1)
+    factor, r = last * s / a, 1 / (a * a)
+    for k in range(1, 8):
+        total = total + factor * float(_B[2 * k] / factorial(2 * k))
+        factor = factor * (s + (2 * k - 1)) * (s + 2 * k) * r
+    total = torch.where(s == 1, inf, total)
+    total = torch.where((q <= 0) & _is_whole(q), inf, total)
+    undefined = (s < 1) | (q <= 0) & ~(_is_whole(s) | _is_whole(q)) | (q < -50)
+    return torch.where(undefined, nan, total)
+
+
+@_of(aten.polygamma)
+def _polygamma(n: int, x: Tensor) -> Tensor:
+    if not 0 <= n <= 60:
+        raise UnsupportedError(f"the polygamma function of order {n} is not supported, only 0 to 60", argument="n")
+    if n == 0:
+        return _digamma(x)
+    if n > 1:
+        return _zeta(torch.full_like(x, n + 1), x) * ((1.0 if n % 2 else -1.0) * factorial(n))
+    left = x < 0.5  # reflected, as PyTorch does: it is defined between the poles on the left
+    value = _zeta(torch.full_like(x, 2), torch.where(left, 1 - x, x))
+    return torch.where(left, (pi / _near(x).sin()) ** 2 - value, value)
+
+
+_ERFINV = (
+    (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503)
+    + (-0.00417768164, 0.246640727, 1.50140941),
+    (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613)
+    + (0.00943887047, 1.00167406, 2.83297682),
+)
+"""Giles' approximation of erfinv(y) / y in -log(1 - y^2) - 2.5, and where that is above 5 in its root - 3."""
+
+
+@_of(aten.erfinv)
+def _erfinv(y: Tensor) -> Tensor:
+    """Giles' approximation, then two steps of Newton's method."""
+    size = -((1 - y) * (y + 1)).log()
+    x = torch.where(size < 5, _polynomial(size - 2.5, _ERFINV[0]), _polynomial(size.sqrt() - 3.0, _ERFINV[1])) * y
+    for _ in range(2):
+        x = torch.where(y.abs() < 1, x - (x.erf() - y) / ((-x * x).exp() * (2 / sqrt(pi))), x)
+    edge = torch.where(y.abs() == 1, torch.copysign(torch.full_like(y, inf), y), nan)
+    return torch.where(y.abs() < 1, x, edge)
+
+
+@_of(aten.special_erfcx)
+def _erfcx(x: Tensor) -> Tensor:
+    """exp(x^2) erfc(x). From 1 on, the trapezoidal rule with the residue at its pole (Matta and Reichel, "Uniform
+    computation of the error function and other related functions", 1971)."""
+    size = x.abs().clamp(max=1e100)
+    square = size * size
+    small = square.clamp(max=700).exp()
+    step = 0.5
+    total = sum((exp(-((n * step) ** 2)) / (square + (n * step) ** 2) for n in range(1, 13)), start=0.5 / square)
+    far = size * (2 * step / pi) * total
+    far = torch.where(size < pi / step, far + 2 * small / (1 - (size * (2 * pi / step)).exp()), far)
+    found = torch.where(size < 1, small * (1 - size.erf()), far)
+    found = torch.where(x < 0, 2 * (x * x).exp() - found, found)
+    return torch.where(x.isnan(), x, found)
+
+
+@_of(aten.erfc)
+def _erfc(x: Tensor) -> Tensor:
+    size = x.abs()
+    tail = _erfcx(size) * (-size * size).exp()
+    return torch.where(size < 1, 1 - x.erf(), torch.where(x < 0, 2 - tail, tail))
+
+
+@_of(aten.special_ndtri)
+def _ndtri(p: Tensor) -> Tensor:
+    """The inverse of the normal distribution function: a start (A&S 26.2.23), then Newton on its logarithm, which has
+    the same relative precision everywhere in the tail."""
+    lower = torch.minimum(p, 1 - p)
+    t = (-2 * lower.log()).sqrt()
+    start = _polynomial(t, (0.010328, 0.802853, 2.515517)) / _polynomial(t, (0.001308, 0.189269, 1.432788, 1.0))
+    x = t - start  # so far below the mean
+    for _ in range(4):
+        ratio = _erfcx(x * sqrt(0.5))  # tail / density, but for a factor
+        x = x + ((ratio * 0.5).log() - x * x * 0.5 - lower.log()) * ratio * sqrt(pi / 2)
+    x = torch.where(lower == 0, inf, x)
+    x = torch.where(p < 0.5, -x, x)
+    return torch.where(lower >= 0, x, nan)
+
+
+def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
+    """The modified Bessel function of order 0 or 1, times exp(-|x|) if `scaled`: its power series, or for large |x| the
+    asymptotic one."""
+    size = x.abs()
+    half = size.clamp(max=30) * 0.5
+    near = _polynomial(half * half, [1.0 / (factorial(k) * factorial(k + order)) for k in range(60, -1, -1)])
+    near = near * half if order else near
+    series = [_asymptotic(order, k) * (-1) ** k for k in range(23, -1, -1)]
+    far = _polynomial(1 / size.clamp(min=30), series) / (size * (2 * pi)).sqrt()
+    if scaled:
+        near = near * (-size).exp()
+    else:
+        root = (size * 0.5).exp()  # exp(x) alone overflows sooner than the result
+        far = far * root * root
+    found = torch.where(size <= 30, near, far)
+    found = torch.where(x.isnan(), x, found)
+    return torch.copysign(found, x) if order else found
+
+
+def _asymptotic(order: int, k: int) -> float:
+    """The k-th coefficient of Hankel's expansions (A&S 9.2.9, 9.7.1)."""
+    return prod((4 * order * order - (2 * i - 1) ** 2) / (8 * i) for i in range(1, k + 1))
+
+
+_NEAR = 25.0
+"""From here on the asymptotic expansion of J and Y is used."""
+
+_POINTS = 32
+"""Points in a quarter of the period: enough for all orders up to twice as many at arguments up to `_NEAR`."""
+
+_ANGLES = [(j + 0.5) * pi / (2 * _POINTS) for j in range(_POINTS)]
+
+_ORDERS = 30
+"""Terms of Neumann's series for Y: J of order 60 is below 1e-17 there."""
+
+_EULER = 0.5772156649015329
+
+
+def _quarter(x: Tensor, order: int, weights: Sequence[float]) -> Tensor:
+    """The mean over the period of cos(x sin t) (sin for the odd `order`), weighted; by symmetry over a quarter."""
+    wave = torch.sin if order else torch.cos
+    first, *rest = (wave(x * sin(t)) * (w / _POINTS) for t, w in zip(_ANGLES, weights, strict=True))
+    return sum(rest, start=first)
+
+
+def _bessel_j_near(x: Tensor, order: int) -> Tensor:
+    return _quarter(x, order, [sin(t) if order else 1.0 for t in _ANGLES])
+
+
+def _bessel_y_near(x: Tensor, order: int) -> Tensor:
+    """Neumann's series (A&S 9.1.88, 9.1.89): its Bessel functions share their integrand, so it is one more integral."""
+    factors = [(-1.0) ** k * (order + 2 * k) / (k * (order + k)) for k in range(1, _ORDERS + 1)]
+    wave = sin if order else cos
+    weights = [sum(f * wave((2 * k + order) * t) for k, f in enumerate(factors, 1)) for t in _ANGLES]
+    logarithm = (x * 0.5).log() + (_EULER - order)
+    found = logarithm * _bessel_j_near(x, order) * (2 / pi) + _quarter(x, order, weights) * (-2 / pi)
+    return found - _bessel_j_near(x, 0) / x * (2 / pi) if order else found
+
+
+def _far(x: Tensor, order: int, turn: float) -> Tensor:
+    """J for large arguments (A&S 9.2.5), or Y (9.2.6) for a `turn` of a quarter more."""
+    r = 1 / x.clamp(min=_NEAR)
+    c = [(-1) ** (k // 2) * _asymptotic(order, k) for k in range(20)]
+    p, q = _polynomial(r * r, c[18::-2]), r * _polynomial(r * r, c[19::-2])
+    phase = x - ((2 * order + 1) * pi / 4 + turn)
+    return (r * (2 / pi)).sqrt() * (p * phase.cos() - q * phase.sin())
+
+
+def _bessel_j(x: Tensor, order: int) -> Tensor:
+    size = x.abs()
+    found = torch.where(size <= _NEAR, _bessel_j_near(size.clamp(max=_NEAR), order), _far(size, order, 0.0))
+    found = torch.where(x.isnan(), x, found)
+    return torch.where(x < 0, -found, found) if order else found
+
+
+def _bessel_y(x: Tensor, order: int) -> Tensor:
+    found = torch.where(x <= _NEAR, _bessel_y_near(x.clamp(max=_NEAR), order), _far(x, order, pi / 2))
+    found = torch.where(x == 0, -inf, found)
+    return torch.where(x >= 0, found, nan)
+
+
+def _bessel_k(x: Tensor, order: int, scaled: bool) -> Tensor:
+    """K, times exp(x) if `scaled`: the power series up to 2 (A&S 9.6.11), then the integral of exp(-x cosh t) cosh(nt)
+    (A&S 9.6.24)."""
+    small, large = x.clamp(max=2), x.clamp(min=2)
+    half = small * 0.5
+    harmonic = [sum(1 / i for i in range(1, k + 1)) for k in range(24)]
+    if order == 0:
+        near = _polynomial(half * half, [harmonic[k] / factorial(k) ** 2 for k in range(21, -1, -1)])
+        near = near - (half.log() + _EULER) * _bessel_i(small, 0, False)
+    else:
+        psi = [harmonic[k] + harmonic[k + 1] - 2 * _EULER for k in range(22)]
+        terms = [-psi[k] / (2 * factorial(k) * factorial(k + 1)) for k in range(21, -1, -1)]
+        near = half * _polynomial(half * half, terms) + half.log() * _bessel_i(small, 1, False) + 1 / small
+    far = _integral_k(large, order)
+    found = torch.where(x <= 2, near * small.exp(), far) if scaled else torch.where(x <= 2, near, far * (-large).exp())
+    found = torch.where(x == 0, inf, found)
+    return torch.where(x >= 0, found, nan)
+
+
+def _integral_k(x: Tensor, order: int) -> Tensor:
+    """The integral of exp(-x (cosh t - 1)) cosh(nt): with t = u / sqrt(x), so that its width does not depend on x."""
+    root, step = 1 / x.sqrt(), 0.25
+    total = torch.full_like(x, 0.5)
+    for j in range(1, 37):
+        t = root * (j * step)
+        half = (t * 0.5).sinh()
+        value = (-2 * x * half * half).exp()
+        total = total + (value * t.cosh() if order else value)
+    return torch.where(x == inf, 0.0, total * step * root)
+
+
+for _operators, _function, *_rest in (
+    ((aten.i0, aten.special_modified_bessel_i0), _bessel_i, 0, False),
+    ((aten.special_i0e,), _bessel_i, 0, True),
+    ((aten.special_i1, aten.special_modified_bessel_i1), _bessel_i, 1, False),
+    ((aten.special_i1e,), _bessel_i, 1, True),
+    ((aten.special_bessel_j0,), _bessel_j, 0),
+    ((aten.special_bessel_j1,), _bessel_j, 1),
+    ((aten.special_bessel_y0,), _bessel_y, 0),
+    ((aten.special_bessel_y1,), _bessel_y, 1),
+    ((aten.special_modified_bessel_k0,), _bessel_k, 0, False),
+    ((aten.special_modified_bessel_k1,), _bessel_k, 1, False),
+    ((aten.special_scaled_modified_bessel_k0,), _bessel_k, 0, True),
+    ((aten.special_scaled_modified_bessel_k1,), _bessel_k, 1, True),
+):
+    _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
+
+
+@_of(aten.special_spherical_bessel_j0)
+def _spherical_bessel_j0(x: Tensor) -> Tensor:
+    return torch.where(x == 0, 1.0, torch.where(x.abs() == inf, 0.0, x.sin() / x))
+
+
+_AIRY = 6.0
+"""Up to here the power series of Ai loses no more than f32 can spare."""
+
+
+@_of(aten.special_airy_ai)
+def _airy_ai(x: Tensor) -> Tensor:
+    """The power series (A&S 10.4.2), beyond it the asymptotic ones (10.4.59, 10.4.60)."""
+    near = x.clamp(-_AIRY, _AIRY)
+    cube = near * near * near
+    f, g, c = [1.0], [1.0], [1.0]
+    for k in range(1, 40):
+        f.append(f[-1] / ((3 * k - 1) * (3 * k)))
+        g.append(g[-1] / (3 * k * (3 * k + 1)))
+        c.append(c[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
+    series = _polynomial(cube, f[::-1]) * (3 ** (-2 / 3) / gamma(2 / 3))
+    series = series - near * _polynomial(cube, g[::-1]) * (3 ** (-1 / 3) / gamma(1 / 3))
+    far = x.abs().clamp(min=_AIRY)
+    zeta = far * far.sqrt() * (2 / 3)
+    r, fourth = 1 / zeta, far.sqrt().sqrt() * sqrt(pi)
+    right = (-zeta).exp() * _polynomial(r, [(-1) ** k * c[k] for k in range(15, -1, -1)]) / (fourth * 2)
+    even = _polynomial(r * r, [(-1) ** (k // 2) * c[k] for k in range(14, -1, -2)])
+    odd = r * _polynomial(r * r, [(-1) ** (k // 2) * c[k] for k in range(15, 0, -2)])
+    phase = zeta + pi / 4
+    left = (phase.sin() * even - phase.cos() * odd) / fourth
+    found = torch.where(x.abs() <= _AIRY, series, torch.where(x > 0, right, left))
+    return torch.where(x.abs() < inf, found, nan)  # as PyTorch has it
