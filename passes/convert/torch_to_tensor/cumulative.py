@@ -20,6 +20,7 @@ from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Builder, Number, dims, normal_dim, work_type
+from ....dialects.tensor.reduction_kinds import combine
 from .registry import decomposes
 
 CHUNK = 32
@@ -46,18 +47,11 @@ def scan(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
     if not rank:
         return x
     fill = identity(kind, element_type(x.type))
-    joins = {
-        ReductionKind.ADD: b.add,
-        ReductionKind.MUL: b.mul,
-        ReductionKind.MAX: b.maximum,
-        ReductionKind.MIN: b.minimum,
-        ReductionKind.OR: b.add,
-    }
 
     def triangle(part: SSAValue, dim: int) -> SSAValue:
         return b.reduce(kind.value, prefixes(b, part, dim, fill), [len(extents_of(part.type))])
 
-    return _scanned_in_chunks(b, x, dim, fill, triangle, joins[kind])
+    return _scanned_in_chunks(b, x, dim, fill, triangle, lambda x, y: b.insert(combine(kind, x, y)))
 
 
 def _scanned_in_chunks(

@@ -10,8 +10,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects.payload import element_type, shape_of
-from ....dialects.shapes.domain import DomainAttr
-from ....dialects.shapes.extents import Extent, extents_of
+from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor import GatherOp, ReductionKind
 from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, numel
 from ....errors import ShapeError, UnsupportedError
@@ -19,7 +18,7 @@ from .cumulative import scan
 from .gather import wrapped
 from .registry import decomposes
 from .reshape import reshape_to
-from .scatter_builder import Writes, are_few, combine, read_last
+from .scatter_builder import Writes, read_last
 
 
 def _scatter(
@@ -34,59 +33,27 @@ def _scatter(
     dim = normal_dim(dim, len(shape))
     if not extents_of(index.type):
         index = reshape_to(b, index, [1])
-    writes = extents_of(index.type)
+    space = extents_of(index.type)
     if isinstance(src, SSAValue) and not extents_of(src.type):
         src = reshape_to(b, src, [1])
     x = b.working(self)
     index = b.index(index, shape[dim])
-    if 0 in writes:
+    if 0 in space:
         return x
-    if not are_few([writes[dim]], [shape[dim]]):
-        return _scattered_along(b, x, dim, index, src, mode, include_self)
-    space = [*shape, writes[dim]]
-    places = _at_writes(b, index, dim, writes, space, -1)
-    hit = b.cmp("eq", places, b.iota(dim, space, element_type(places.type)))
-    if isinstance(src, SSAValue):
-        values = _at_writes(b, b.cast(src, element_type(x.type)), dim, writes, space, 0)
-    else:
-        values = b.constant(src, space, element_type(x.type))
-    return combine(b, x, hit, values, [len(shape)], mode, include_self)
-
-
-def _scattered_along(
-    b: Builder, x: SSAValue, dim: int, index: SSAValue, src: SSAValue | Number, mode: str | None, include_self: bool
-) -> SSAValue:
-    """The same as a scatter: work for every write, not for every element and write."""
-    shape, space = extents_of(x.type), extents_of(index.type)
     at = dims(len(shape))
     at[dim] = AffineExpr.symbol(0)
     writes = Writes(space, tuple(at), (index,), (dim,))
     if isinstance(src, SSAValue):
         src = b.cast(src, element_type(x.type))
     if mode is not None:
-        values = b.map(src, dims(len(space)), space) if isinstance(src, SSAValue) else None
-        if values is None:
-            values = b.constant(src, space, element_type(x.type))  # pyright: ignore[reportArgumentType]
+        of_all = isinstance(src, SSAValue)
+        values = b.map(src, dims(len(space)), space) if of_all else b.constant(src, space, element_type(x.type))
         return writes.combined(b, x, values, mode, include_self)
     last = writes.last(b, shape)
     if isinstance(src, SSAValue):
         ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
         return read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
     return b.select(b.cmp("ge", last, 0), b.like(x, src), x)
-
-
-def _at_writes(
-    b: Builder, x: SSAValue, dim: int, writes: Sequence[Extent], space: Sequence[Extent], fill: Number
-) -> SSAValue:
-    """`x` at the write number d[-1] along `dim`, where there is such a write, else `fill`."""
-    index = dims(len(space))
-    exprs = index[:-1]
-    exprs[dim] = index[-1]
-    short = [d for d in range(len(writes)) if d != dim and writes[d] != space[d]]
-    if not short:
-        return b.map(x, exprs, space)
-    domain = DomainAttr.get(AffineMap(len(space), 0, tuple(index[d] for d in short)), [(0, writes[d]) for d in short])
-    return b.map(x, exprs, space, domain, fill)
 
 
 @decomposes("scatter.src")
@@ -170,15 +137,6 @@ def _put(
         return x
     element, kept = element_type(x.type), [d for d in range(len(shape)) if d not in at]
     over = list(range(len(common)))
-    if are_few(common, [shape[d] for d in at]):
-        space = [*shape, *common]
-        hit = b.constant(True, space, i1)
-        for d, index in zip(at, indices, strict=True):
-            places = b.place(index, [len(shape) + i for i in over], space)
-            hit = b.both(hit, b.cmp("eq", places, b.iota(d, space, element_type(index.type))))
-        own = [*(len(shape) + i for i in over), *kept]
-        spread = b.place(values, own, space) if isinstance(values, SSAValue) else b.constant(values, space, element)
-        return combine(b, x, hit, spread, [len(shape) + i for i in over], mode, include_self)
     symbols = {d: AffineExpr.symbol(i) for i, d in enumerate(at)}
     if mode is not None:
         space = (*common, *(shape[d] for d in kept))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 
 from ....dialects.payload import element_type, shape_of
-from ....dialects.shapes.extents import extents_of
+from ....dialects.shapes.extents import extents_of, most
 from ....dialects.tensor.builder import Builder, Number
 from ....errors import ShapeError
-from .pairwise_limit import check_pairs
 from .registry import decomposes
 from .sort import pick
 from .type_promotion import promote
+
+MOST_PAIRS = 1 << 37
+"""About a tenth of a second of a large GPU. What would take longer needs another algorithm."""
 
 
 @decomposes("bucketize.Tensor")
@@ -62,7 +66,9 @@ def _position(b: Builder, ordered: SSAValue, values: SSAValue, right: bool) -> S
     edges, x = b.working(b.cast(ordered, common)), b.working(b.cast(values, common))
     shape, rank = extents_of(x.type), len(extents_of(x.type))
     space = [*shape, extents_of(edges.type)[-1]]
-    check_pairs(space, "self")
+    pairs = prod(map(most, space))
+    if pairs > MOST_PAIRS:
+        raise b.unsupported("self", f"too large: looks at {pairs} pairs of elements, more than {MOST_PAIRS}")
     at = [*range(rank - 1), rank] if len(extents_of(edges.type)) > 1 else [rank]
     # Written with `not`, so that a NaN comes after everything.
     beyond = b.cmp("gt" if right else "ge", b.place(edges, at, space), b.place(x, range(rank), space))
