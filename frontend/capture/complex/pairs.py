@@ -1,16 +1,14 @@
-"""Writing operators into an exported graph, with complex values as pairs of nodes."""
+"""Writing Python functions of tensors into an exported graph, with complex values as pairs of nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-
-Scalar = bool | int | float | complex
-Value = Node | int | float
-"""A real tensor, or a number."""
 
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -20,6 +18,14 @@ class Pair(NamedTuple):
 
     re: Any
     im: Any
+
+
+def times(a: Any, b: Any, op: Callable[..., torch.Tensor] = torch.mul) -> Pair:
+    """A product, of elements or of matrices; one of the factors may be real."""
+    a, b = (Pair(v.real, v.imag) if isinstance(v, complex) else v for v in (a, b))
+    if isinstance(a, Pair) and isinstance(b, Pair):
+        return Pair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
+    return Pair(op(a.re, b), op(a.im, b)) if isinstance(a, Pair) else Pair(op(a, b.re), op(a, b.im))
 
 
 def is_complex(node: Node) -> bool:
@@ -35,63 +41,64 @@ def real_dtype(node: Node) -> torch.dtype | None:
 
 
 class Emitter:
-    """Inserts nodes into a graph, in front of the node that they take the place of."""
+    """Traces functions into a graph, in front of the node that they take the place of."""
 
     def __init__(self, graph: Graph) -> None:
         self.constants: list[tuple[str, Node, torch.Tensor]] = []
         self._graph = graph
         self._known: dict[object, Node] = {}
-        self._inputs = [n for n in graph.nodes if n.op == "placeholder"]
         values = [v for n in graph.nodes for v in pytree.tree_leaves(n.meta.get("val"))]
         self._mode = next(v.fake_mode for v in values if isinstance(v, torch._subclasses.FakeTensor))
-        self.at(self._inputs[-1] if self._inputs else next(iter(graph.nodes)))
+        self._body = next(n for n in graph.nodes if n.op != "placeholder")
 
-    def at(self, node: Node) -> None:
-        """Let the next nodes stand in front of `node`, and have its place in the source."""
-        self._before = node
-        self._source = node
+    def split(self, placeholder: Node) -> Pair:
+        """The parts of a complex argument, which becomes a real one."""
+        with self._mode:
+            placeholder.meta["val"] = torch.view_as_real(placeholder.meta["val"])
+        return self.inline(self._body, lambda x: Pair(x.select(-1, 0), x.select(-1, 1)), placeholder, placeholder)
 
-    def after_placeholders(self) -> None:
-        """Let the next nodes stand behind all arguments of the graph."""
-        self._before = next(n for n in self._graph.nodes if n.op != "placeholder")
+    def inline(self, before: Node, function: Callable[[Any], Any], given: Any, source: Node | None = None) -> Any:
+        """What `function` gives for `given`, in which nodes stand for their values; its operators are inserted `before`
+        a node, and have the place in the source of that, or of `source`."""
+        leaves, spec = pytree.tree_flatten(given)
+        nodes = [v for v in leaves if isinstance(v, Node)]
+        returned: list[pytree.TreeSpec] = []
 
-    def fake(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """What `function` gives in terms of types and shapes."""
+        def flat(*tensors: Any) -> list[Any]:
+            rest = iter(tensors)
+            values = [next(rest) if isinstance(v, Node) else v for v in leaves]
+            results, out_spec = pytree.tree_flatten(function(pytree.tree_unflatten(values, spec)))
+            returned.append(out_spec)
+            return results
+
         with self._mode, torch.no_grad():
-            return function(*args, **kwargs)
+            traced = make_fx(flat, pre_dispatch=True)(*(n.meta["val"] for n in nodes))
+        kept = {id(n.meta["val"]): n for n in self._known.values()}
+        inputs, made, results = iter(nodes), dict[Node, Node](), list[Any]()
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = next(inputs)
+            elif node.op == "get_attr":
+                made[node] = kept[id(getattr(traced, str(node.target)))]
+            elif node.op == "output":
+                results = pytree.tree_map(lambda v: made.get(v, v) if isinstance(v, Node) else v, node.args[0])
+            else:
+                with self._graph.inserting_before(before):
+                    made[node] = self._graph.node_copy(node, made.__getitem__)
+                meta = (source or before).meta
+                made[node].meta = {"val": node.meta.get("val")} | {k: meta[k] for k in _PLACE if k in meta}
+        return pytree.tree_unflatten(list(results), returned[-1])
 
-    def call(self, target: Any, /, *args: Any, **kwargs: Any) -> Node:
-        """A node that calls `target`."""
-        with self._graph.inserting_before(self._before):
-            node = self._graph.create_node("call_function", target, args, kwargs, "part")
-        given = pytree.tree_map(lambda v: v.meta["val"] if isinstance(v, Node) else v, (args, kwargs))
-        node.meta["val"] = self.fake(target, *given[0], **given[1])
-        for key in ("stack_trace", "nn_module_stack"):
-            if key in self._source.meta:
-                node.meta[key] = self._source.meta[key]
-        return node
-
-    def cast(self, value: Any, dtype: torch.dtype | None) -> Any:
-        """A tensor in another data type; a number as it is."""
-        if not isinstance(value, Node) or dtype is None or value.meta["val"].dtype == dtype:
-            return value
-        return self.call(torch.ops.aten._to_copy.default, value, dtype=dtype)
-
-    def broadcast(self, a: Node, b: Node) -> tuple[Node, Node]:
-        """Two tensors in their common shape."""
-        if a.meta["val"].shape == b.meta["val"].shape:
-            return a, b
-        shape = self.call(torch.ops.aten.add.Tensor, a, b)
-        first, second = (self.call(torch.ops.aten.expand_as.default, v, shape) for v in (a, b))
-        return first, second
-
-    def constant(self, key: tuple[Any, ...], value: torch.Tensor) -> Node:
+    def constant(self, key: tuple[Any, ...], value: torch.Tensor) -> torch.Tensor:
         """A tensor that the program has as a constant argument; equal keys are one."""
         if key not in self._known:
-            first = next(n for n in self._graph.nodes if n.op != "placeholder")
-            with self._graph.inserting_before(first):
+            with self._graph.inserting_before(self._body):
                 node = self._graph.placeholder("_".join(map(str, key)))
             node.meta["val"] = self._mode.from_tensor(value, static_shapes=True)
             self.constants.append((node.name, node, value))
             self._known[key] = node
-        return self._known[key]
+        return self._known[key].meta["val"]
+
+
+_PLACE = ("stack_trace", "nn_module_stack")
+"""What is known of a node's place in the source."""
