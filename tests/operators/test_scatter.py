@@ -101,8 +101,6 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         for mode in ("sum", "mean", "max", "min", "prod")
     },
     "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=150, fill_value=-2), (X,)),
-    "tril_indices": (lambda x: x[0, 0].long() + torch.tril_indices(40, 30, 2), (X,)),
-    "triu_indices": (lambda x: x[0, 0].long() + torch.triu_indices(30, 40, -1), (X,)),
     **{
         f"index_reduce {mode}": (
             lambda x, i, v, mode=mode: x.index_reduce(0, i, v, mode, include_self=False),

@@ -60,17 +60,21 @@ _OF_FLOATS = (
 )
 """Operators of which PyTorch has no kernel for integers."""
 
+_OF_NUMBERS = (aten.kthvalue.default, aten.median.default, aten.median.dim, aten.nanmedian.default, aten.nanmedian.dim)
+"""Operators of which PyTorch has no kernel for truth values."""
+
 
 def decomposition_table(also: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
     """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`."""
     table: Any = default_decompositions()
     table.update(pytorchs(_RARE))
-    for target in _OF_FLOATS:
-        if target in table:
-            table[target] = _floats_only(table[target])
     for target in [t for t in table if is_ours(t) and t not in also]:
         del table[target]
     table.update(DECOMPOSITIONS)
+    for target in _OF_FLOATS:
+        table[target] = _refusing(table[target], lambda x: not x.is_floating_point())
+    for target in _OF_NUMBERS:
+        table[target] = _refusing(table[target], lambda x: x.dtype == torch.bool)
     return table
 
 
@@ -82,12 +86,12 @@ def is_ours(target: Any) -> bool:
     return name in SCHEMAS and name in get_decompositions()
 
 
-def _floats_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition that refuses tensors of integers."""
+def _refusing(function: Callable[..., Any], refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+    """A decomposition that refuses first arguments of some data types."""
 
     @wraps(function)
     def checked(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not input.is_floating_point():
+        if refused(input):
             raise UnsupportedError(f"PyTorch has no kernel for {input.dtype}")
         return function(input, *args, **kwargs)
 
