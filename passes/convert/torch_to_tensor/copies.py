@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import pi
-
 from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from ....dialects.payload import element_type, is_float
+from ....dialects.payload import element_type
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor.builder import Builder, dims, normal_dim
@@ -30,11 +28,3 @@ def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim
     written = b.map(b.cast(src, element_type(self.type)), [*kept, along], shape, on_it, 0)
     hit = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, on_it, False)
     return b.select(hit, written, self)
-
-
-@decomposes("angle")
-def angle(b: Builder, self: SSAValue) -> SSAValue:
-    """The argument of a real number: pi for a negative one."""
-    (x,) = b.unify(self)
-    found = b.select(b.cmp("lt", x, 0), b.like(x, pi), b.like(x, 0))
-    return b.select(b.isnan(x), x, found) if is_float(x.type) else found

@@ -14,7 +14,7 @@ from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.shapes.polynomial import Polynomial
 from ....dialects.tensor.builder import Builder, normal_dims, work_type
 from ....errors import ShapeError
-from .binary import power
+from .elementwise import power
 from .registry import decomposes
 from .reshape import reshape_to
 

@@ -1,0 +1,386 @@
+"""Elementwise operators: a table with a row for each, and what the longer ones compute.
+
+A row of the table is an operator's overloads, the function that computes it from its operands, and the names of these
+in ATen. The operands are broadcast and converted to the type in which the result is computed (`Builder.unify`), or, for
+rows of `_IN_OWN_TYPE`, the one operand to the type in which it is itself computed. Further parameters of a function are
+the operator's other arguments.
+"""
+
+# Lambdas of the table have parameters without types, those of `Function`:
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
+from math import inf, pi, sqrt
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import i1
+from xdsl.ir import Operation, SSAValue
+
+from ....dialects.payload import element_type, is_float
+from ....dialects.tensor.builder import Builder, Number, width_of, work_type
+from .registry import decomposes, parameter_name
+from .type_promotion import common_element, rounded
+
+Operand = SSAValue | Number
+Function = Callable[..., SSAValue]
+
+
+def _enter(overloads: str, function: Function | type[Operation], operands: str, *, own_type: bool = False) -> None:
+    """Enter a row; a class of ops stands for the function that makes one of its operands."""
+    names = operands.split()
+
+    def of_ops(b: Builder, *values: SSAValue) -> SSAValue:
+        return b.math(function, *values)  # pyright: ignore[reportArgumentType]
+
+    is_op = isinstance(function, type)
+    compute: Function = of_ops if is_op else function
+    options = [] if is_op else list(signature(function).parameters)[1 + len(names) :]
+
+    def decomposition(b: Builder, **given: Operand) -> SSAValue:
+        values = [given[name] for name in names]
+        ready = [b.working(v) for v in values if isinstance(v, SSAValue)] if own_type else b.unify(*values)
+        return compute(b, *ready, *(given[name] for name in options))
+
+    parameters = [Parameter(parameter_name(n), Parameter.POSITIONAL_OR_KEYWORD) for n in (*names, *options)]
+    first = Parameter("b", Parameter.POSITIONAL_ONLY)
+    decomposition.__signature__ = Signature([first, *parameters])  # pyright: ignore[reportFunctionMemberAccess]
+    decomposes(*overloads.split())(decomposition)
+
+
+def _of_floats(op: type[Operation]) -> Function:
+    """A rounding, which leaves an integer as it is."""
+    return lambda b, x: b.math(op, x) if is_float(x.type) else x
+
+
+def _of_integers(op: type[Operation], reason: str, least: int) -> Function:
+    def function(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+        if width_of(element_type(x.type)) < least:
+            raise b.unsupported("self", reason)
+        return b.math(op, x, y)
+
+    return function
+
+
+def _overloads(operators: str, kinds: str = "Tensor Scalar") -> str:
+    return " ".join(f"{operator}.{kind}" for operator in operators.split() for kind in kinds.split())
+
+
+def _sign(b: Builder, x: SSAValue) -> SSAValue:
+    if element_type(x.type) == i1:
+        return x
+    zero = b.like(x, 0)
+    return b.select(b.cmp("gt", x, zero), b.like(x, 1), b.select(b.cmp("lt", x, zero), b.like(x, -1), zero))
+
+
+def _signbit(b: Builder, x: SSAValue) -> SSAValue:
+    if element_type(x.type) == i1:
+        return b.like(x, False)
+    return b.cmp("lt", b.math(math.CopySignOp, b.like(x, 1), x) if is_float(x.type) else x, 0)
+
+
+def _angle(b: Builder, x: SSAValue) -> SSAValue:
+    """The argument of a real number: pi for a negative one."""
+    found = b.select(b.cmp("lt", x, 0), b.like(x, pi), b.like(x, 0))
+    return b.select(b.isnan(x), x, found) if is_float(x.type) else found
+
+
+def _bitwise_not(b: Builder, x: SSAValue) -> SSAValue:
+    if is_float(x.type):
+        raise b.unsupported("self", "floats have no bits here")
+    return b.negated(x) if element_type(x.type) == i1 else b.math(arith.XOrIOp, x, b.like(x, -1))
+
+
+def _gelu(b: Builder, x: SSAValue, approximate: str) -> SSAValue:
+    half = b.scaled(x, 0.5)
+    if approximate == "none":
+        return b.mul(half, b.plus(b.math(math.ErfOp, b.scaled(x, sqrt(0.5))), 1))
+    if approximate != "tanh":
+        raise b.unsupported("approximate", f"{approximate!r} is neither 'none' nor 'tanh'")
+    cubic = b.add(x, b.scaled(b.mul(b.mul(x, x), x), 0.044715))
+    return b.mul(half, b.plus(b.math(math.TanhOp, b.scaled(cubic, sqrt(2 / pi))), 1))
+
+
+def _elu(b: Builder, x: SSAValue, alpha: Number, scale: Number, input_scale: Number) -> SSAValue:
+    below = b.scaled(b.math(math.ExpM1Op, b.scaled(x, input_scale)), alpha * scale)
+    return b.select(b.cmp("gt", x, 0), b.scaled(x, scale), below)
+
+
+def _softplus(b: Builder, x: SSAValue, beta: Number, threshold: Number) -> SSAValue:
+    scaled = b.scaled(x, beta)
+    soft = b.div(b.math(math.Log1pOp, b.exp(scaled)), b.like(x, beta))
+    return b.select(b.cmp("gt", scaled, threshold), x, soft)
+
+
+def _softshrink(b: Builder, x: SSAValue, lambd: Number) -> SSAValue:
+    inner = b.scaled(x, 0)  # not a constant: NaN stays NaN
+    low = b.select(b.cmp("lt", x, -lambd), b.plus(x, lambd), inner)
+    return b.select(b.cmp("gt", x, lambd), b.plus(x, -lambd), low)
+
+
+_IN_OWN_TYPE: Mapping[str, Function] = {
+    "abs": lambda b, x: x if element_type(x.type) == i1 else b.abs(x),
+    "bitwise_not": _bitwise_not,
+    "ceil": _of_floats(math.CeilOp),
+    "elu": _elu,
+    "floor": _of_floats(math.FloorOp),
+    "gelu": _gelu,
+    "hardshrink": lambda b, x, lambd: b.select(b.cmp("le", b.abs(x), lambd), b.like(x, 0), x),
+    "hardtanh": lambda b, x, min_val, max_val: b.minimum(b.maximum(x, b.like(x, min_val)), b.like(x, max_val)),
+    "isnan": Builder.isnan,
+    "leaky_relu": lambda b, x, negative_slope: b.select(b.cmp("gt", x, 0), x, b.scaled(x, negative_slope)),
+    "neg": Builder.neg,
+    "relu": lambda b, x: b.maximum(x, b.like(x, 0)),
+    "round": _of_floats(math.RoundEvenOp),
+    "sign": _sign,
+    "signbit": _signbit,
+    "silu": lambda b, x: b.div(x, b.plus(b.exp(b.neg(x)), 1)),
+    "softplus": _softplus,
+    "softshrink": _softshrink,
+    "threshold": lambda b, x, threshold, value: b.select(b.cmp("le", x, threshold), b.like(x, value), x),
+    "trunc": _of_floats(math.TruncOp),
+}
+
+_OF_ONE: Mapping[str, Function | type[Operation]] = {
+    "acos": math.AcosOp,
+    "acosh": math.AcoshOp,
+    "angle": _angle,
+    "asin": math.AsinOp,
+    "asinh": math.AsinhOp,
+    "atan": math.AtanOp,
+    "atanh": math.AtanhOp,
+    "cos": math.CosOp,
+    "cosh": math.CoshOp,
+    "erf": math.ErfOp,
+    "exp": math.ExpOp,
+    "exp2": math.Exp2Op,
+    "expm1": math.ExpM1Op,
+    "log": math.LogOp,
+    "log10": math.Log10Op,
+    "log1p": math.Log1pOp,
+    "log2": math.Log2Op,
+    "reciprocal": lambda b, x: b.div(b.like(x, 1), x),
+    "rsqrt": math.RsqrtOp,
+    "sigmoid": Builder.sigmoid,
+    "sin": math.SinOp,
+    "sinh": math.SinhOp,
+    "sqrt": math.SqrtOp,
+    "tan": math.TanOp,
+    "tanh": math.TanhOp,
+}
+
+
+def _div_mode(b: Builder, x: SSAValue, y: SSAValue, rounding_mode: str | None) -> SSAValue:
+    if rounding_mode is None:
+        return b.div(x, y)
+    if rounding_mode == "floor":
+        return _floor_quotient(b, x, y)
+    if rounding_mode == "trunc":
+        return b.math(math.TruncOp, b.div(x, y)) if is_float(x.type) else b.div(x, y)
+    raise b.unsupported("rounding_mode", f"{rounding_mode!r} is neither 'floor' nor 'trunc'")
+
+
+def _floor_quotient(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """floor(x / y). Of floats as Python has it, free of the rounding of the quotient: 1 // 0.1 is 9."""
+    if not is_float(x.type):
+        return b.floordiv(x, y)
+    zero = b.like(x, 0)
+    rest = b.rem(x, y)
+    quotient = b.div(b.sub(x, rest), y)
+    quotient = b.select(_of_other_sign(b, rest, y), b.plus(quotient, -1), quotient)
+    floor = b.math(math.FloorOp, quotient)
+    floor = b.select(b.cmp("gt", b.sub(quotient, floor), 0.5), b.plus(floor, 1), floor)
+    exact = b.div(x, y)
+    floor = b.select(b.cmp("ne", quotient, zero), floor, b.math(math.CopySignOp, zero, exact))
+    return b.select(b.cmp("eq", y, zero), exact, floor)
+
+
+def _of_other_sign(b: Builder, rest: SSAValue, y: SSAValue) -> SSAValue:
+    """Where a remainder is not zero and has not the sign of the divisor."""
+    return b.both(b.cmp("ne", rest, 0), b.cmp("ne", b.cmp("lt", y, 0), b.cmp("lt", rest, 0)))
+
+
+def _remainder(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    rest = b.rem(x, y)
+    return b.select(_of_other_sign(b, rest, y), b.add(rest, y), rest)
+
+
+@decomposes("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def pow(b: Builder, self: Operand, exponent: Operand) -> SSAValue:
+    if isinstance(exponent, int | float) and isinstance(self, SSAValue):
+        return power(b, b.unify(self)[0], exponent)
+    x, y = b.unify(self, exponent)
+    return b.math(math.PowFOp, x, y) if is_float(x.type) else _integer_power(b, x, y)
+
+
+def power(b: Builder, x: SSAValue, exponent: Number) -> SSAValue:
+    """`x ** exponent` for a number: by multiplication where PyTorch multiplies."""
+    if not is_float(x.type):
+        if exponent < 0:
+            return _integer_power(b, x, b.like(x, exponent))
+        return _repeated_product(b, x, int(exponent))
+    if exponent in (0.5, -0.5):
+        return b.sqrt(x) if exponent > 0 else b.rsqrt(x)
+    if exponent in (0, 1, 2, 3):
+        return _repeated_product(b, x, int(exponent))
+    if exponent in (-1, -2):
+        return b.div(b.like(x, 1), _repeated_product(b, x, int(-exponent)))
+    return b.math(math.PowFOp, x, b.like(x, exponent))
+
+
+def _repeated_product(b: Builder, x: SSAValue, count: int) -> SSAValue:
+    result: SSAValue | None = None
+    while count:
+        if count & 1:
+            result = x if result is None else b.mul(result, x)
+        count >>= 1
+        x = b.mul(x, x) if count else x
+    return b.like(x, 1) if result is None else result
+
+
+def _integer_power(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """`x ** y` of integers: modulo 2^width, and for negative `y` 0 unless `x` is 1 or -1."""
+    one, zero = b.like(x, 1), b.like(x, 0)
+    result, base, rest = one, x, y
+    for _ in range(width_of(element_type(x.type)) - 1):
+        odd = b.cmp("ne", b.both(rest, one), zero)
+        result = b.select(odd, b.mul(result, base), result)
+        base = b.mul(base, base)
+        rest = b.math(arith.ShRSIOp, rest, one)
+    odd = b.cmp("ne", b.both(y, one), zero)
+    unit = b.select(b.cmp("eq", x, -1), b.select(odd, b.like(x, -1), one), zero)
+    return b.select(b.cmp("lt", y, zero), b.select(b.cmp("eq", x, one), one, unit), result)
+
+
+def _gcd(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    """Euclid's algorithm, as many steps as the longest takes: that of two neighbours in Fibonacci's sequence."""
+    x, y = b.abs(x), b.abs(y)
+    zero, one = b.like(x, 0), b.like(x, 1)
+    steps, small, large = 1, 1, 1
+    while large < 1 << width_of(b.result_element):
+        small, large, steps = large, small + large, steps + 1
+    for _ in range(steps):
+        done = b.cmp("eq", y, zero)
+        x, y = b.select(done, x, y), b.rem(x, b.select(done, one, y))
+    return x
+
+
+def _hypot(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    x, y = b.abs(x), b.abs(y)
+    large, small = b.maximum(x, y), b.minimum(x, y)
+    ratio = b.div(small, large)  # scaled, so that the squares do not overflow
+    length = b.mul(large, b.sqrt(b.plus(b.mul(ratio, ratio), 1)))
+    length = b.select(b.cmp("eq", large, 0), large, length)
+    infinity = b.like(x, inf)
+    return b.select(b.either(b.cmp("eq", x, infinity), b.cmp("eq", y, infinity)), infinity, length)
+
+
+def _xlogy(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
+    product = b.select(b.cmp("eq", x, 0), b.like(x, 0), b.mul(x, b.log(y)))
+    return b.select(b.isnan(y), y, product)
+
+
+_OF_TWO: Mapping[str, Function | type[Operation]] = {
+    _overloads("__and__ bitwise_and"): _of_integers(arith.AndIOp, "floats have no bits here", 1),
+    _overloads("__or__ bitwise_or"): _of_integers(arith.OrIOp, "floats have no bits here", 1),
+    _overloads("__xor__ bitwise_xor"): _of_integers(arith.XOrIOp, "floats have no bits here", 1),
+    _overloads("__lshift__") + " " + _overloads("bitwise_left_shift", "Tensor Tensor_Scalar"): _of_integers(
+        arith.ShLIOp, "only integers can be shifted", 2
+    ),
+    _overloads("__rshift__") + " " + _overloads("bitwise_right_shift", "Tensor Tensor_Scalar"): _of_integers(
+        arith.ShRSIOp, "only integers can be shifted", 2
+    ),
+    _overloads("add"): lambda b, x, y, alpha: b.add(x, b.scaled(y, alpha)),
+    "atan2": math.Atan2Op,
+    _overloads("copysign"): math.CopySignOp,
+    _overloads("div"): Builder.div,
+    _overloads("div", "Tensor_mode Scalar_mode"): _div_mode,
+    "fmax": lambda b, x, y: b.math(arith.MaxnumfOp, x, y) if is_float(x.type) else b.maximum(x, y),
+    "fmin": lambda b, x, y: b.math(arith.MinnumfOp, x, y) if is_float(x.type) else b.minimum(x, y),
+    _overloads("fmod"): Builder.rem,
+    "gcd": _gcd,
+    "hypot": _hypot,
+    "maximum": Builder.maximum,
+    "minimum": Builder.minimum,
+    _overloads("mul"): Builder.mul,
+    _overloads("remainder", "Tensor Scalar Scalar_Tensor"): _remainder,
+    _overloads("rsub"): lambda b, x, y, alpha: b.sub(y, b.scaled(x, alpha)),
+    _overloads("sub"): lambda b, x, y, alpha: b.sub(x, b.scaled(y, alpha)),
+    _overloads("xlogy", "Tensor Scalar_Self Scalar_Other"): _xlogy,
+}
+
+for _names, _function in _IN_OWN_TYPE.items():
+    _enter(_names, _function, "self", own_type=True)
+for _names, _function in _OF_ONE.items():
+    _enter(_names, _function, "self")
+for _names, _function in _OF_TWO.items():
+    _enter(_names, _function, "self other")
+_enter("clamp_max clamp_max.Tensor", Builder.minimum, "self max")
+_enter("clamp_min clamp_min.Tensor", Builder.maximum, "self min")
+_enter("addcmul", lambda b, x, y, z, value: b.add(x, b.mul(b.scaled(y, value), z)), "self tensor1 tensor2")
+_enter("addcdiv", lambda b, x, y, z, value: b.add(x, b.div(b.scaled(y, value), z)), "self tensor1 tensor2")
+
+
+@decomposes("clamp", "clamp.Tensor")
+def clamp(b: Builder, self: SSAValue, min: Operand | None, max: Operand | None) -> SSAValue:
+    x, *bounds = b.unify(*(v for v in (self, min, max) if v is not None))
+    if min is not None:
+        x = b.maximum(x, bounds[0])
+    return b.minimum(x, bounds[-1]) if max is not None else x
+
+
+def _compared(b: Builder, self: Operand, other: Operand) -> Sequence[SSAValue]:
+    """Both sides of a comparison, in the type in which PyTorch compares them: its own, not that of the result."""
+    element = common_element([self, other])
+    values = [v if isinstance(v, SSAValue) else rounded(v, element) for v in (self, other)]
+    return b.unify(*values, element=element)
+
+
+def _comparison(predicate: str) -> Function:
+    return lambda b, self, other: b.cmp(predicate, *_compared(b, self, other))
+
+
+def _logical(op: type[Operation]) -> Function:
+    return lambda b, self, other: b.math(op, *b.unify(b.truth(self), b.truth(other), element=i1))
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    decomposes(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_name))
+for _name, _op in (("and", arith.AndIOp), ("or", arith.OrIOp), ("xor", arith.XOrIOp)):
+    decomposes(f"logical_{_name}")(_logical(_op))
+
+
+@decomposes("logical_not")
+def logical_not(b: Builder, self: SSAValue) -> SSAValue:
+    return b.negated(b.truth(self))
+
+
+@decomposes("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def where(b: Builder, condition: SSAValue, self: Operand, other: Operand) -> SSAValue:
+    element = work_type(b.result_element)
+    cond, x, y = (
+        b.operand(v, e, b.result_shape) for v, e in ((b.truth(condition), i1), (self, element), (other, element))
+    )
+    return b.select(cond, x, y)
+
+
+@decomposes("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(b: Builder, self: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
+    return where(b, mask, value, self)
+
+
+@decomposes("isclose")
+def isclose(b: Builder, self: SSAValue, other: SSAValue, rtol: float, atol: float, equal_nan: bool) -> SSAValue:
+    x, y = _compared(b, self, other)
+    close = b.cmp("eq", x, y)
+    if is_float(x.type):
+        allowed = b.plus(b.scaled(b.abs(y), rtol), atol)
+        finite = b.cmp("lt", b.abs(y), inf)
+        close = b.either(close, b.both(finite, b.cmp("le", b.abs(b.sub(x, y)), allowed)))
+        return b.either(close, b.both(b.isnan(x), b.isnan(y))) if equal_nan else close
+    if rtol or atol:
+        raise b.unsupported("rtol", "a tolerance between integers is not supported")
+    return close
