@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, VectorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.traits import is_side_effect_free
 
@@ -38,7 +38,8 @@ def keep_what_is_there(function: Block, buffers: Sequence[SSAValue]) -> None:
 class PutBack:
     """A store of `choice`, which is what `load` found at the same place unless its condition holds.
 
-    The condition is register `register` of `condition`, for all registers of the thread.
+    The condition is register `register` of `condition`, or `condition` if it is a scalar, for all registers of the
+    thread.
     """
 
     choice: payload.SelectOp
@@ -67,8 +68,11 @@ def put_back(store: kernel.StoreOp) -> PutBack | None:
     if not isinstance(load, kernel.LoadOp) or not same_place(load, store):
         return None
     condition, register = choice.cond, 0
-    if isinstance(condition.owner, kernel.ShuffleRegistersOp) and len(set(condition.owner.registers.get_values())) == 1:
-        condition, register = condition.owner.source, int(condition.owner.registers.get_values()[0])
+    made = condition.owner
+    if isinstance(made, kernel.SplatOp):
+        condition = made.source
+    elif isinstance(made, kernel.ShuffleRegistersOp) and len(set(made.registers.get_values())) == 1:
+        condition, register = made.source, int(made.registers.get_values()[0])
     elif shape_of(condition.type) != (1,):
         return None
     alone = all(len(list(value.uses)) == 1 for value in chain)
@@ -94,7 +98,9 @@ def _only_what_is_new(store: kernel.StoreOp, found: PutBack) -> None:
 
 
 def _extracted(made: Operation, source: SSAValue, register: int) -> SSAValue:
-    """A register of `source`, which `made` makes, taken out right after that."""
+    """A register of `source`, which `made` makes, taken out right after that; `source` itself if it is a scalar."""
+    if not isinstance(source.type, VectorType):
+        return source
     after = made.next_op
     if isinstance(after, kernel.ExtractOp) and after.source is source and after.register.data == register:
         return after.result
