@@ -40,12 +40,7 @@ def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
 
 def print_mma(statements: Statements, op: MmaOp) -> None:
     """All products of a warp, into the accumulator's own registers where nobody else reads them."""
-    writer = statements.writer
-    target = statements.owned(op.acc)
-    if target is None:
-        target = writer.declare(op.result)
-        statements.copy(op.acc, target)
-    writer.places[op.result] = target
+    writer, target = statements.writer, statements.taken_over(op.acc, op.result)
     atom, word = mma_atom(op.lhs.type), word_elements(op.lhs.type)
     assert atom is not None
     helper = f"mma_{atom.shape}"
@@ -55,14 +50,11 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     cols = op.col_bits
     lhs = _words(writer, *operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
     rhs = _words(writer, *operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
-    heads = [(v, 1 << len(bits)) for v, bits in (("i", rows), ("j", cols)) if bits]
-    for depth, (v, size) in enumerate(heads):
-        writer.line("  " * depth + "#pragma unroll")
-        writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
+    pad = writer.unrolled(("i", 1 << len(rows)), ("j", 1 << len(cols)))
     parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
     at = " + ".join(p.text for p in parts if p.text != "0")
     upper, lower = (_element(target.name, offset, at) for offset in (0, 1 << high))
-    writer.line(f"{'  ' * len(heads)}{helper}({upper}, {lower}, {lhs}, {rhs});")
+    writer.line(f"{pad}{helper}({upper}, {lower}, {lhs}, {rhs});")
 
 
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:

@@ -142,6 +142,15 @@ class Statements:
         place = self.writer.places.get(value)
         return place if place is not None and (place.size > 1 or place.mutable) and self.dies(value) else None
 
+    def taken_over(self, source: SSAValue, result: SSAValue) -> Place:
+        """The place of `result`, which starts as `source`: its own if nothing reads that any more, else a copy."""
+        target = self.owned(source)
+        if target is None or target.size != registers(result):
+            target = self.writer.declare(result)
+            self.copy(source, target)
+        self.writer.places[result] = target
+        return target
+
     def fold(self, op: ReduceRegistersOp) -> None:
         """Registers of a thread combined into fewer."""
         writer, bits = self.writer, sorted(op.bits.get_values())
@@ -214,24 +223,15 @@ class Statements:
 
     def outer_fma(self, op: OuterFmaOp) -> None:
         """A register tile's outer product, into the accumulator's own registers where nobody else reads them."""
-        writer = self.writer
-        target = self.owned(op.acc)
-        if target is None:
-            target = writer.declare(op.result)
-            self.copy(op.acc, target)
-        writer.places[op.result] = target
+        writer, target = self.writer, self.taken_over(op.acc, op.result)
         rows, cols = registers(op.lhs), registers(op.rhs)
         c = c_type(op.result.type)
         i, j = ("i" if rows > 1 else 0), ("j" if cols > 1 else 0)
-        heads = [(v, size) for v, size in (("i", rows), ("j", cols)) if size > 1]
-        for depth, (v, size) in enumerate(heads):
-            writer.line("  " * depth + "#pragma unroll")
-            writer.line("  " * depth + f"for (int {v} = 0; {v} < {size}; ++{v})")
+        pad = writer.unrolled(("i", rows), ("j", cols))
         row = terms(i, [1 << b for b in op.rows.get_values()])
         col = terms(j, [1 << b for b in op.cols.get_values()])
         at = target[" + ".join(t.text for t in (row, col) if t.text != "0") or 0]
         a, b = writer.read(op.lhs, i).text, writer.read(op.rhs, j).text
-        pad = "  " * len(heads)
         if c in ("float", "double"):
             writer.line(f"{pad}{at.text} = {'fmaf' if c == 'float' else 'fma'}({a}, {b}, {at.text});")
         elif c in ("int", "long long"):

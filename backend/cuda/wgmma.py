@@ -17,7 +17,6 @@ from ...dialects.support.locations import location_text
 from ...errors import CompileError
 from .device.sm90 import wgmma_key
 from .mma import WORD, operand_array
-from .ordering import registers
 from .statements import Statements, add_calls, add_printer, element_address
 from .types import AND, Expr
 from .writer import Place
@@ -29,15 +28,6 @@ def _kept(statements: Statements, acc: SSAValue, op: Operation) -> Place:
     if place is None:
         raise CompileError("accumulators in flight are used twice", operator=op.name, location=location_text(op))
     return place
-
-
-def print_resume(statements: Statements, op: RegistersToAccumulatorsOp) -> None:
-    """The registers become accumulators, copied if somebody else reads them later."""
-    target = statements.owned(op.source)
-    if target is None or target.size != registers(op.result):
-        target = statements.writer.declare(op.result)
-        statements.copy(op.source, target)
-    statements.writer.places[op.result] = target
 
 
 def print_product(statements: Statements, op: WgmmaOp) -> None:
@@ -97,7 +87,7 @@ def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
 
 
 add_printer(UndefAccumulatorsOp, lambda s, op: s.writer.declare(op.result))
-add_printer(RegistersToAccumulatorsOp, print_resume)
+add_printer(RegistersToAccumulatorsOp, lambda s, op: s.taken_over(op.source, op.result))
 add_printer(WgmmaOp, print_product)
 add_printer(WgmmaWaitOp, print_wait)
 add_calls({WgmmaFenceOp: lambda s, op: "wgmma_fence()", WgmmaCommitOp: lambda s, op: "wgmma_commit()"})

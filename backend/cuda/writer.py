@@ -99,6 +99,17 @@ class Writer:
         with self.braces(f"for (int i = 0; i < {size}; {'++i' if step == 1 else f'i += {step}'})"):
             yield "i"
 
+    def unrolled(self, *loops: tuple[str, int]) -> str:
+        """Heads of unrolled loops around the next line, by variable and size, without those of one step; what the line
+        is indented by."""
+        pad = ""
+        for variable, size in loops:
+            if size > 1:
+                self.line(f"{pad}#pragma unroll")
+                self.line(f"{pad}for (int {variable} = 0; {variable} < {size}; ++{variable})")
+                pad += "  "
+        return pad
+
     def comment_place(self, op: Operation) -> None:
         """A comment with the source line of `op`, where it changes."""
         place = line_text(location_of(op))
