@@ -2,24 +2,266 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, payload
 from ...dialects.payload import is_float
+from ...dialects.support.locations import copy_location, location_of
 from ...dialects.tensor import ReductionKind
 from ..analysis.block_order import BlockOrder, shares_a_load
 from ..analysis.cluster_rows import SHARED_LENGTH
-from ..analysis.rescaling import FIXED, Declined, Typing, is_count
+from ..analysis.rescale_builder import Builder, Expr, repaired
+from ..analysis.rescaling import FIXED, ZERO, Chosen, Declined, Kinds, Linear, Recipe, Same, Shift, Typing, is_count
 from ..analysis.running_mean import count_running, divides, fold_counts, only_as_mean
 from ..cse import eliminate_common_subexpressions
 from ..remarks import emit_remark
-from ..rewriting import move_before
-from .staged_reductions import Stage, build_staged
+from ..rewriting import erase_unused, move_before
+
+
+@dataclass
+class Stage:
+    """A reduction and how its partial results move; `sums` are the stages of its basis values, itself first."""
+
+    reduce: loop.ReduceOp
+    kind: Kinds
+    sums: tuple[loop.ReduceOp, ...] = ()
+
+
+def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduceOp:
+    """Replace the reductions of `group`, all in one block, by one `loop.staged_reduce`."""
+    members = [stage.reduce for stage in group]
+    between = order.between(members)
+    later = [
+        op for op in order.after(members) if op not in between and order.position[op] < order.position[members[-1]]
+    ]
+    stages = _with_basis_sums(group)
+    reduces = [stage.reduce for stage in stages]
+    rescale = _rescaling(stages)
+    body = Block()
+    anchor = members[-1].next_op
+    assert anchor is not None
+    inside = {op: None for op in sorted([*members, *between], key=lambda op: order.position[op])}
+    for op in inside:
+        for extra in [s.reduce for s in stages if s.reduce not in inside and _first_user(s.reduce, stages) is op]:
+            body.add_op(extra)
+        op.detach()
+        body.add_op(op)
+    body.add_op(loop.YieldOp(*(r.result for r in reduces)))
+    staged = loop.StagedReduceOp([r.result.type for r in reduces], Region(body), Region(rescale))
+    staged.location = location_of(members[0])
+    order.block.insert_op_before(staged, anchor)
+    results: dict[SSAValue, SSAValue] = {r.result: new for r, new in zip(reduces, staged.res, strict=True)}
+    _use_outside(staged, results, between)
+    for op in later:
+        move_before(anchor, op)
+    _repair_frames(body, reduces)
+    copy_location(members[0], (staged,))
+    return staged
+
+
+def _first_user(sum: loop.ReduceOp, stages: Sequence[Stage]) -> Operation | None:
+    """The stage for which the basis sum `sum` was added."""
+    return next((s.reduce for s in stages if sum in s.sums[1:] and s.reduce is s.sums[0]), None)
+
+
+def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
+    """The group with a stage for every basis value, before the stage that needs it; equal ones are shared."""
+    stages = list[Stage]()
+    for stage in group:
+        sums = [stage.reduce]
+        if isinstance(stage.kind, Linear):
+            for recipe, row in zip(stage.kind.basis[1:], stage.kind.matrix[1:], strict=True):
+                sum = _basis_sum(stage.reduce, recipe)
+                known = next((s.reduce for s in [*group, *stages] if _same_reduction(s.reduce, sum)), None)
+                if known is None:
+                    stages.append(Stage(sum, Linear((recipe,), (row,)), ()))
+                    known = sum
+                else:
+                    sum.erase()
+                sums.append(known)
+        stages.append(Stage(stage.reduce, stage.kind, tuple(sums)))
+    _complete_rows(stages)
+    return stages
+
+
+def _complete_rows(stages: Sequence[Stage]) -> None:
+    """Give the added stages the sums of the stage they were added for: they move by another row of its matrix."""
+    for stage in stages:
+        if not stage.sums:
+            owner = next(s for s in stages if stage.reduce in s.sums)
+            stage.sums = owner.sums
+
+
+def _same_reduction(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
+    if a.kind != b.kind:
+        return False
+    same = Same(dict(zip(a.body.block.args, b.body.block.args, strict=True)))
+    return same.values(_yielded(a), _yielded(b))
+
+
+def _yielded(reduce: loop.ReduceOp) -> SSAValue:
+    end = reduce.body.block.last_op
+    assert end is not None
+    return end.operands[0]
+
+
+def _basis_sum(reduce: loop.ReduceOp, recipe: Recipe) -> loop.ReduceOp:
+    """A copy of `reduce` that sums another basis value."""
+    values: dict[SSAValue, SSAValue] = {}
+    copy = reduce.clone(values)
+    block = copy.body.block
+    end = block.last_op
+    assert end is not None
+    ops = list[Operation]()
+    end.operands[0] = _compute(recipe, values, ops, copy.result)
+    block.insert_ops_before(ops, end)
+    erase_unused(block)
+    copy.result.name_hint = None
+    return copy
+
+
+def _compute(recipe: Recipe, values: dict[SSAValue, SSAValue], ops: list[Operation], like: SSAValue) -> SSAValue:
+    match recipe:
+        case ("value", SSAValue() as value):
+            return values.get(value, value)
+        case ("one",):
+            op: Operation = payload.ConstantOp(1, like.type)
+        case ("mul" | "div" as name, left, right):
+            make = arith.MulfOp if name == "mul" else arith.DivfOp
+            a = _compute(left, values, ops, like)  # pyright: ignore[reportArgumentType]
+            b = _compute(right, values, ops, like)  # pyright: ignore[reportArgumentType]
+            if left == ("one",) and name == "mul":
+                return b
+            op = make(a, b)
+        case ("select" | "unless" as name, SSAValue() as condition, inner):
+            zero = payload.ConstantOp(0, like.type)
+            ops.append(zero)
+            value = _compute(inner, values, ops, like)  # pyright: ignore[reportArgumentType]
+            sides = (value, zero.result) if name == "select" else (zero.result, value)
+            op = payload.SelectOp(values.get(condition, condition), *sides)
+        case _:
+            raise AssertionError(recipe)
+    ops.append(op)
+    return op.results[0]
+
+
+def _rescaling(stages: Sequence[Stage]) -> Block:
+    """The block that moves all results from the old frame to the new one."""
+    reduces = [stage.reduce for stage in stages]
+    types = [r.result.type for r in reduces]
+    block = Block(arg_types=[*types, *types])
+    old: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[: len(types)], strict=True)}
+    new: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[len(types) :], strict=True)}
+    for argument, stage in zip(block.args, [*stages, *stages], strict=True):
+        argument.name_hint = stage.reduce.result.name_hint
+    builder = Builder(old, new, {r.result: r.kind.data for r in reduces}, [])
+    moved = [_moved(stage, builder, old) for stage in stages]
+    for op in builder.ops:
+        block.add_op(op)
+    block.add_op(loop.YieldOp(*moved))
+    return block
+
+
+def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSAValue:
+    own = old[stage.reduce.result]
+    if stage.kind == FIXED:
+        return own
+    if isinstance(stage.kind, Shift):
+        add = arith.AddfOp(own, builder.expression(stage.kind.by, own))
+        builder.ops.append(add)
+        return add.result
+    if isinstance(stage.kind, Chosen):
+        constant = stage.kind.otherwise.owner
+        assert isinstance(constant, payload.ConstantOp)
+        none = payload.ConstantOp(constant.value, own.type)
+        select = payload.SelectOp(builder.unmoved(stage.kind.member), own, none.result)
+        builder.ops.extend((none, select))
+        return select.result
+    assert isinstance(stage.kind, Linear)
+    total: SSAValue | None = None
+    for sum, entry in zip(stage.sums, stage.kind.matrix[0], strict=True):
+        if entry != ZERO:
+            term = _times(builder, entry, old[sum.result])
+            if total is not None:
+                add = arith.AddfOp(total, term)
+                builder.ops.append(add)
+                term = add.result
+            total = term
+    return own if total is None else total
+
+
+def _times(builder: Builder, entry: Expr, value: SSAValue) -> SSAValue:
+    if entry == ("one",):
+        return value
+    product = arith.MulfOp(value, builder.expression(entry, value))
+    builder.ops.append(product)
+    return product.result
+
+
+def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
+    """Let everything after `staged` use its results. What lies between stages and is used after them is repeated."""
+    place: Operation = staged
+    again = set[Operation]()
+    for op in reversed(between):
+        uses = [use.operation for result in op.results for use in result.uses]
+        if any(user in again or not _is_within(user, staged) for user in uses):
+            again.add(op)
+    for op in between:
+        if op in again:
+            copy = op.clone(results)
+            assert staged.parent is not None
+            staged.parent.insert_op_after(copy, place)
+            place = copy
+            results.update(zip(op.results, copy.results, strict=True))
+    copies = {op for op in _following(staged, place)}
+    for old, new in results.items():
+        for use in tuple(old.uses):
+            if not _is_within(use.operation, staged) and use.operation not in copies:
+                use.operation.operands[use.index] = new
+    for old, new in results.items():
+        new.name_hint = old.name_hint
+
+
+def _following(first: Operation, last: Operation) -> list[Operation]:
+    ops, op = list[Operation](), first
+    while op is not last and op.next_op is not None:
+        op = op.next_op
+        ops.append(op)
+    return ops
+
+
+def _is_within(op: Operation, ancestor: Operation) -> bool:
+    current: Operation | None = op
+    while current is not None and current is not ancestor:
+        current = current.parent_op()
+    return current is ancestor
+
+
+def _repair_frames(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
+    """Let later stages use 0 instead of a maximum that has seen nothing, but where terms are compared with it."""
+    end = body.last_op
+    for reduce in reduces:
+        uses = [use for use in reduce.result.uses if use.operation is not end]
+        uses = [u for u in uses if not (isinstance(u.operation, payload.CmpOp) and u.operation.parent is not body)]
+        if (
+            not uses
+            or reduce.kind.data not in (ReductionKind.MAX, ReductionKind.MIN)
+            or not is_float(reduce.result.type)
+        ):
+            continue
+        ops = list[Operation]()
+        frame = repaired(reduce.result, reduce.kind.data, ops)
+        for use in uses:
+            use.operation.operands[use.index] = frame
+        body.insert_ops_after(ops, reduce)
+
 
 LONG = SHARED_LENGTH + 1
 """Terms of the shortest row that one block does not easily keep in registers."""

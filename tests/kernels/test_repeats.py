@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deplodock.passes.torch.layer_repeats import _longest
+from deplodock.passes.torch.outline_layers import _longest
 
 
 def by_comparing_every_distance(colors: list[int], min_period: int) -> tuple[int, int, int]:

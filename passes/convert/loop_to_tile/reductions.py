@@ -2,23 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
-from ....dialects.shapes.tile_counts import Count, count_of
+from ....dialects.shapes.affine import DIM, Form, number_of
+from ....dialects.shapes.extents import most
+from ....dialects.shapes.tile_counts import Count, count_of, fewest_tiles, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tile.row_cache import ClusterAllGatherOp
 from ...analysis.cluster_rows import Shared
 from ...analysis.contraction import find_contraction
 from ...analysis.dependence import Dependence, Indices, transport_slice, yielded
+from ...analysis.masks import Forms, half_spaces
 from ...analysis.running_mean import counted
-from .chunk_bounds import Bounds, ChunkBounds
 from .emitter import Emitter
-from .tile_values import Dim, Tile, union
+from .tile_values import Coordinates, Dim, Tile, union
+
+Bounds: TypeAlias = tuple[SSAValue, SSAValue]
+"""The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
+
+
+WORTHWHILE = 16
+"""One chunk in so many has to be left out, on average, for bounds that are computed: loops with numbers as bounds can
+be unrolled, as over the window of a convolution, of which only the border of the image is masked."""
+
+
+class ChunkBounds:
+    """Emits the bounds of the loops over chunks of one nest's reductions."""
+
+    def __init__(self, emitter: Emitter, dependence: Dependence) -> None:
+        self.emitter = emitter
+        self.dependence = dependence
+        self.forms = Forms()
+
+    def of(
+        self, stages: Sequence[loop.ReduceOp], looped: Sequence[int], counts: Sequence[Count], chunks: Sequence[int]
+    ) -> list[Bounds]:
+        """Bounds for the indices `looped` of `stages`, which run together: an index has `counts[i]` chunks of
+        `chunks[i]` values."""
+        e = self.emitter
+        found = half_spaces(stages, self.forms, self.dependence)
+        result: list[Bounds] = []
+        for i in looped:
+            index = stages[0].body.block.args[i]
+            number = self.forms.index(index)
+            count = counts[i]
+            start, stop = e.number(0), e.count(count)
+            for space in found:
+                terms = dict(space.terms)
+                coefficient = terms.pop(number.terms[0][0], 0) if number is not None else 0
+                if coefficient:
+                    rest = Form(tuple(terms.items()), space.constant)
+                    at, highest = self._highest(rest)
+                    value = self._limit(at, highest, coefficient, chunks[i], count)
+                    if value is None:
+                        continue
+                    if coefficient > 0:
+                        start = value if start is e.number(0) else self._merged(arith.MaxSIOp, start, value)
+                    else:
+                        stop = value if stop is e.count(count) else self._merged(arith.MinSIOp, stop, value)
+            result.append((start, stop))
+        return result
+
+    def _highest(self, form: Form) -> tuple[Coordinates, AffineExpr]:
+        """The greatest value that `form` takes within the tiles whose counters are known, and anywhere along others."""
+        at, total = Coordinates(()), AffineExpr.constant(form.constant)
+        dims: Mapping[SSAValue, Dim] = self.emitter.dims
+        for atom, factor in form.terms:
+            dim = dims.get(self.forms.indices[number_of(atom)]) if atom[0] == DIM else None
+            if dim is None or dim.rank is not None or dim.depth > self.emitter.depth:
+                bounds = self.forms.simplifier.interval(Form(((atom, factor),), 0))
+                assert bounds is not None
+                total = total + bounds[1]
+                continue
+            last = min(dim.tile, most(dim.extent)) - 1
+            total = total + max(0, factor * last)
+            if dim.counter is not None:
+                total = total + at.symbol(dim.counter, most_tiles(dim.count), dim.depth) * (factor * dim.tile)
+        return at, total
+
+    def _limit(
+        self, at: Coordinates, highest: AffineExpr, coefficient: int, chunk: int, count: Count
+    ) -> SSAValue | None:
+        """Where chunks begin, or end, in which `coefficient * index + highest` is somewhere at least 0; None where that
+        excludes no chunk, or hardly any."""
+        e, step = self.emitter, abs(coefficient) * chunk
+        if coefficient < 0:
+            expr = highest // step + 1
+        else:
+            expr = ((highest + coefficient * (chunk - 1)) // step) * -1
+        (expr,) = at.map((expr,)).results
+        lo, hi = at.range_of(expr)
+        most_chunks = most_tiles(count)
+        if (coefficient < 0 and lo >= most_chunks) or (coefficient > 0 and hi <= 0):
+            return None
+        samples = at.samples(expr)
+        outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
+        if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
+            return None
+        access, _, symbols = at.used(at.map((expr,)), None)
+        value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
+        if coefficient < 0 and hi > fewest_tiles(count):
+            return self._merged(arith.MinSIOp, value, e.count(count))
+        if coefficient > 0 and lo < 0:
+            return self._merged(arith.MaxSIOp, value, e.number(0))
+        return value
+
+    def _merged(self, kind: type[arith.MinSIOp] | type[arith.MaxSIOp], a: SSAValue, b: SSAValue) -> SSAValue:
+        return self.emitter.insert(kind(a, b), self.emitter.depth).results[0]
 
 
 class Reducer:
