@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 
 from xdsl.dialects import arith, math
+from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, f32, i1, i32, i64
 from xdsl.dialects.func import FuncOp
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -174,8 +176,10 @@ class Builder:
     def mul(self, x: SSAValue, y: SSAValue) -> SSAValue:
         return self.insert(self._pick(x, arith.MulfOp, arith.MuliOp, arith.AndIOp)(x, y))
 
-    def div(self, x: SSAValue, y: SSAValue) -> SSAValue:
-        """Division; of integers, truncating."""
+    def div(self, x: SSAValue, y: SSAValue, *, permit: FastMathFlag | None = None) -> SSAValue:
+        """Division; of integers, truncating. Of floats, `permit` what that flag names."""
+        if permit is not None:
+            return self.insert(arith.DivfOp(x, y, FastMathFlagsAttr((permit,))))
         return self.insert(self._pick(x, arith.DivfOp, arith.DivSIOp, None)(x, y))
 
     def floordiv(self, x: SSAValue, y: SSAValue) -> SSAValue:
@@ -204,8 +208,9 @@ class Builder:
         """An op of the math dialect, or another elementwise one built from its operands alone."""
         return self.insert(op(*operands))
 
-    def exp(self, x: SSAValue) -> SSAValue:
-        return self.insert(math.ExpOp(x))
+    def exp(self, x: SSAValue, *, permit: FastMathFlag | None = None) -> SSAValue:
+        """The exponential; `permit` what that flag names."""
+        return self.insert(math.ExpOp(x, None if permit is None else FastMathFlagsAttr((permit,))))
 
     def log(self, x: SSAValue) -> SSAValue:
         return self.insert(math.LogOp(x))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
 
 from xdsl.context import Context
 from xdsl.dialects import arith
+from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -18,6 +18,9 @@ from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
 from ..rewriting import erase_unused, rewrite_region
 
+Divisor = tuple[SSAValue, FastMathFlagsAttr]
+"""What is divided by, and the flags of the division, which it keeps wherever it goes."""
+
 
 @dataclass
 class _Product:
@@ -26,25 +29,28 @@ class _Product:
     block: Block
     negative: bool = False
     over: list[SSAValue] = field(default_factory=list[SSAValue])
-    under: list[SSAValue] = field(default_factory=list[SSAValue])
+    under: list[Divisor] = field(default_factory=list[Divisor])
 
-    def take_apart(self, value: SSAValue, inverse: bool = False) -> None:
-        """Multiply by `value`, factor by factor, or divide by it."""
+    def take_apart(self, value: SSAValue, division: FastMathFlagsAttr | None = None) -> None:
+        """Multiply by `value`, factor by factor, or divide by it in a division with these flags."""
         op = value.owner
         if isinstance(op, Operation) and op.parent is self.block and is_float(value.type):
             if isinstance(op, arith.MulfOp) and op.lhs is not op.rhs:  # squares of squares have 2^n factors
-                self.take_apart(op.lhs, inverse)
-                self.take_apart(op.rhs, inverse)
+                self.take_apart(op.lhs, division)
+                self.take_apart(op.rhs, division)
                 return
             if isinstance(op, arith.DivfOp):
-                self.take_apart(op.lhs, inverse)
-                self.take_apart(op.rhs, not inverse)
+                self.take_apart(op.lhs, division)
+                self.take_apart(op.rhs, op.fastmath if division is None else None)
                 return
             if isinstance(op, arith.NegfOp):
                 self.negative = not self.negative
-                self.take_apart(op.operand, inverse)
+                self.take_apart(op.operand, division)
                 return
-        (self.under if inverse else self.over).append(value)
+        if division is None:
+            self.over.append(value)
+        else:
+            self.under.append((value, division))
 
 
 class HoistFactors(RewritePattern):
@@ -59,22 +65,25 @@ class HoistFactors(RewritePattern):
         product = _Product(block)
         product.take_apart(yielded)
         over = [v for v in product.over if _inside(v, block)]
-        under = [v for v in product.under if _inside(v, block)]
+        under = [(v, flags) for v, flags in product.under if _inside(v, block)]
         outer_over = [v for v in product.over if not _inside(v, block)]
-        outer_under = [v for v in product.under if not _inside(v, block)]
+        outer_under = [(v, flags) for v, flags in product.under if not _inside(v, block)]
         if not over or not (outer_over or outer_under or product.negative):
             return
         kept = list[Operation]()
-        value = _chain(kept, over[0], over[1:], arith.MulfOp)
+        value = _multiplied(kept, over[0], over[1:])
         if under:
-            divisor = _chain(kept, under[0], under[1:], arith.MulfOp)
-            value = _chain(kept, value, [divisor], arith.DivfOp)
+            divisor = _multiplied(kept, under[0][0], [v for v, _ in under[1:]])
+            kept.append(division := arith.DivfOp(value, divisor, under[0][1] if len(under) == 1 else None))
+            value = division.result
         rewriter.insert(kept, InsertPoint.before(_end(block)))
         _end(block).operands[0] = value
         erase_unused(block)
         moved = list[Operation]()
-        total = _chain(moved, op.result, outer_over, arith.MulfOp)
-        total = _chain(moved, total, outer_under, arith.DivfOp)
+        total = _multiplied(moved, op.result, outer_over)
+        for divisor, flags in outer_under:
+            moved.append(division := arith.DivfOp(total, divisor, flags))
+            total = division.result
         if product.negative:
             moved.append(arith.NegfOp(total))
         _replace(op, moved, rewriter)
@@ -152,17 +161,12 @@ def _is_zero(value: SSAValue) -> bool:
     return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar == 0
 
 
-def _chain(
-    ops: list[Operation], first: SSAValue, rest: list[SSAValue], make: type[arith.MulfOp] | type[arith.DivfOp]
-) -> SSAValue:
-    """`first op rest[0] op rest[1] ...`, appended to `ops`."""
-
-    def step(value: SSAValue, factor: SSAValue) -> SSAValue:
-        op = make(value, factor)
-        ops.append(op)
-        return op.result
-
-    return reduce(step, rest, first)
+def _multiplied(ops: list[Operation], first: SSAValue, factors: list[SSAValue]) -> SSAValue:
+    """`first * factors[0] * ...`, appended to `ops`."""
+    for factor in factors:
+        ops.append(product := arith.MulfOp(first, factor))
+        first = product.result
+    return first
 
 
 def _replace(op: loop.ReduceOp, ops: list[Operation], rewriter: PatternRewriter) -> None:

@@ -1,4 +1,4 @@
-"""Exponentials below a maximum as powers of two: `loop-use-exp2`."""
+"""Approximate exponentials as powers of two: `loop-use-exp2`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from math import e, log2
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math
-from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import OpResult, SSAValue
@@ -19,7 +18,6 @@ from ...dialects import loop, payload
 from ...dialects.payload import is_float
 from ..remarks import emit_remark
 from ..rewriting import rewrite_module
-from .running_max import runs_over
 
 NAME = "loop-use-exp2"
 
@@ -30,23 +28,23 @@ ROUNDED = (arith.MulfOp, arith.AddfOp, arith.SubfOp, arith.DivfOp)
 class _Rewrite(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: math.ExpOp, rewriter: PatternRewriter, /) -> None:
-        below = op.operand.owner
+        below, around = op.operand.owner, op.parent_op()
+        if FastMathFlag.APPROX_FUNC not in op.fastmath.data or not isinstance(around, loop.ReduceOp):
+            return
         if op.result.type != f32 or not isinstance(below, arith.SubfOp):
             return
-        x, highest, around = below.lhs, below.rhs, op.parent_op()
-        if not isinstance(around, loop.ReduceOp) or not isinstance(highest, OpResult):
-            return
-        if not runs_over(highest, x, around):
+        x, frame = below.lhs, below.rhs
+        if below.parent is not around.body.block or not isinstance(frame, OpResult) or frame.op.parent is below.parent:
             return
         if not _is_rounded(x):
             emit_remark(op, NAME, "what it is taken of is exact, and would not be after it is multiplied")
             return
         factor = payload.ConstantOp(log2(e), f32)
-        frame = arith.MulfOp(highest, factor.result)
-        rewriter.insert([factor, frame], InsertPoint.after(highest.op))
+        row = arith.MulfOp(frame, factor.result)
+        rewriter.insert([factor, row], InsertPoint.after(frame.op))
         scaled = arith.MulfOp(x, factor.result)
-        difference = arith.SubfOp(scaled.result, frame.result)
-        power = math.Exp2Op(difference.result, FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,)))
+        difference = arith.SubfOp(scaled.result, row.result)
+        power = math.Exp2Op(difference.result, op.fastmath)
         rewriter.replace(op, [scaled, difference, power])
         if not below.result.uses:
             rewriter.erase(below)
@@ -63,18 +61,18 @@ def _is_rounded(x: SSAValue) -> bool:
 
 @dataclass(frozen=True)
 class UseExp2Pass(ModulePass):
-    """Take exponentials below a maximum as powers of two.
+    """Take exponentials as powers of two, where they may be approximate.
 
-    What: in a reduction, exp(x - m), where m is the maximum of x over the same range, becomes
-    exp2(x * log2(e) - m * log2(e)), and the power may be approximate. Where x is not the result of arithmetic it stays.
+    What: in a reduction, exp(x - m) with the flag `afn` and an m that is the same for the whole reduction becomes
+    exp2(x * log2(e) - m * log2(e)). Where x is not the result of arithmetic it stays: it is exact, and would not be.
     Why: hardware has powers of two; exp takes seven instructions more. The product and the difference are one, and the
-    product with the maximum is one for a whole row. What is lost is a rounding of the size of x, as x has one already;
-    what is below 2^-126 of the largest term may become 0.
-    Why here: the bodies of the reductions are final, and loop-fuse-reductions has to move sums of what stands there.
+    product with m is one for a whole row. What is lost is a rounding of the size of x, as x has one already; what is
+    below 2^-126 may become 0.
+    Why here: the bodies of the reductions are final, and `loop-fuse-reductions` has to move sums of what stands there.
 
     ```mlir
     %m = loop.reduce max (%k) in [64] -> f32 { ... %x = arith.mulf %s, %scale ... loop.yield %x : f32 }
-    %l = loop.reduce add (%k) in [64] -> f32 { ... %d = arith.subf %x, %m ... %p = math.exp %d ... }
+    %l = loop.reduce add (%k) in [64] -> f32 { ... %d = arith.subf %x, %m ... %p = math.exp %d fastmath<afn> ... }
     ```
     becomes
     ```mlir

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import OpResult, SSAValue
+from xdsl.dialects.utils import FastMathFlag
+from xdsl.ir import OpResult
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 from xdsl.rewriter import InsertPoint
 
-from ...dialects import loop, payload
-from ...dialects.tensor import ReductionKind
-from ..analysis.dependence import Dependence, yielded
+from ...dialects import payload
+from ..analysis.dependence import Dependence
 from ..rewriting import rewrite_module
-from .running_max import runs_over
 
 
 @dataclass
@@ -25,14 +24,10 @@ class _Invert(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: arith.DivfOp, rewriter: PatternRewriter, /) -> None:
-        if (
-            not isinstance(op.rhs, OpResult)
-            or not _is_at_least_one(op.rhs)
-            or isinstance(op.lhs.owner, payload.ConstantOp)
-        ):
+        if FastMathFlag.ALLOW_RECIP not in op.fastmath.data or not isinstance(op.rhs, OpResult):
             return
-        if not self.dependence.of(op.lhs) - self.dependence.of(op.rhs):
-            return  # there is one division for each sum already
+        if isinstance(op.lhs.owner, payload.ConstantOp) or not self.dependence.of(op.lhs) - self.dependence.of(op.rhs):
+            return  # there is one division for each divisor already
         one = payload.ConstantOp(1.0, op.rhs.type)
         inverse = arith.DivfOp(one.result, op.rhs)
         inverse.result.name_hint = "inverse"
@@ -40,32 +35,20 @@ class _Invert(RewritePattern):
         rewriter.replace(op, [arith.MulfOp(op.lhs, inverse.result)])
 
 
-def _is_at_least_one(value: SSAValue) -> bool:
-    """Whether `value` is a sum of exponentials of which one is 1, because they are taken below their maximum (or where
-    nothing was seen 0, or NaN)."""
-    op = value.owner
-    if not isinstance(op, loop.ReduceOp) or op.kind.data != ReductionKind.ADD:
-        return False
-    power = yielded(op.body.block)[0].owner
-    if not isinstance(power, math.ExpOp) or not isinstance(below := power.operand.owner, arith.SubfOp):
-        return False
-    return runs_over(below.rhs, below.lhs, op)
-
-
 @dataclass(frozen=True)
 class UseReciprocalsPass(ModulePass):
-    """Multiply by the inverse of a sum of exponentials instead of dividing by it.
+    """Multiply by the inverse of a divisor instead of dividing by it, where that is permitted.
 
-    What: x / l, where l is a sum of exp(s - m) and m the maximum of s over the same range, becomes x * (1 / l), if x
-    has indices that l has not: there is one division a row then.
+    What: x / l with the flag `arcp` becomes x * (1 / l), if x has indices that l has not: there is one division a row
+    then.
     Why: a division in f32 is about ten instructions, an element of a product of attention with its values is a handful.
-    Such a sum is at least 1, so its inverse is neither an infinity nor too small to be exact; all that is lost is one
-    more rounding in f32. Where all terms are masked both give NaN.
-    Why here: while the terms of the sum stand there: loop-use-exp2 rewrites them, loop-fuse-reductions moves them.
+    All that is lost is one more rounding; whoever sets the flag knows that the inverse is neither an infinity nor too
+    small to be exact, as the decomposition of softmax does of its sums.
+    Why here: what is divided stands where it is computed; `loop-fuse-reductions` moves the divisors.
 
     ```mlir
-    %l = loop.reduce add (%k) in [64] -> f32 { ... %p = math.exp %d ... loop.yield %p : f32 }
-    %o = arith.divf %x, %l : f32
+    %l = loop.reduce add ...
+    %o = arith.divf %x, %l fastmath<arcp> : f32
     ```
     becomes
     ```mlir

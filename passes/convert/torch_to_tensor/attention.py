@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from xdsl.dialects.builtin import i1
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
@@ -49,7 +50,7 @@ def scaled_dot_product_attention(
     scores = _masked(b, scores, attn_mask, is_causal)
     shape = extents_of(scores.type)
     highest = b.reduce("max", scores, [n + 1])
-    p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)))
+    p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)), permit=FastMathFlag.APPROX_FUNC)
     total = b.reduce("add", p, [n + 1])
     if dropout_p != 0:
         p = keep_some(b, p, dropout_p, generator)
@@ -59,8 +60,8 @@ def scaled_dot_product_attention(
     space = [*batch, rows, width, keys]
     weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
     o = b.reduce("add", weighted, [n + 2])
-    # Normalised after the product: one division an element of the result, and the sum may run online.
-    o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)))
+    # Normalised after the product, and the sum may run online. It is at least 1, or there is nothing to normalise.
+    o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
     if attn_mask is None and _least(keys) > 0:
         return o
     # PyTorch gives 0, not NaN, for a row of which no key may be seen, or where there is none.

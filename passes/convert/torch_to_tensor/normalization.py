@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.payload import element_type
@@ -16,10 +17,11 @@ from .reshape import reshape_to
 
 
 def shifted_exp(b: Builder, x: SSAValue, over: Sequence[int]) -> tuple[SSAValue, SSAValue, SSAValue]:
-    """exp(x - max), its sum, and x - max."""
+    """exp(x - max), its sum, and x - max. The exponentials may be approximate: one of them is 1, and an error of the
+    size of x's own rounding does not count."""
     shape = extents_of(x.type)
     distance = b.sub(x, b.keep(b.reduce("max", x, over), over, shape))
-    e = b.exp(distance)
+    e = b.exp(distance, permit=FastMathFlag.APPROX_FUNC)
     return e, b.reduce("add", e, over), distance
 
 
@@ -33,7 +35,8 @@ def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None
 def softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
     x, over = _softmax_input(b, self, dim, dtype)
     e, total, _ = shifted_exp(b, x, over)
-    return b.div(e, b.keep(total, over, extents_of(x.type)))
+    # The sum is at least 1, so its inverse is neither an infinity nor too small to be exact.
+    return b.div(e, b.keep(total, over, extents_of(x.type)), permit=FastMathFlag.ALLOW_RECIP)
 
 
 @decomposes("log_softmax.int")

@@ -94,3 +94,26 @@ func.func @main(%x: tensor<4x8xf32>, %f: tensor<4xf32>) -> (tensor<4xf32>, tenso
   }
   func.return %y, %z, %w : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// A divisor keeps the flags of its division, in the body and outside of it.
+
+// CHECK:       loop.reduce add
+// CHECK:         %[[Q:[a-z0-9_]+]] = arith.divf %v, %b fastmath<arcp> : f32
+// CHECK-NEXT:    loop.yield %[[Q]] : f32
+// CHECK:       arith.divf %s, %r fastmath<arcp> : f32
+func.func @main(%x: tensor<4x64xf32>, %y: tensor<4xf32>, %z: tensor<64xf32>) -> tensor<4xf32> {
+  %o = loop.nest (%i) in [4] -> tensor<4xf32> {
+    %r = loop.load %y[affine_map<(d0) -> (d0)>](%i) : tensor<4xf32>
+    %s = loop.reduce add (%k) in [64] -> f32 {
+      %v = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4x64xf32>
+      %b = loop.load %z[affine_map<(d0) -> (d0)>](%k) : tensor<64xf32>
+      %w = arith.divf %v, %b fastmath<arcp> : f32
+      %q = arith.divf %w, %r fastmath<arcp> : f32
+      loop.yield %q : f32
+    }
+    loop.yield %s : f32
+  }
+  func.return %o : tensor<4xf32>
+}
