@@ -179,6 +179,16 @@ def test_edges_of_special_functions(name: str) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_neighbours_of_numbers(dtype: torch.dtype) -> None:
+    """From one number to the next, through zero, out of and into infinity."""
+    least, most = torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max
+    points = torch.tensor([0.0, -0.0, least, -least, 1.0, -1.0, 2.5, most, -most, INF, -INF, NAN], dtype=dtype)
+    (ours,), (theirs,) = evaluate("nextafter", points[:, None], points)
+    torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+    assert torch.equal(ours.signbit(), theirs.signbit())
+
+
 def test_erfc_in_double_precision() -> None:
     points = torch.tensor([-30.0, -2.0, -1.0, -0.3, 0.0, 0.9, 1.0, 3.0, 6.2, 6.3, 20.0, INF, -INF, NAN]).double()
     (ours,), (theirs,) = evaluate("erfc", points)

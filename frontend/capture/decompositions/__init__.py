@@ -211,6 +211,17 @@ def _lcm(self: Tensor, other: Tensor) -> Tensor:
     return (x.div(torch.where(divisor == 0, 1, divisor), rounding_mode="trunc") * y).abs().to(dtype)
 
 
+def _nextafter(self: Tensor, other: Tensor) -> Tensor:
+    """The next number after `self` towards `other`: its bits are those of `self`, as an integer, one more or less."""
+    dtype = torch.promote_types(self.dtype, other.dtype)
+    shape = torch.broadcast_shapes(self.shape, other.shape)
+    x, y = (v.to(dtype).expand(shape).contiguous() for v in (self, other))
+    bits = x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    found = torch.where((y > x) == (x > 0), bits + 1, bits - 1).view(dtype)
+    found = torch.where(x == 0, torch.copysign(torch.ones_like(bits).view(dtype), y), found)
+    return torch.where(x == y, y, torch.where(x.isnan() | y.isnan(), math.nan, found))
+
+
 def _round(self: Tensor, *, decimals: int) -> Tensor:
     x, power = self.to(torch.promote_types(self.dtype, torch.float32)), 10.0 ** abs(decimals)
     found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
@@ -227,6 +238,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._pdist_forward.default: _pdist,
     aten._trilinear.default: _trilinear,
     aten.lcm.default: _lcm,
+    aten.nextafter.default: _nextafter,
     aten.round.decimals: _round,
     **ANTIALIASED,
     **DISTRIBUTIONS,
