@@ -16,11 +16,6 @@ def to_dtype(b: Builder, self: SSAValue, dtype: Attribute | None) -> SSAValue:
     return self if dtype is None else b.cast(self, dtype)
 
 
-@decomposes("to.other", "type_as")
-def to_other(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
-    return b.cast(self, element_type(other.type))
-
-
 @decomposes("view.dtype")
 def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
     """The same bits in another type of the same size."""

@@ -71,12 +71,6 @@ def dot(b: Builder, self: SSAValue, tensor: SSAValue | None = None, other: SSAVa
     return product(b, self, other if tensor is None else tensor)  # pyright: ignore[reportArgumentType]
 
 
-@decomposes("outer")
-def outer(b: Builder, self: SSAValue, vec2: SSAValue) -> SSAValue:
-    space = [*extents_of(self.type), *extents_of(vec2.type)]
-    return contract(b, self, [0], vec2, [1], space, 0)
-
-
 @decomposes("linear")
 def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None) -> SSAValue:
     rows, rank = extents_of(input.type)[:-1], len(extents_of(input.type))

@@ -51,11 +51,6 @@ def completed(shape: Sequence[int], elements: int) -> list[int]:
     return found
 
 
-@decomposes("view_as", "reshape_as")
-def view_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
-    return reshape_to(b, self, extents_of(other.type))
-
-
 @decomposes("flatten.using_ints")
 def flatten(b: Builder, self: SSAValue, start_dim: int, end_dim: int) -> SSAValue:
     shape = extents_of(self.type)
@@ -64,11 +59,6 @@ def flatten(b: Builder, self: SSAValue, start_dim: int, end_dim: int) -> SSAValu
         raise ShapeError(f"dimension {first} is after {last}", argument="end_dim")
     joined = b.algebra.extent(b.algebra.product(shape[first : last + 1]))
     return reshape_to(b, self, [*shape[:first], joined, *shape[last + 1 :]])
-
-
-@decomposes("ravel")
-def ravel(b: Builder, self: SSAValue) -> SSAValue:
-    return reshape_to(b, self, [b.algebra.extent(b.algebra.product(extents_of(self.type)))])
 
 
 @decomposes("unflatten.int")
@@ -106,37 +96,19 @@ def permute(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
     return permuted(b, self, order)
 
 
-@decomposes("transpose.int", "swapaxes")
-def transpose(
-    b: Builder,
-    self: SSAValue,
-    dim0: int | None = None,
-    dim1: int | None = None,
-    axis0: int | None = None,
-    axis1: int | None = None,
-) -> SSAValue:
+@decomposes("transpose.int")
+def transpose(b: Builder, self: SSAValue, dim0: int, dim1: int) -> SSAValue:
     rank = len(extents_of(self.type))
-    first = normal_dim(axis0 if dim0 is None else dim0, rank)  # pyright: ignore[reportArgumentType]
-    second = normal_dim(axis1 if dim1 is None else dim1, rank)  # pyright: ignore[reportArgumentType]
+    first, second = normal_dim(dim0, rank), normal_dim(dim1, rank)
     order = list(range(rank))
     if rank:
         order[first], order[second] = second, first
     return permuted(b, self, order)
 
 
-@decomposes("t", "numpy_T")
+@decomposes("t")
 def t(b: Builder, self: SSAValue) -> SSAValue:
     return permuted(b, self, range(len(extents_of(self.type)))[::-1])
-
-
-@decomposes("movedim.int", "movedim.intlist")
-def movedim(b: Builder, self: SSAValue, source: int | Sequence[int], destination: int | Sequence[int]) -> SSAValue:
-    rank = len(extents_of(self.type))
-    origin = [normal_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
-    target = [normal_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
-    rest = iter(d for d in range(rank) if d not in origin)
-    placed = dict(zip(target, origin, strict=True))
-    return permuted(b, self, [placed[d] if d in placed else next(rest) for d in range(rank)])
 
 
 @decomposes("expand")
@@ -144,11 +116,6 @@ def expand(b: Builder, self: SSAValue, size: Sequence[Extent], implicit: bool) -
     own = extents_of(self.type)
     offset = len(size) - len(own)
     return b.broadcast(self, [own[i - offset] if n == -1 and i >= offset else n for i, n in enumerate(size)])
-
-
-@decomposes("expand_as")
-def expand_as(b: Builder, self: SSAValue, other: SSAValue) -> SSAValue:
-    return b.broadcast(self, extents_of(other.type))
 
 
 @decomposes("flip")
