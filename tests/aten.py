@@ -62,7 +62,8 @@ def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -
         schema = overload(name)._schema.arguments
         positional = [keywords.pop(a.name) for a in schema if not a.kwarg_only and a.name in keywords]
         found = overload(name)(*positional, **keywords)
-        return [v.clone() for v in (found if isinstance(found, tuple | list) else [found])]  # no views of arguments
+        results = found if isinstance(found, tuple | list) else [found]
+        return [v.clone(memory_format=torch.contiguous_format) for v in results]  # dense, and no views of arguments
 
     with tracer() as trace:
         return trace.trace(call, tensors).module, tensors
