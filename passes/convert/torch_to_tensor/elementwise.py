@@ -296,7 +296,7 @@ _OF_TWO: Mapping[str, Function | type[Operation]] = {
     _overloads("add"): lambda b, x, y, alpha: b.add(x, b.scaled(y, alpha)),
     "atan2": math.Atan2Op,
     _overloads("copysign"): math.CopySignOp,
-    _overloads("div"): Builder.div,
+    _overloads("div"): lambda b, x, y: b.div(x, y),
     _overloads("div", "Tensor_mode Scalar_mode"): _div_mode,
     "fmax": lambda b, x, y: b.math(arith.MaxnumfOp, x, y) if is_float(x.type) else b.maximum(x, y),
     "fmin": lambda b, x, y: b.math(arith.MinnumfOp, x, y) if is_float(x.type) else b.minimum(x, y),
