@@ -2,8 +2,8 @@
 
 A row of the table is an operator's overloads, the function that computes it from its operands, and the names of these
 in ATen. The operands are broadcast and converted to the type in which the result is computed (`Builder.unify`), or, for
-rows of `_IN_OWN_TYPE`, the one operand to the type in which it is itself computed. Further parameters of a function are
-the operator's other arguments.
+rows of `_IN_OWN_TYPE`, the one operand to the type in which it is itself computed. Further parameters of a function,
+but those with a default, are the operator's other arguments.
 """
 
 # Lambdas of the table have parameters without types, those of `Function`:
@@ -38,7 +38,8 @@ def _enter(overloads: str, function: Function | type[Operation], operands: str, 
 
     is_op = isinstance(function, type)
     compute: Function = of_ops if is_op else function
-    options = [] if is_op else list(signature(function).parameters)[1 + len(names) :]
+    further = [] if is_op else list(signature(function).parameters.values())[1 + len(names) :]
+    options = [p.name for p in further if p.default is p.empty]
 
     def decomposition(b: Builder, **given: Operand) -> SSAValue:
         values = [given[name] for name in names]
