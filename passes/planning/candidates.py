@@ -115,6 +115,8 @@ def _divided(info: NestInfo, variants: list[Points], target: Target, nested: boo
     ):
         return
     known = [i for i in first.indices if isinstance(info.sizes[i], int)]  # a symbol has no divisors
+    if not known:
+        return
     tiles = Tiles(info, points)
     crowded = nested & (points.warps == 1)
     idle = 2 * tiles.blocks <= target.sms * np.where(crowded, CROWD[0] // FULL[0], 1)

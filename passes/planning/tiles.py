@@ -72,7 +72,7 @@ class Tiles:
     def _divide(self) -> None:
         """Give each part its share of the outermost reductions."""
         for r in self.info.reductions:
-            if r.outermost:
+            if r.outermost and r.indices:
                 for index, here in self.divisible(r.indices).items():
                     self.divided[index] = here & (self.parts > 1)
                     steps = ceil_div(ceil_div(self.info.extents[index], self.parts), self.tile[index])
@@ -82,7 +82,7 @@ class Tiles:
         """Where each of `indices` of a reduction is the one that parts divide: the one with most chunks, of these the
         longest, of these the first."""
         extents, order = self.info.extents, [*indices]
-        longest = max((extents[i] for i in order), default=0) + 1
+        longest = max(extents[i] for i in order) + 1
         weights = np.stack([ceil_div(extents[i], self.tile[i]) * longest + extents[i] for i in order])
         first = np.argmax(weights, axis=0)
         return {index: first == n for n, index in enumerate(order)}
