@@ -23,7 +23,7 @@ lower_tile_to_kernel, dots, emitter, host, places, shared, global_access = (
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
 Emitter = emitter.Emitter
 Tiling = Code("passes.convert.loop_to_tile.emitter").Emitter
-kernels = Code("passes.convert.loop_to_tile.kernel_builder")
+kernels = Code("passes.convert.loop_to_tile.conversion")
 Reducer = Code("passes.convert.loop_to_tile.reductions").Reducer
 Coordinates, Dim = (
     Code("passes.convert.loop_to_tile.tile_values").Coordinates,
@@ -136,7 +136,7 @@ TO_TILES = [
     in_pass(
         "loops of one iteration less",
         "column sums",
-        Code("passes.convert.loop_to_tile.chunk_bounds").ChunkBounds.of,
+        Code("passes.convert.loop_to_tile.reductions").ChunkBounds.of,
         "A.count(B)",
         "A.count(B - 1)",
     ),

@@ -158,10 +158,10 @@ def test_directions_between_passes(path: Path) -> None:
     [
         ("passes.analysis.masks", "passes.convert.tile_to_kernel.emitter"),
         ("passes.tile.select_mma", "passes.convert.tile_to_kernel.dot_mma"),
-        ("passes.planning.candidates", "passes.loop.staged_reductions"),
+        ("passes.planning.candidates", "passes.loop.fuse_reductions"),
         ("passes.kernel.allocate_shared", "passes.kernel.insert_barriers"),
         ("passes.tensor.plan_fusion", "passes.planning.rows"),
-        ("passes.convert.tensor_to_loop", "passes.loop.staged_reductions"),
+        ("passes.convert.tensor_to_loop", "passes.loop.fuse_reductions"),
         ("passes.rewriting", "passes.tile.select_mma"),
     ],
 )
