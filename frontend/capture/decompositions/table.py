@@ -12,7 +12,6 @@ from torch._decomp import get_decompositions as pytorchs
 from torch.export import default_decompositions
 
 from ....dialects.torch import SCHEMAS
-from ....errors import UnsupportedError
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
 from ..importer import overload_name
 from . import DECOMPOSITIONS
@@ -87,12 +86,12 @@ def is_ours(target: Any) -> bool:
 
 
 def _refusing(function: Callable[..., Any], refused: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
-    """A decomposition that refuses first arguments of some data types."""
+    """A decomposition that leaves operators alone whose first arguments have some data types."""
 
     @wraps(function)
     def checked(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if refused(input):
-            raise UnsupportedError(f"PyTorch has no kernel for {input.dtype}")
+            return NotImplemented  # the operator stays as it is, and is refused by name
         return function(input, *args, **kwargs)
 
     return checked
