@@ -53,7 +53,7 @@ def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterat
 
 def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
     """Tiles that no block can have."""
-    for group in info.groups:
+    for group in (g for g in info.groups if g[0].sizes):
         chunks = [np.stack([tiles.tile[a] for a in op.body.block.args]) for op in group]
         unequal: Bools = np.any([(c != chunks[0]).any(axis=0) for c in chunks], axis=0)
         yield Violation(unequal, "chunk", lambda _: "the stages of a staged reduction need equal chunks")

@@ -95,7 +95,7 @@ def held_registers(tile: Mapping[SSAValue, int], products: list[Matmul], warps: 
 
 def with_grid_swizzle(info: NestInfo, points: Points) -> Points:
     """Schedules with blocks in patches of at most `group_m`, where the grid can be divided so."""
-    counts = np.stack([*Tiles(info, points).counts.values()], axis=1)
+    counts = np.stack([np.ones(len(points)), *Tiles(info, points).counts.values()], axis=1).astype(np.int64)
     before_last = (counts != 1)[:, ::-1].cumsum(axis=1)[:, ::-1] == 2
     second = np.where(before_last & (counts != 1), counts, 0).max(axis=1)
     found = np.ones(len(points), dtype=np.int64)
