@@ -155,7 +155,7 @@ BAD = {
     "syntax error": (["run", "-c", "torch.relu(("], "<expression>"),
     "shape mismatch": (["compile", "-c", "torch.matmul(torch.randn(3, 4), torch.randn(5, 6))"], ""),
     "unknown operator": (["compile", "-c", "torch.linalg.svd(torch.randn(3, 3))"], "svd"),
-    "unsupported argument": (["compile", "-c", "torch.polygamma(61, torch.rand(3))"], "orders above 60"),
+    "unsupported argument": (["compile", "-c", "torch.polygamma(61, torch.rand(3))"], "only 0 to 60"),
     "missing file": (["run", "no_such_file.py"], "no_such_file.py"),
     "unknown target": (["compile", "-c", RMSNORM, "--target", "sm_1"], "sm_1"),
     "hostile target": (["compile", "-c", RMSNORM, "--target", "sm_90a; rm"], "target"),
