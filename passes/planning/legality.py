@@ -63,8 +63,6 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
     elements = largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
     text = f"a tile of {{:.0f}} elements; at most {LARGEST_TILE} are possible"
     yield Violation(elements > LARGEST_TILE, "block", lambda n: text.format(elements[n]))
-    threads = tiles.points.thread.shape[-1]
-    yield from _always(tiles, threads not in (0, 2), "thread", "a register tile has rows and columns")
 
 
 def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -42,7 +43,9 @@ class Plan:
 
 
 def plan_of(schedule: ScheduleAttr) -> Plan:
-    """The decisions of an attribute."""
+    """The decisions of an attribute. Raises ScheduleError for a register tile that is none."""
+    if len(schedule.thread) not in (0, 2):
+        raise ScheduleError("a register tile has rows and columns", argument="thread")
     fields: dict[str, Any] = schedule.fields()
     fields.update((n, tuple(fields[n])) for n in (*LISTS, "serial"))
     return Plan(**fields)
