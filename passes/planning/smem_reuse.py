@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +40,20 @@ def load_sites(info: NestInfo) -> list[LoadSite]:
     return found
 
 
+def alike(info: NestInfo, sites: Sequence[LoadSite]) -> list[list[int]]:
+    """For each load the positions of those that read the same tensor by the same map, over indices of equal extents:
+    they may give the same tiles."""
+    found: dict[Hashable, list[int]] = {}
+    keys = [(place.op.source, place.op.map, tuple(info.extents[i] for i in place.indices)) for place in sites]
+    for n, key in enumerate(keys):
+        found.setdefault(key, []).append(n)
+    return [found[key] for key in keys]
+
+
 def same_tiles(a: LoadSite, b: LoadSite, tiles: Tiles) -> Bools:
-    """Where two loads give the same tiles, maybe at different times."""
-    alike = a.op.source is b.op.source and a.op.map == b.op.map
-    extents = [[tiles.info.extents[i] for i in place.indices] for place in (a, b)]
-    found = np.full(tiles.rows, alike and extents[0] == extents[1])
-    for i, j in zip(a.indices, b.indices, strict=False) if found.any() else ():
+    """Where two loads that are alike give the same tiles, maybe at different times."""
+    found = np.ones(tiles.rows, dtype=np.bool_)
+    for i, j in zip(a.indices, b.indices, strict=True):
         if i is not j:
             alone = [tiles.counts[k] == 1 for k in (i, j) if k in tiles.counts]
             found &= (tiles.tile[i] == tiles.tile[j]) & np.logical_and.reduce([found, *alone])
@@ -61,10 +69,11 @@ def reused_bytes(tiles: Tiles, sites: Sequence[LoadSite]) -> Floats:
         unknown = [s for i, s in zip(place.indices, several, strict=True) if not isinstance(info.sizes[i], int)]
         none = np.zeros(tiles.rows, dtype=np.bool_)
         looped.append(np.logical_or.reduce([none, *several]) & ~np.logical_or.reduce([none, *unknown]))
-    for n, place in enumerate(sites):
+    for n, (place, others) in enumerate(zip(sites, alike(info, sites), strict=True)):
         first, shared = looped[n], np.zeros(tiles.rows, dtype=np.bool_)
-        for m, other in enumerate(sites):
+        for m in others:
             if m != n:
+                other = sites[m]
                 same = looped[m] & same_tiles(place, other, tiles)
                 first = first & ~same if m < n else first
                 shared |= same if other.group != place.group else False

@@ -14,7 +14,7 @@ from ...dialects.target import Target
 from .clusters import neighbours
 from .nest_info import NestInfo, contiguous_index
 from .points import Floats, Ints
-from .smem_reuse import LoadSite, same_tiles
+from .smem_reuse import LoadSite, alike, same_tiles
 from .tiles import Tiles
 
 SECTOR = 32
@@ -38,6 +38,7 @@ class Loads:
         """`factors` are the loads that blocks of a cluster can make together."""
         self.factors = set(factors)
         self.loads = [(place, element_bytes(place.op.source.type), contiguous_index(place.op)) for place in sites]
+        self.alike = alike(info, sites)
         self.written = sum(tensor_bytes(v.type) for v in info.nest.res)
 
     def traffic(self, tiles: Tiles, target: Target, at_once: Ints) -> Traffic:
@@ -76,10 +77,10 @@ class Loads:
         """Where a load gives what an earlier one gives at the same time, or what a block keeps."""
         place, found = self.loads[n][0], np.zeros(tiles.rows, dtype=np.bool_)
         once = tiles.kept | (tiles.trip_count(place.indices) == 1)
-        for other, _, _ in self.loads[:n]:
-            if other.op.source is place.op.source:
-                same = same_tiles(other, place, tiles)
-                found |= same & (once | (other.group == place.group))
+        for m in self.alike[n]:
+            if m < n:
+                other = self.loads[m][0]
+                found |= same_tiles(other, place, tiles) & (once | (other.group == place.group))
         return found
 
     @staticmethod
