@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, i1, i64
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -188,6 +188,9 @@ class GraphImporter:
             values = self._values[source.name]
             self._values[node.name] = values[index] if isinstance(values, tuple) else values
             return
+        if isinstance(size, torch.SymFloat) and not depends_on_data(size):
+            self._values[node.name] = self._compute_number(node)
+            return
         if self._fallback and touches_complex(node):
             raise UnsupportedError(COMPLEX)
         if target is torch.ops.prims.convert_element_type.default:  # the same under another name
@@ -231,6 +234,20 @@ class GraphImporter:
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         self._values[node.name] = tuple(op.results) if several else op.results[0]
+
+    def _compute_number(self, node: Node) -> SSAValue:
+        """What Python computes in floating point from sizes, such as the scale of an interpolation, as arithmetic on
+        f64 tensors of no dimensions."""
+        if node.target is not torch.sym_float and node.target not in _NUMBER_OPERATORS:
+            raise UnsupportedError("this function of a size is not supported", operator=_target_name(node.target))
+        number = TensorType(f64, [])
+        operands = [v if isinstance(v, SSAValue) else self._add_number(v, number) for v in map(self._value, node.args)]
+        if node.target is torch.sym_float:
+            return operands[0]
+        name = _NUMBER_OPERATORS[node.target]
+        op = OPS[name](dict(zip(SCHEMAS[name].names, operands, strict=False)), [number])
+        self._block.add_op(op)
+        return op.results[0]
 
     def _add_number(self, value: Any, like: Attribute) -> SSAValue:
         """A number as a tensor of no dimensions, of the data type of `like`."""
@@ -284,6 +301,17 @@ def _try_to_decompose(op: AtenOp, algebra: Algebra) -> None:
 
 
 _TO_COPY = torch.ops.aten._to_copy.default
+
+_NUMBER_OPERATORS: dict[Any, str] = {
+    operator.add: "add.Tensor",
+    operator.sub: "sub.Tensor",
+    operator.mul: "mul.Tensor",
+    operator.truediv: "div.Tensor",
+    operator.neg: "neg",
+    operator.pow: "pow.Tensor_Tensor",
+    torch._sym_sqrt: "sqrt",  # pyright: ignore[reportAttributeAccessIssue]
+}
+"""The ATen operator for each operator of Python on floating-point numbers that come from sizes."""
 
 
 def overload_name(target: torch._ops.OpOverload) -> str:

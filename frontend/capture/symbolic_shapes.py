@@ -166,7 +166,7 @@ def substituted(expr: Any, env: Any) -> Any:
     return expr.subs(equal_sizes(env))
 
 
-def depends_on_data(size: torch.SymInt | torch.SymBool) -> bool:
+def depends_on_data(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
     """Whether a size, or what is asked about it, comes from what is in a tensor."""
     return any(is_from_data(s) for s in size.node.expr.free_symbols)
 

@@ -69,7 +69,6 @@ def test_rows_that_vary_in_number(function: Callable[..., Any]):
         torch.testing.assert_close(program(rows(n, 8)), function(rows(n, 8)))
 
 
-@pytest.mark.xfail(strict=True, reason="PyTorch's decomposition computes with a size as a number: sym_float")
 def test_planes_that_vary_in_size():
     program = compiled(planes, (rows(2, 3, 12, 10),), ({2: HEIGHT, 3: WIDTH},))
     for h, w in ((8, 9), (13, 8), (16, 16)):
@@ -102,7 +101,6 @@ def test_a_recurrence_over_a_batch_that_varies_as_cuda():
             torch.testing.assert_close(program(rows(n, 3, 3)), module(rows(n, 3, 3)), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="PyTorch's decomposition computes with a size as a number: truediv")
 def test_batch_statistics_of_a_batch_that_varies():
     module, plain = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
     program = compiled(module, (rows(5, 8),), ({0: Dim("batch", min=2, max=100)},))
