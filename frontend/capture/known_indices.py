@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...backend import reference
 from ...backend.interpreter.running import main_function
-from ...dialects.payload import AssertOp, is_float
+from ...dialects.payload import AssertOp, ExtentOp, is_float
 from ...dialects.shapes.binding import symbols_of
+from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.torch import AtenOp
 from ...errors import CompileError, ExecutionError
 from ...passes.convert.torch_to_tensor.conversion import decompose
@@ -48,7 +49,7 @@ class _Known:
         self.constants = {function.body.block.args[i]: t for i, t in constants.items()}
         self.values = set[SSAValue](self.constants)
         for op in self.operations:
-            if self.values.issuperset(op.operands) and not symbols_of(op.result_types):
+            if self.values.issuperset(op.operands) and not symbols_of(op.result_types) and not _names_size(op):
                 self.values.update(op.results)
         self.block, self.tensors, self.asserted = Block(), list[torch.Tensor](), False
         self._computed: dict[SSAValue, SSAValue] = {}
@@ -69,6 +70,8 @@ class _Known:
         for assertion in made:
             needed = _slice(made, assertion) if isinstance(assertion, AssertOp) else []
             own = {r for o in needed for r in o.results}
+            if any(isinstance(o, ExtentOp) for o in needed):
+                continue
             if needed and all(v in own or v in self.values for o in needed for v in o.operands):
                 self._emit(needed)
                 self.asserted = True
@@ -94,6 +97,12 @@ class _Known:
         for result, computed in zip(owner.results, results, strict=True):
             self._compute(computed)
             self._computed[result] = self._computed[computed]
+
+
+def _names_size(op: AtenOp) -> bool:
+    """Whether an argument of `op` is a size that varies."""
+    given = [a for p in op.properties.values() for a in (p if isinstance(p, ArrayAttr) else [p])]
+    return any(isinstance(a, SymbolAttr) for a in given)
 
 
 def _decomposed(op: AtenOp) -> tuple[list[Operation], list[SSAValue]]:

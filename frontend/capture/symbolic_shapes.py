@@ -162,8 +162,18 @@ def equal_sizes(env: Any) -> dict[Any, Any]:
 
 
 def substituted(expr: Any, env: Any) -> Any:
-    """An expression of PyTorch's in symbols of which no two are equal."""
-    return expr.subs(equal_sizes(env))
+    """An expression of PyTorch's in symbols of which no two are equal, and in integers where it is exact in them."""
+    return expr.subs(equal_sizes(env)).replace(functions.TruncToInt, _truncated)
+
+
+def _truncated(number: Any) -> Any:
+    """`int(number)`: of a size times a fraction with a power of two below it, which is exact in floating point, the
+    quotient of integers."""
+    factor, size = number.as_coeff_Mul()
+    numerator, denominator = float(factor).as_integer_ratio() if factor.is_number else (0, 1)
+    if isinstance(size, functions.ToFloat) and 0 < numerator < 1 << 20 and denominator < 1 << 20:
+        return functions.FloorDiv(size.args[0] * numerator, denominator)
+    return functions.TruncToInt(number)
 
 
 def depends_on_data(size: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:

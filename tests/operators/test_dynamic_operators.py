@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim
 
 import deplodock
-from deplodock.errors import CaptureError, ShapeError
+from deplodock.errors import CaptureError, CompileError, ShapeError
 
 BATCH = Dim("batch", min=1, max=100)
 HEIGHT, WIDTH = Dim("height", min=8, max=64), Dim("width", min=8, max=64)
@@ -74,6 +74,28 @@ def test_planes_that_vary_in_size():
     for h, w in ((8, 9), (13, 8), (16, 16)):
         x = rows(2, 3, h, w)
         torch.testing.assert_close(program(x), planes(x), rtol=2e-4, atol=2e-5)
+
+
+NUMBERS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    lambda x: F.interpolate(x, scale_factor=0.5),
+    lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"),
+    lambda x: x * -(x.shape[2] / 3) - (x.shape[3] - x.shape[2] / 4),
+    lambda x: x * x.shape[2] ** -0.5,
+]
+
+
+@pytest.mark.parametrize("function", NUMBERS, ids=["cubic", "half", "to a size", "arithmetic", "power"])
+def test_numbers_computed_from_sizes(function: Callable[[torch.Tensor], torch.Tensor]):
+    program = compiled(function, (rows(1, 2, 12, 10),), ({2: HEIGHT},))
+    for h in (8, 9, 33):
+        x = rows(1, 2, h, 10)
+        torch.testing.assert_close(program(x), function(x), rtol=2e-4, atol=2e-5)
+
+
+def test_an_unsupported_function_of_a_size_is_named():
+    with pytest.raises(CompileError, match="mod: this function of a size is not supported"):
+        compiled(lambda x: x * (x.shape[0] / 3 % 2), (rows(4, 4),), ({0: BATCH},))
 
 
 RECURRENT: list[Callable[[], nn.Module]] = [
