@@ -9,7 +9,6 @@ loops of launches on slices of buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import (
@@ -17,14 +16,12 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntAttr,
     MemRefType,
-    StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
 )
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, Dialect, Operation, Region, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -40,10 +37,7 @@ from xdsl.traits import (
     IsolatedFromAbove,
     MemoryEffect,
     MemoryEffectKind,
-    MemoryReadEffect,
-    MemoryWriteEffect,
     NoTerminator,
-    Pure,
     SymbolOpInterface,
 )
 from xdsl.utils.exceptions import VerifyException
@@ -51,8 +45,8 @@ from xdsl.utils.str_enum import StrEnum
 
 from ..payload import ExtentOp
 from ..shapes.extents import SymbolAttr, extents_of, static
-from ..shapes.tile_counts import Count, CountAttr, counts_attr, counts_in, most_tiles
-from ..support.assembly import FormattedOp
+from ..shapes.tile_counts import Count, CountAttr, counts_in, most_tiles
+from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
 from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
@@ -138,29 +132,6 @@ class FuncOp(FormattedOp):
         " (`shared` custom<Int>($shared)^)? attr-dict-with-keyword custom<Body>($body)"
     )
 
-    def __init__(
-        self,
-        name: str,
-        grid: int | Sequence[Count],
-        warps: int,
-        body: Region,
-        shared: int | None = None,
-        cluster: int = 1,
-        blocks_per_sm: int = 0,
-    ):
-        """`blocks_per_sm` is 0 where nobody asks for a number."""
-        super().__init__(
-            properties={
-                "sym_name": StringAttr(name),
-                "grid": counts_attr([grid] if isinstance(grid, int) else grid),
-                "warps": IntAttr(warps),
-                "shared": None if shared is None else IntAttr(shared),
-                "cluster": IntAttr(cluster),
-                "blocks_per_sm": None if blocks_per_sm == 0 else IntAttr(blocks_per_sm),
-            },
-            regions=[body],
-        )
-
     @property
     def cluster_size(self) -> int:
         """How many blocks a cluster has; 1 where there are none."""
@@ -244,7 +215,7 @@ def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:
 
 
 @irdl_op_definition
-class IdOp(IRDLOperation):
+class IdOp(PureOp):
     """Who this thread is.
 
     ```
@@ -255,12 +226,11 @@ class IdOp(IRDLOperation):
     name = "kernel.id"
     kind = prop_def(IdAttr)
     result = result_def(IndexType())
-    traits = traits_def(Pure())
     assembly_format = "$kind attr-dict"
 
     def __init__(self, kind: str | Id):
-        super().__init__(properties={"kind": IdAttr(Id(kind))}, result_types=[IndexType()])
-        self.result.name_hint = Id(kind).value
+        super().__init__(kind)
+        self.result.name_hint = self.kind.data.value
 
 
 class _Allocates(MemoryEffect):
@@ -294,14 +264,8 @@ class SharedOp(FormattedOp):
         " attr-dict `:` type($result)"
     )
 
-    def __init__(self, element: Attribute, size: int, offset: int | None = None, warp_group_private: int | None = None):
-        super().__init__(
-            properties={
-                "offset": None if offset is None else IntAttr(offset),
-                "warp_group_private": None if warp_group_private is None else IntAttr(warp_group_private),
-            },
-            result_types=[SHARED.buffer(element, [size])],
-        )
+    def __init__(self, element: Attribute, size: int, *, warp_group_private: int | None = None):
+        super().__init__(None, warp_group_private, SHARED.buffer(element, [size]))
 
     def verify_(self) -> None:
         if not is_shared(self.result.type):
@@ -311,19 +275,14 @@ class SharedOp(FormattedOp):
 
 
 @irdl_op_definition
-class BarrierOp(IRDLOperation):
+class BarrierOp(OrderedOp):
     """All threads of the block wait for each other (`__syncthreads`); shared accesses before are seen after."""
 
     name = "kernel.barrier"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
-class AllocOp(IRDLOperation):
+class AllocOp(FormattedOp):
     """Host: a buffer in global memory.
 
     ```
@@ -336,12 +295,9 @@ class AllocOp(IRDLOperation):
     traits = traits_def(_Allocates())
     assembly_format = "attr-dict `:` type($result)"
 
-    def __init__(self, result_type: Attribute):
-        super().__init__(result_types=[result_type])
-
 
 @irdl_op_definition
-class LaunchOp(IRDLOperation):
+class LaunchOp(OrderedOp):
     """Host: run a kernel on buffers, after everything launched before.
 
     ```
@@ -352,11 +308,7 @@ class LaunchOp(IRDLOperation):
     name = "kernel.launch"
     kernel = prop_def(SymbolRefAttr)
     buffers = var_operand_def(base(MemRefType))
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$kernel `` `(` $buffers `)` attr-dict `:` type($buffers)"
-
-    def __init__(self, kernel: str, buffers: Sequence[SSAValue]):
-        super().__init__(operands=[list(buffers)], properties={"kernel": SymbolRefAttr(kernel)})
 
 
 Kernel = Dialect(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import StringAttr, VectorType, i1
-from xdsl.ir import SSAValue
 from xdsl.irdl import base, irdl_op_definition, operand_def, opt_operand_def, prop_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
-from ..shapes.extents import Extent
-from ..tensor import KindAttr, ReductionKind, verify_atomic
-from .memory import WRITE, MemoryAccess, access_properties
+from ..tensor import KindAttr, verify_atomic
+from .memory import WRITE, MemoryAccess
 
 
 @irdl_op_definition
@@ -35,25 +31,6 @@ class AtomicRmwOp(MemoryAccess):
     predicate = opt_operand_def(i1)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = f"$kind {WRITE}"
-
-    def __init__(
-        self,
-        kind: str | ReductionKind,
-        value: SSAValue,
-        memory: SSAValue,
-        coordinates: Sequence[SSAValue],
-        regs: Sequence[Sequence[int]],
-        *,
-        checks: Sequence[SSAValue] = (),
-        steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, Extent]] = (),
-        predicate: SSAValue | None = None,
-    ):
-        properties = access_properties(regs, 1, checks, steps, bounds, False)
-        super().__init__(
-            operands=[value, predicate, memory, list(coordinates), list(checks)],
-            properties={"kind": KindAttr(ReductionKind(kind)), **properties},
-        )
 
     @property
     def registers(self) -> int:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, base, irdl_op_definition, operand_def, result_def, traits_def
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.irdl import base, irdl_op_definition, operand_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..support.assembly import OrderedOp, PureOp
 from .memory_space import CLUSTER, is_shared
 
 CLUSTERS = (1, 2, 4, 8)
@@ -43,7 +43,7 @@ def require_cluster(op: Operation, what: str) -> None:
 
 
 @irdl_op_definition
-class ClusterBarrierOp(IRDLOperation):
+class ClusterBarrierOp(OrderedOp):
     """All threads of all blocks of the cluster wait for each other; what they did before is seen after, in shared
     memory of any of the blocks as in global memory (PTX `barrier.cluster.arrive.release`, `.wait.acquire`).
 
@@ -55,18 +55,13 @@ class ClusterBarrierOp(IRDLOperation):
     """
 
     name = "kernel.cluster_barrier"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def verify_(self) -> None:
         require_cluster(self, "a barrier of the cluster")
 
 
 @irdl_op_definition
-class MapaOp(IRDLOperation):
+class MapaOp(PureOp):
     """A shared buffer as the block with the given rank has it (PTX `mapa`); `kernel.load` reads it.
 
     ```
@@ -78,11 +73,10 @@ class MapaOp(IRDLOperation):
     shared = operand_def(base(MemRefType))
     rank = operand_def(IndexType())
     result = result_def(base(MemRefType))
-    traits = traits_def(Pure())
     assembly_format = "$shared `of` $rank attr-dict `:` type($shared) `->` type($result)"
 
     def __init__(self, shared: SSAValue, rank: SSAValue):
-        super().__init__(operands=[shared, rank], result_types=[_of_cluster(shared.type)])
+        super().__init__(shared, rank, _of_cluster(shared.type))
 
     def verify_(self) -> None:
         require_cluster(self, "another block's memory")

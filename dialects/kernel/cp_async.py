@@ -7,12 +7,9 @@ Then it sees what it copied itself; what other threads copied it sees behind a b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, UnitAttr, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_op_definition,
     operand_def,
@@ -22,17 +19,15 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import bases_attr, bases_of
-from ..shapes.extents import Extent
-from ..support.assembly import FormattedOp
+from ..layouts.attributes import bases_of
+from ..support.assembly import OrderedOp, PureOp
 from .memory import (
     ACCESS,
     ACCESS_TYPES,
     MemoryAccess,
-    access_properties,
     element_of_memory,
     memory_bytes,
     shape_of_memory,
@@ -44,7 +39,7 @@ COPY_BYTES = (4, 8, 16)
 
 
 @irdl_op_definition
-class SubviewOp(IRDLOperation):
+class SubviewOp(PureOp):
     """A part of a shared buffer, as a buffer: one slot of a ring. The offset, in elements, is the same in all threads.
 
     ```
@@ -56,12 +51,10 @@ class SubviewOp(IRDLOperation):
     ring = operand_def(base(MemRefType))
     offset = operand_def(IndexType())
     result = result_def(base(MemRefType))
-    traits = traits_def(Pure())
     assembly_format = "$ring `` `[` $offset `]` attr-dict `:` type($ring) `->` type($result)"
 
     def __init__(self, ring: SSAValue, offset: SSAValue, size: int):
-        t = SHARED.buffer(element_of_memory(ring.type), [size])
-        super().__init__(operands=[ring, offset], result_types=[t])
+        super().__init__(ring, offset, SHARED.buffer(element_of_memory(ring.type), [size]))
 
     def verify_(self) -> None:
         for t in (self.ring.type, self.result.type):
@@ -100,29 +93,6 @@ class CopyAsyncOp(MemoryAccess):
         f" (`if` $predicate^)? {ACCESS_TYPES} `,` type($target)"
     )
 
-    def __init__(
-        self,
-        memory: SSAValue,
-        coordinates: Sequence[SSAValue],
-        regs: Sequence[Sequence[int]],
-        target: SSAValue,
-        place: SSAValue,
-        target_regs: Sequence[Sequence[int]],
-        *,
-        vec: int,
-        checks: Sequence[SSAValue] = (),
-        steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, Extent]] = (),
-        predicate: SSAValue | None = None,
-        target_xor: bool = False,
-    ):
-        properties = access_properties(regs, vec, checks, steps, bounds, False)
-        properties["target_regs"] = bases_attr(target_regs)
-        properties["target_xor"] = UnitAttr() if target_xor else None
-        super().__init__(
-            operands=[target, place, predicate, memory, list(coordinates), list(checks)], properties=properties
-        )
-
     @property
     def registers(self) -> int:
         return 1 << len(self.regs)
@@ -153,7 +123,7 @@ class CopyAsyncOp(MemoryAccess):
 
 
 @irdl_op_definition
-class AsyncCommitOp(IRDLOperation):
+class AsyncCommitOp(OrderedOp):
     """Close a group: all copies that this thread has issued since the last group. A group may be empty.
 
     ```
@@ -162,15 +132,10 @@ class AsyncCommitOp(IRDLOperation):
     """
 
     name = "kernel.async_commit"
-    traits = traits_def(MemoryWriteEffect(), MemoryReadEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
-class AsyncWaitOp(FormattedOp):
+class AsyncWaitOp(OrderedOp):
     """Wait until all groups of this thread have arrived but the `pending` newest.
 
     ```
@@ -180,11 +145,7 @@ class AsyncWaitOp(FormattedOp):
 
     name = "kernel.async_wait"
     pending = prop_def(IntAttr)
-    traits = traits_def(MemoryWriteEffect(), MemoryReadEffect())
     assembly_format = "custom<Int>($pending) attr-dict"
-
-    def __init__(self, pending: int) -> None:
-        super().__init__(properties={"pending": IntAttr(pending)})
 
     def verify_(self) -> None:
         if not 0 <= self.pending.data < 8:

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, MemRefType
-from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
-from xdsl.irdl import IRDLOperation, base, irdl_op_definition, operand_def, prop_def, result_def, traits_def
-from xdsl.traits import Pure
+from xdsl.ir import Attribute
+from xdsl.irdl import base, irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
 from ..shapes.extents import Extent, SymbolAttr, extents_of, fixed, static
+from ..support.assembly import PureOp
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer that a kernel gets is aligned: its widest access."""
 
 
 @irdl_op_definition
-class SliceOp(IRDLOperation):
+class SliceOp(PureOp):
     """Host: one row of a buffer, or the beginning of it, as a buffer of its own, in the same memory.
 
     The row is element map(index) of the leading dimension; the slice is its first elements in memory, as many as its
@@ -37,11 +36,7 @@ class SliceOp(IRDLOperation):
     map = prop_def(AffineMapAttr)
     index = operand_def(IndexType())
     result = result_def(base(MemRefType))
-    traits = traits_def(Pure())
     assembly_format = "$source `[` $map `]` `` `(` $index `)` attr-dict `:` type($source) `->` type($result)"
-
-    def __init__(self, source: SSAValue, map: AffineMap, index: SSAValue, result_type: Attribute):
-        super().__init__(operands=[source, index], properties={"map": AffineMapAttr(map)}, result_types=[result_type])
 
     @property
     def rows(self) -> int:

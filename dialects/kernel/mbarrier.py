@@ -15,9 +15,8 @@ Both walk the ring with `kernel.advance`, from slot 0 and phase 0.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import IndexType, IntAttr, MemRefType, UnitAttr
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -26,12 +25,10 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import FormattedOp
+from ..support.assembly import OrderedOp, PureOp
 from .cluster import require_cluster
 from .memory_space import is_shared_line
 from .warp_specialize import partition_of
@@ -55,12 +52,11 @@ def is_mbarriers(t: Attribute) -> bool:
     return is_shared_line(t) and isinstance(t.element_type, MbarrierType)  # pyright: ignore
 
 
-class MbarrierOp(FormattedOp):
+class MbarrierOp(OrderedOp):
     """What works on one barrier of a buffer has in common; `index` is the barrier's number in the buffer."""
 
     barriers = operand_def(base(MemRefType))
     index = operand_def(IndexType())
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
 
     def verify_(self) -> None:
         if not is_mbarriers(self.barriers.type):
@@ -80,9 +76,6 @@ class MbarInitOp(MbarrierOp):
     name = "kernel.mbar_init"
     arrivals = prop_def(IntAttr)
     assembly_format = "$barriers `` `[` $index `]` `arrivals` custom<Int>($arrivals) attr-dict `:` type($barriers)"
-
-    def __init__(self, barriers: SSAValue, index: SSAValue, arrivals: int):
-        super().__init__(operands=[barriers, index], properties={"arrivals": IntAttr(arrivals)})
 
     def verify_(self) -> None:
         super().verify_()
@@ -104,9 +97,6 @@ class MbarExpectOp(MbarrierOp):
     name = "kernel.mbar_expect"
     bytes = prop_def(IntAttr)
     assembly_format = "$barriers `` `[` $index `]` `bytes` custom<Int>($bytes) attr-dict `:` type($barriers)"
-
-    def __init__(self, barriers: SSAValue, index: SSAValue, bytes: int):
-        super().__init__(operands=[barriers, index], properties={"bytes": IntAttr(bytes)})
 
     def verify_(self) -> None:
         super().verify_()
@@ -135,11 +125,6 @@ class MbarArriveOp(MbarrierOp):
         "$barriers `` `[` $index `]` (`of` $rank^)? (`async` $asynchronous^)? attr-dict `:` type($barriers)"
     )
 
-    def __init__(self, barriers: SSAValue, index: SSAValue, rank: SSAValue | None = None, asynchronous: bool = False):
-        super().__init__(
-            operands=[rank, barriers, index], properties={"asynchronous": UnitAttr() if asynchronous else None}
-        )
-
     def verify_(self) -> None:
         super().verify_()
         if self.rank is not None:
@@ -161,12 +146,9 @@ class MbarWaitOp(MbarrierOp):
     parity = operand_def(IndexType())
     assembly_format = "$barriers `` `[` $index `]` `parity` $parity attr-dict `:` type($barriers)"
 
-    def __init__(self, barriers: SSAValue, index: SSAValue, parity: SSAValue):
-        super().__init__(operands=[parity, barriers, index])
-
 
 @irdl_op_definition
-class FenceMbarInitOp(IRDLOperation):
+class FenceMbarInitOp(OrderedOp):
     """Make the barriers that this thread has set up visible to asynchronous copies.
 
     ```
@@ -175,15 +157,10 @@ class FenceMbarInitOp(IRDLOperation):
     """
 
     name = "kernel.fence_mbar_init"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
-class AdvanceOp(FormattedOp):
+class AdvanceOp(PureOp):
     """The next slot of a ring of `slots`, and the phase there: the phase flips when the ring starts over.
 
     ```
@@ -197,13 +174,7 @@ class AdvanceOp(FormattedOp):
     slots = prop_def(IntAttr)
     next_slot = result_def(IndexType())
     next_phase = result_def(IndexType())
-    traits = traits_def(Pure())
     assembly_format = "$slot `,` $phase `of` custom<Int>($slots) attr-dict"
-
-    def __init__(self, slot: SSAValue, phase: SSAValue, slots: int):
-        super().__init__(
-            operands=[slot, phase], properties={"slots": IntAttr(slots)}, result_types=[IndexType(), IndexType()]
-        )
 
     def verify_(self) -> None:
         if self.slots.data < 1:
@@ -211,7 +182,7 @@ class AdvanceOp(FormattedOp):
 
 
 @irdl_op_definition
-class GroupBarrierOp(FormattedOp):
+class GroupBarrierOp(OrderedOp):
     """The threads of each group of `warps` consecutive warps of the partition wait for each other; what they did before
     is seen after. Outside of partitions the groups are those of the block.
 
@@ -226,11 +197,7 @@ class GroupBarrierOp(FormattedOp):
     name = "kernel.group_barrier"
     first = prop_def(IntAttr)
     warps = prop_def(IntAttr)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "custom<Int>($first) `warps` custom<Int>($warps) attr-dict"
-
-    def __init__(self, first: int, warps: int) -> None:
-        super().__init__(properties={"first": IntAttr(first), "warps": IntAttr(warps)})
 
     def verify_(self) -> None:
         if not 1 <= self.first.data < MOST_NAMED:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -48,12 +48,11 @@ from xdsl.irdl import (
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import Bases, bases_attr, bases_of
+from ..layouts.attributes import Bases, bases_of
 from ..payload import element_type, is_vector, shape_of
 from ..shapes.extents import (
     Extent,
     SymbolAttr,
-    extents_attr,
     extents_in,
     extents_of,
     static,
@@ -98,6 +97,25 @@ class MemoryAccess(FormattedOp):
     upper = prop_def(ArrayAttr[IntAttr | SymbolAttr], default_value=ArrayAttr(()))
     vec = prop_def(IntAttr, default_value=IntAttr(1))
     xor = opt_prop_def(UnitAttr)
+
+    def __init__(
+        self,
+        *values: Any,
+        checks: Sequence[SSAValue] = (),
+        steps: Sequence[Sequence[int]] = (),
+        bounds: Sequence[tuple[int, Extent]] = (),
+        **named: Any,
+    ):
+        """`bounds` are (lower, upper) of every check; without `steps` no check depends on the register."""
+        bits = len(named.get("regs", ()))
+        super().__init__(
+            *values,
+            checks=checks,
+            steps=(steps or [[0] * len(checks)] * bits) if checks else (),
+            lower=[lo for lo, _ in bounds],
+            upper=[hi for _, hi in bounds],
+            **named,
+        )
 
     @property
     def registers(self) -> int:
@@ -174,27 +192,6 @@ def shape_of_memory(t: Attribute) -> tuple[int, ...]:
     return static(extents_of_memory(t))
 
 
-def access_properties(
-    regs: Sequence[Sequence[int]],
-    vec: int,
-    checks: Sequence[SSAValue],
-    steps: Sequence[Sequence[int]] | None,
-    bounds: Sequence[tuple[int, Extent]],
-    xor: bool,
-) -> dict[str, Attribute | None]:
-    """The properties that all accesses have."""
-    if steps is None or not checks:
-        steps = [[0] * len(checks)] * len(regs) if checks else ()
-    return {
-        "regs": bases_attr(regs),
-        "steps": bases_attr(steps),
-        "lower": ArrayAttr([IntAttr(lo) for lo, _ in bounds]),
-        "upper": extents_attr(hi for _, hi in bounds),
-        "vec": IntAttr(vec),
-        "xor": UnitAttr() if xor else None,
-    }
-
-
 @irdl_op_definition
 class LoadOp(MemoryAccess):
     """Registers from memory.
@@ -213,24 +210,10 @@ class LoadOp(MemoryAccess):
     traits = traits_def(_ReadsSharedMemory())
     assembly_format = f"{ACCESS} (`else` $fill^)? {ACCESS_TYPES} `->` type($result)"
 
-    def __init__(
-        self,
-        memory: SSAValue,
-        coordinates: Sequence[SSAValue],
-        regs: Sequence[Sequence[int]],
-        *,
-        vec: int = 1,
-        checks: Sequence[SSAValue] = (),
-        steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, Extent]] = (),
-        fill: SSAValue | None = None,
-        xor: bool = False,
-    ):
-        super().__init__(
-            operands=[fill, memory, list(coordinates), list(checks)],
-            properties=access_properties(regs, vec, checks, steps, bounds, xor),
-            result_types=[VectorType(memory.type.element_type, [1 << len(regs)])],  # pyright: ignore
-        )
+    def __init__(self, memory: SSAValue, coordinates: Sequence[SSAValue], regs: Sequence[Sequence[int]], **more: Any):
+        """`more` are those of `MemoryAccess`, and the fill value."""
+        result = VectorType(element_of_memory(memory.type), [1 << len(regs)])
+        super().__init__(memory, coordinates, regs=regs, result=result, **more)
 
     @property
     def registers(self) -> int:
@@ -258,25 +241,6 @@ class StoreOp(MemoryAccess):
     predicate = opt_operand_def(i1)
     traits = traits_def(MemoryWriteEffect())
     assembly_format = WRITE
-
-    def __init__(
-        self,
-        value: SSAValue,
-        memory: SSAValue,
-        coordinates: Sequence[SSAValue],
-        regs: Sequence[Sequence[int]],
-        *,
-        vec: int = 1,
-        checks: Sequence[SSAValue] = (),
-        steps: Sequence[Sequence[int]] | None = None,
-        bounds: Sequence[tuple[int, Extent]] = (),
-        predicate: SSAValue | None = None,
-        xor: bool = False,
-    ):
-        super().__init__(
-            operands=[value, predicate, memory, list(coordinates), list(checks)],
-            properties=access_properties(regs, vec, checks, steps, bounds, xor),
-        )
 
     @property
     def registers(self) -> int:

@@ -174,15 +174,6 @@ class MatrixRows(FormattedOp):
             raise VerifyException("rows are aligned to 16 bytes")
 
 
-def _matrix_properties(steps: Sequence[int], count: int, trans: bool, xor: bool) -> dict[str, Attribute | None]:
-    return {
-        "steps": DenseArrayBase.from_list(i64, list(steps)),
-        "count": IntAttr(count),
-        "trans": UnitAttr() if trans else None,
-        "xor": UnitAttr() if xor else None,
-    }
-
-
 @irdl_op_definition
 class LdMatrixOp(MatrixRows):
     """Matrices from shared memory into registers, by a whole warp.
@@ -200,22 +191,11 @@ class LdMatrixOp(MatrixRows):
         " attr-dict `:` type($memory) `->` type($result)"
     )
 
-    def __init__(
-        self,
-        memory: SSAValue,
-        origin: SSAValue,
-        steps: Sequence[int],
-        *,
-        count: int = 4,
-        trans: bool = False,
-        xor: bool = False,
-    ):
+    def __init__(self, memory: SSAValue, origin: SSAValue, steps: Sequence[int], *, count: int = 4, **flags: bool):
+        """`flags` are `trans` and `xor`."""
         element = element_of_memory(memory.type)
-        super().__init__(
-            operands=[memory, origin],
-            properties=_matrix_properties(steps, count, trans, xor),
-            result_types=[VectorType(element, [word_elements(element) * count << len(steps)])],
-        )
+        result = VectorType(element, [word_elements(element) * count << len(steps)])
+        super().__init__(count, memory=memory, origin=origin, steps=steps, result=result, **flags)
 
     def verify_(self) -> None:
         self.verify_matrices(self.result.type)
@@ -237,20 +217,6 @@ class StMatrixOp(MatrixRows):
         "`count` custom<Int>($count) (`trans` $trans^)? $value `,` $memory `` `[` $origin `]` (`xor` $xor^)?"
         " (`steps` $steps^)? attr-dict `:` type($value) `,` type($memory)"
     )
-
-    def __init__(
-        self,
-        value: SSAValue,
-        memory: SSAValue,
-        origin: SSAValue,
-        steps: Sequence[int],
-        *,
-        count: int = 4,
-        trans: bool = False,
-        xor: bool = False,
-    ):
-        properties = _matrix_properties(steps, count, trans, xor)
-        super().__init__(operands=[value, memory, origin], properties=properties)
 
     def verify_(self) -> None:
         self.verify_matrices(self.value.type)

@@ -13,25 +13,22 @@ from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, VectorType
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AnyAttr,
-    IRDLOperation,
     VarConstraint,
     base,
     irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
-from ..support.assembly import FormattedOp
+from ..support.assembly import PureOp
 from ..tensor import KindAttr, ReductionKind, verify_kind
 
 
 @irdl_op_definition
-class ShuffleXorOp(FormattedOp):
+class ShuffleXorOp(PureOp):
     """The value of the lane whose number differs by the bits of `mask`, register by register, within a warp.
 
     ```
@@ -44,11 +41,7 @@ class ShuffleXorOp(FormattedOp):
     source = operand_def(T)
     mask = prop_def(IntAttr)
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = "$source `by` custom<Int>($mask) attr-dict `:` type($source)"
-
-    def __init__(self, source: SSAValue, mask: int):
-        super().__init__(operands=[source], properties={"mask": IntAttr(mask)}, result_types=[source.type])
 
     def verify_(self) -> None:
         if not 0 < self.mask.data < 32:
@@ -56,7 +49,7 @@ class ShuffleXorOp(FormattedOp):
 
 
 @irdl_op_definition
-class ReduceRegistersOp(IRDLOperation):
+class ReduceRegistersOp(PureOp):
     """Combine registers whose numbers differ in the given bits; the other bits, in order, number the result.
 
     ```
@@ -69,16 +62,11 @@ class ReduceRegistersOp(IRDLOperation):
     source = operand_def(base(VectorType))
     bits = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(VectorType))
-    traits = traits_def(Pure())
     assembly_format = "$kind $source `over` $bits attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: str | ReductionKind, source: SSAValue, bits: Sequence[int]):
         size = shape_of(source.type)[0] >> len(bits)
-        super().__init__(
-            operands=[source],
-            properties={"kind": KindAttr(ReductionKind(kind)), "bits": DenseArrayBase.from_list(i64, list(bits))},
-            result_types=[VectorType(element_type(source.type), [size])],
-        )
+        super().__init__(kind, source, bits, VectorType(element_type(source.type), [size]))
 
     def verify_(self) -> None:
         (n,), bits = shape_of(self.source.type), set(self.bits.get_values())
@@ -90,7 +78,7 @@ class ReduceRegistersOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ShuffleRegistersOp(IRDLOperation):
+class ShuffleRegistersOp(PureOp):
     """Renumber registers: register r of the result is register `from[r]` of the source.
 
     ```
@@ -102,15 +90,10 @@ class ShuffleRegistersOp(IRDLOperation):
     source = operand_def(base(VectorType))
     registers = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(VectorType))
-    traits = traits_def(Pure())
     assembly_format = "$source `from` $registers attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, registers: Sequence[int]):
-        super().__init__(
-            operands=[source],
-            properties={"registers": DenseArrayBase.from_list(i64, list(registers))},
-            result_types=[VectorType(element_type(source.type), [len(registers)])],
-        )
+        super().__init__(source, registers, VectorType(element_type(source.type), [len(registers)]))
 
     def verify_(self) -> None:
         n = shape_of(self.source.type)[0]
@@ -120,7 +103,7 @@ class ShuffleRegistersOp(IRDLOperation):
 
 
 @irdl_op_definition
-class SplatOp(IRDLOperation):
+class SplatOp(PureOp):
     """The same scalar in all registers.
 
     ```
@@ -131,11 +114,10 @@ class SplatOp(IRDLOperation):
     name = "kernel.splat"
     source = operand_def()
     result = result_def(base(VectorType))
-    traits = traits_def(Pure())
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, size: int):
-        super().__init__(operands=[source], result_types=[VectorType(source.type, [size])])
+        super().__init__(source, VectorType(source.type, [size]))
 
     def verify_(self) -> None:
         if element_type(self.result.type) != self.source.type:
@@ -143,7 +125,7 @@ class SplatOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ExtractOp(FormattedOp):
+class ExtractOp(PureOp):
     """One register as a scalar.
 
     ```
@@ -154,17 +136,9 @@ class ExtractOp(FormattedOp):
     name = "kernel.extract"
     T: ClassVar = VarConstraint("T", AnyAttr())
     source = operand_def(VectorType.constr(T))
-    register = prop_def(IntAttr)
+    register = prop_def(IntAttr, default_value=IntAttr(0))
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = "$source `` `[` custom<Int>($register) `]` attr-dict `:` type($source)"
-
-    def __init__(self, source: SSAValue, register: int = 0):
-        super().__init__(
-            operands=[source],
-            properties={"register": IntAttr(register)},
-            result_types=[element_type(source.type)],
-        )
 
     def verify_(self) -> None:
         if not 0 <= self.register.data < shape_of(self.source.type)[0]:
@@ -172,7 +146,7 @@ class ExtractOp(FormattedOp):
 
 
 @irdl_op_definition
-class IndicesOp(IRDLOperation):
+class IndicesOp(PureOp):
     """An index for every register: base plus the step of every set bit of the register's number.
 
     ```
@@ -184,22 +158,17 @@ class IndicesOp(IRDLOperation):
     origin = operand_def(IndexType())
     steps = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(VectorType))
-    traits = traits_def(Pure())
     assembly_format = "$origin `steps` $steps attr-dict `:` type($result)"
 
     def __init__(self, origin: SSAValue, steps: Sequence[int]):
-        super().__init__(
-            operands=[origin],
-            properties={"steps": DenseArrayBase.from_list(i64, list(steps))},
-            result_types=[VectorType(IndexType(), [1 << len(steps)])],
-        )
+        super().__init__(origin, steps, VectorType(IndexType(), [1 << len(steps)]))
 
     def verify_(self) -> None:
         if self.result.type != VectorType(IndexType(), [1 << len(self.steps.get_values())]):
             raise VerifyException("one step for each bit of the register number")
 
 
-class RegisterDotOp(FormattedOp):
+class RegisterDotOp(PureOp):
     """A dot of operands in registers: `rows` and `cols` say which bits of an accumulator's register number are bits of
     the number in `lhs` and in `rhs`."""
 
@@ -210,20 +179,9 @@ class RegisterDotOp(FormattedOp):
     rows = prop_def(DenseArrayBase.constr(i64))
     cols = prop_def(DenseArrayBase.constr(i64))
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = (
         "$lhs `,` $rhs `,` $acc `rows` $rows `cols` $cols attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
-
-    def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue, rows: Sequence[int], cols: Sequence[int]):
-        super().__init__(
-            operands=[lhs, rhs, acc],
-            properties={
-                "rows": DenseArrayBase.from_list(i64, list(rows)),
-                "cols": DenseArrayBase.from_list(i64, list(cols)),
-            },
-            result_types=[acc.type],
-        )
 
 
 @irdl_op_definition

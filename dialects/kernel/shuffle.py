@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, VectorType, i64
-from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     VarConstraint,
     base,
     irdl_op_definition,
@@ -16,17 +13,16 @@ from xdsl.irdl import (
     opt_operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.linear import LANE_BITS, LANES
 from ..payload import shape_of
+from ..support.assembly import PureOp
 
 
 @irdl_op_definition
-class ShuffleOp(IRDLOperation):
+class ShuffleOp(PureOp):
     """Registers of other lanes of the warp: register r of the result is register r of the lane `from`, whose number is
     combined by exclusive or with `lane_xor` of the set bits of r. Without `from` it is the lane itself; registers with
     no such bit stay where they are.
@@ -43,15 +39,7 @@ class ShuffleOp(IRDLOperation):
     lane = opt_operand_def(IndexType())
     lane_xor = prop_def(DenseArrayBase.constr(i64))
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = "$source (`from` $lane^)? `lane_xor` $lane_xor attr-dict `:` type($source)"
-
-    def __init__(self, source: SSAValue, lane: SSAValue | None, lane_xor: Sequence[int]):
-        super().__init__(
-            operands=[source, lane],
-            properties={"lane_xor": DenseArrayBase.from_list(i64, list(lane_xor))},
-            result_types=[source.type],
-        )
 
     @property
     def lane_xors(self) -> list[int]:
@@ -66,7 +54,7 @@ class ShuffleOp(IRDLOperation):
 
 
 @irdl_op_definition
-class PermuteRegistersOp(IRDLOperation):
+class PermuteRegistersOp(PureOp):
     """Registers in an order that depends on the lane: register r of the result is register r of the source, its number
     combined by exclusive or with `reg_xor` of the set bits of the lane's number.
 
@@ -81,15 +69,7 @@ class PermuteRegistersOp(IRDLOperation):
     lane = operand_def(IndexType())
     reg_xor = prop_def(DenseArrayBase.constr(i64))
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = "$source `by` $lane `reg_xor` $reg_xor attr-dict `:` type($source)"
-
-    def __init__(self, source: SSAValue, lane: SSAValue, reg_xor: Sequence[int]):
-        super().__init__(
-            operands=[source, lane],
-            properties={"reg_xor": DenseArrayBase.from_list(i64, list(reg_xor))},
-            result_types=[source.type],
-        )
 
     @property
     def reg_xors(self) -> list[int]:

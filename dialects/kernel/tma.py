@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, MemRefType, UnitAttr, i64
 from xdsl.ir import Attribute, BlockArgument, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -35,10 +34,10 @@ from xdsl.irdl import (
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..support.assembly import FormattedOp
+from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
 from .mbarrier import is_mbarriers
@@ -130,7 +129,7 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_op_definition
-class TensorMapOp(IRDLOperation):
+class TensorMapOp(PureOp):
     """The map of an argument of the kernel, at the top of the kernel. In CUDA it is a further parameter.
 
     ```
@@ -141,11 +140,7 @@ class TensorMapOp(IRDLOperation):
     name = "kernel.tensor_map"
     memory = operand_def(base(MemRefType))
     result = result_def(base(TensorMapType))
-    traits = traits_def(Pure())
     assembly_format = "$memory attr-dict `:` type($memory) `->` type($result)"
-
-    def __init__(self, memory: SSAValue, result_type: TensorMapType):
-        super().__init__(operands=[memory], result_types=[result_type])
 
     def verify_(self) -> None:
         t, m = self.result.type, self.memory.type
@@ -161,7 +156,7 @@ class TensorMapOp(IRDLOperation):
             raise VerifyException(f"rows of {m} do not start at multiples of 16 bytes")
 
 
-class _BoxOp(IRDLOperation):
+class _BoxOp(FormattedOp):
     """What moves one box has in common: the buffer in shared memory, the element of it where the box starts, the map
     and the coordinates of the box's first element."""
 
@@ -215,22 +210,6 @@ class TmaLoadOp(_BoxOp):
         " `:` type($map) `,` type($shared) `,` type($barriers)"
     )
 
-    def __init__(
-        self,
-        map: SSAValue,
-        coordinates: Sequence[SSAValue],
-        shared: SSAValue,
-        place: SSAValue,
-        barriers: SSAValue,
-        index: SSAValue,
-        multicast: Sequence[int] = (),
-    ):
-        """`multicast` are the ranks of the blocks that the box arrives in; empty: in the block itself."""
-        ranks = DenseArrayBase.from_list(i64, list(multicast)) if multicast else None
-        super().__init__(
-            operands=[barriers, index, shared, place, map, list(coordinates)], properties={"multicast": ranks}
-        )
-
     @property
     def ranks(self) -> tuple[int, ...]:
         """The blocks of the cluster that the box arrives in; empty for the block itself."""
@@ -266,12 +245,9 @@ class TmaStoreOp(_BoxOp):
         "$shared `` `[` $place `]` `to` $map `` `[` $coordinates `]` attr-dict `:` type($shared) `,` type($map)"
     )
 
-    def __init__(self, shared: SSAValue, place: SSAValue, map: SSAValue, coordinates: Sequence[SSAValue]):
-        super().__init__(operands=[shared, place, map, list(coordinates)])
-
 
 @irdl_op_definition
-class BulkCommitOp(IRDLOperation):
+class BulkCommitOp(OrderedOp):
     """Close the group of this thread's `kernel.tma_store`s since the last group.
 
     ```
@@ -280,15 +256,10 @@ class BulkCommitOp(IRDLOperation):
     """
 
     name = "kernel.bulk_commit"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
-class BulkWaitOp(FormattedOp):
+class BulkWaitOp(OrderedOp):
     """Wait until all bulk groups of this thread but the `pending` newest are done; with `read`, until they have read
     shared memory. A thread waits for all its groups, at least for their reads, before it ends.
 
@@ -300,11 +271,7 @@ class BulkWaitOp(FormattedOp):
     name = "kernel.bulk_wait"
     pending = prop_def(IntAttr)
     read = opt_prop_def(UnitAttr)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "custom<Int>($pending) (`read` $read^)? attr-dict"
-
-    def __init__(self, pending: int, read: bool = False) -> None:
-        super().__init__(properties={"pending": IntAttr(pending), "read": UnitAttr() if read else None})
 
     def verify_(self) -> None:
         if not 0 <= self.pending.data < 8:
@@ -312,7 +279,7 @@ class BulkWaitOp(FormattedOp):
 
 
 @irdl_op_definition
-class FenceAsyncOp(IRDLOperation):
+class FenceAsyncOp(OrderedOp):
     """Order this thread's stores to shared memory before what asynchronous copies and `kernel.wgmma` do there later.
 
     ```
@@ -321,11 +288,6 @@ class FenceAsyncOp(IRDLOperation):
     """
 
     name = "kernel.fence_async"
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 def is_written(memory: SSAValue) -> bool:

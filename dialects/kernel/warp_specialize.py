@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, IntAttr, StringAttr, i64
 from xdsl.ir import Attribute, Operation, Region
-from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def, var_region_def
+from xdsl.irdl import irdl_op_definition, prop_def, traits_def, var_region_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
+
+from ..support.assembly import FormattedOp
 
 REGISTERS = 64 * 1024
 """32-bit registers of a multiprocessor."""
@@ -51,7 +51,7 @@ def consumer_registers(warps: int, blocks_per_sm: int = 1) -> int:
 
 
 @irdl_op_definition
-class WarpSpecializeOp(IRDLOperation):
+class WarpSpecializeOp(FormattedOp):
     """The warps of the block part: the first partition's warps are the block's first, and so on; together they are all.
 
     Every partition has its own program, whose argument is the number of the warp within the partition; `kernel.id`
@@ -76,20 +76,6 @@ class WarpSpecializeOp(IRDLOperation):
     registers = prop_def(DenseArrayBase.constr(i64))
     programs = var_region_def("single_block")
     traits = traits_def(NoTerminator(), MemoryReadEffect(), MemoryWriteEffect())
-
-    def __init__(
-        self, names: Sequence[str], warps: Sequence[int], programs: Sequence[Region], registers: Sequence[int] = ()
-    ):
-        """`registers` has one number for every partition, or none. Every program has one block with one index
-        argument."""
-        super().__init__(
-            properties={
-                "names": ArrayAttr([StringAttr(n) for n in names]),
-                "warps": DenseArrayBase.from_list(i64, list(warps)),
-                "registers": DenseArrayBase.from_list(i64, list(registers)),
-            },
-            regions=[list(programs)],
-        )
 
     @property
     def partition_names(self) -> list[str]:
@@ -168,7 +154,7 @@ class WarpSpecializeOp(IRDLOperation):
             if parser.parse_optional_keyword("registers"):
                 registers.append(parser.parse_integer())
             programs.append(parser.parse_region([argument]))
-        op = cls(names, warps, programs, registers)
+        op = cls(names, warps, registers, programs)
         op.attributes.update(attributes.data if attributes else {})
         return op
 

@@ -50,15 +50,13 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type, is_vector, shape_of
-from ..support.assembly import FormattedOp
+from ..support.assembly import OrderedOp
 from .memory import element_of_memory, shape_of_memory
 from .memory_space import is_shared_line
 from .mma import WORD_BYTES, is_factor
@@ -105,10 +103,8 @@ class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
             printer.print_attribute(self.registers)
 
 
-class _InOrder(FormattedOp):
+class _InOrder(OrderedOp):
     """What keeps its place among the operations of the warpgroup: nothing may move across it."""
-
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
 
 
 @irdl_op_definition
@@ -123,9 +119,6 @@ class UndefAccumulatorsOp(_InOrder):
     name = "kernel.undef_accumulators"
     result = result_def(base(AsyncAccumulatorsType))
     assembly_format = "attr-dict `:` type($result)"
-
-    def __init__(self, result_type: AsyncAccumulatorsType):
-        super().__init__(result_types=[result_type])
 
 
 @irdl_op_definition
@@ -143,10 +136,6 @@ class RegistersToAccumulatorsOp(_InOrder):
     result = result_def(ParamAttrConstraint(AsyncAccumulatorsType, (T,)))
     assembly_format = "$source attr-dict `:` type($source)"
 
-    def __init__(self, source: SSAValue):
-        assert isinstance(source.type, VectorType)
-        super().__init__(operands=[source], result_types=[AsyncAccumulatorsType(source.type)])  # pyright: ignore
-
 
 @irdl_op_definition
 class WgmmaFenceOp(_InOrder):
@@ -161,9 +150,6 @@ class WgmmaFenceOp(_InOrder):
 
     name = "kernel.wgmma_fence"
     assembly_format = "attr-dict"
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 @irdl_op_definition
@@ -204,36 +190,6 @@ class WgmmaOp(_InOrder):
         " `swizzle` custom<Int>($swizzle) (`scale_d_zero` $scale_d_zero^)? (`use_acc` $use_acc^)? attr-dict"
         " `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
-
-    def __init__(
-        self,
-        lhs: SSAValue,
-        lhs_offset: SSAValue | None,
-        rhs: SSAValue,
-        rhs_offset: SSAValue,
-        acc: SSAValue,
-        *,
-        k_steps: int,
-        swizzle: int = 128,
-        lhs_transposed: bool = False,
-        rhs_transposed: bool = False,
-        leading_offset: int | None = None,
-        scale_d_zero: bool = False,
-        use_acc: SSAValue | None = None,
-    ):
-        """`lhs` is registers, without a place, or a shared buffer with one."""
-        super().__init__(
-            operands=[lhs, lhs_offset, rhs, rhs_offset, acc, use_acc],
-            properties={
-                "k_steps": IntAttr(k_steps),
-                "swizzle": IntAttr(swizzle),
-                "lhs_transposed": UnitAttr() if lhs_transposed else None,
-                "rhs_transposed": UnitAttr() if rhs_transposed else None,
-                "leading_offset": None if leading_offset is None else IntAttr(leading_offset),
-                "scale_d_zero": UnitAttr() if scale_d_zero else None,
-            },
-            result_types=[acc.type],
-        )
 
     @property
     def columns(self) -> int:
@@ -313,9 +269,6 @@ class WgmmaCommitOp(_InOrder):
     name = "kernel.wgmma_commit"
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 @irdl_op_definition
 class WgmmaWaitOp(_InOrder):
@@ -338,8 +291,7 @@ class WgmmaWaitOp(_InOrder):
     def __init__(self, pending: int, acc: SSAValue):
         """Once nothing is pending the accumulators become registers."""
         assert isinstance(acc.type, AsyncAccumulatorsType)
-        result = acc.type if pending else acc.type.registers
-        super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
+        super().__init__(pending, acc, acc.type if pending else acc.type.registers)
 
     def verify_(self) -> None:
         assert isinstance(self.acc.type, AsyncAccumulatorsType)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -23,7 +23,6 @@ from xdsl.ir.affine import (
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
-    IRDLOperation,
     VarConstraint,
     irdl_op_definition,
     lazy_traits_def,
@@ -33,7 +32,6 @@ from xdsl.irdl import (
     prop_def,
     region_def,
     result_def,
-    traits_def,
     var_operand_def,
     var_result_def,
 )
@@ -46,14 +44,13 @@ from ..shapes.domain import DomainAttr
 from ..shapes.extents import (
     Extent,
     SymbolAttr,
-    extents_attr,
     extents_in,
     extents_of,
     static,
     tensor_of,
 )
-from ..support.assembly import FormattedOp
-from ..tensor import KindAttr, ReductionKind, verify_kind
+from ..support.assembly import PureOp
+from ..tensor import KindAttr, verify_kind
 
 
 @irdl_op_definition
@@ -65,7 +62,7 @@ class YieldOp(AbstractYieldOperation[Attribute]):
 
 
 @irdl_op_definition
-class LoadOp(IRDLOperation):
+class LoadOp(PureOp):
     """One element: source[map(indices)[symbols]] inside the domain, else the fill value.
 
     Indices are those of the enclosing nest and reductions; symbols are `index` values computed from data. A map with
@@ -89,26 +86,10 @@ class LoadOp(IRDLOperation):
     domain = opt_prop_def(DomainAttr)
     fill = opt_operand_def(T)
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $indices `)` (`` `[` $symbols^ `]`)? (`where` $domain^)? (`else` $fill^)?"
         " attr-dict `:` type($source)"
     )
-
-    def __init__(
-        self,
-        source: SSAValue,
-        map: AffineMap,
-        indices: Sequence[SSAValue],
-        symbols: Sequence[SSAValue] = (),
-        domain: DomainAttr | None = None,
-        fill: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[source, list(indices), list(symbols), fill],
-            properties={"map": AffineMapAttr(map), "domain": domain},
-            result_types=[element_type(source.type)],
-        )
 
     def verify_(self) -> None:
         rank = len(extents_of(self.source.type))
@@ -174,7 +155,7 @@ def _digits(expr: AffineExpr) -> list[tuple[int, int]]:
 
 
 @irdl_op_definition
-class NestOp(FormattedOp):
+class NestOp(PureOp):
     """A kernel: every element of its results, computed independently from the free indices.
 
     Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
@@ -196,7 +177,6 @@ class NestOp(FormattedOp):
     result_map = opt_prop_def(AffineMapAttr)
     body = region_def("single_block")
     res = var_result_def()
-    traits = traits_def(Pure())
     assembly_format = (
         "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` $result_map^)? `->` type($res)"
         " attr-dict-with-keyword custom<Body>($body)"
@@ -211,14 +191,8 @@ class NestOp(FormattedOp):
         shape: Sequence[Extent] | None = None,
     ):
         """`shape` is that of the results, where a result map makes it another than the extents."""
-        super().__init__(
-            properties={
-                "extents": extents_attr(extents),
-                "result_map": None if result_map is None else AffineMapAttr(result_map),
-            },
-            regions=[body],
-            result_types=[[tensor_of(e, extents if shape is None else shape) for e in elements]],
-        )
+        types = [tensor_of(e, extents if shape is None else shape) for e in elements]
+        super().__init__(extents=extents, result_map=result_map, body=body, res=types)
 
     @property
     def sizes(self) -> tuple[Extent, ...]:
@@ -244,7 +218,7 @@ class NestOp(FormattedOp):
 
 
 @irdl_op_definition
-class ReduceOp(FormattedOp):
+class ReduceOp(PureOp):
     """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
 
     ```
@@ -260,18 +234,10 @@ class ReduceOp(FormattedOp):
     extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
     body = region_def("single_block")
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = (
         "$kind custom<Indices>(ref($body)) `in` custom<Extents>($extents) `->` type($result)"
         " attr-dict-with-keyword custom<Body>($body)"
     )
-
-    def __init__(self, kind: str | ReductionKind, extents: Sequence[Extent], element: Attribute, body: Region):
-        super().__init__(
-            properties={"kind": KindAttr(ReductionKind(kind)), "extents": extents_attr(extents)},
-            regions=[body],
-            result_types=[element],
-        )
 
     @property
     def sizes(self) -> tuple[Extent, ...]:
@@ -289,7 +255,7 @@ class ReduceOp(FormattedOp):
 
 
 @irdl_op_definition
-class StagedReduceOp(FormattedOp):
+class StagedReduceOp(PureOp):
     """Reductions over one index range, in order, later ones using earlier results, mergeable chunk by chunk.
 
     The first region holds the stages: `loop.reduce` operations of equal extents, and payload between them that does not
@@ -317,14 +283,10 @@ class StagedReduceOp(FormattedOp):
     stages = region_def("single_block")
     rescale = region_def("single_block")
     res = var_result_def()
-    traits = traits_def(Pure())
     assembly_format = (
         "`->` type($res) `stages` custom<Body>($stages)"
         " `rescale` custom<Arguments>(ref($rescale)) custom<Body>($rescale) attr-dict-with-keyword"
     )
-
-    def __init__(self, result_types: Sequence[Attribute], stages: Region, rescale: Region):
-        super().__init__(regions=[stages, rescale], result_types=[list(result_types)])
 
     @property
     def stage_ops(self) -> tuple[ReduceOp, ...]:

@@ -30,7 +30,6 @@ from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import (
     AnyAttr,
-    IRDLOperation,
     VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
@@ -50,6 +49,7 @@ from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import ExtentsAttr, SymbolAttr
 from ..shapes.tile_counts import CountAttr
+from ..support.builders import BuiltOp
 from .assertion import AssertOp as AssertOp, ConditionOf
 from .types import (
     Scalar as Scalar,
@@ -91,7 +91,7 @@ def _container(t: Attribute) -> Attribute:
 
 
 @irdl_op_definition
-class ConstantOp(IRDLOperation):
+class ConstantOp(BuiltOp):
     """The same scalar everywhere in a value of any payload type.
 
     ```
@@ -109,7 +109,7 @@ class ConstantOp(IRDLOperation):
         e = element_type(result_type)
         if not isinstance(value, FloatAttr | IntegerAttr):
             value = scalar_attr(value, e)
-        super().__init__(properties={"value": value}, result_types=[result_type])
+        super().__init__(value=value, result=result_type)
 
     @property
     def scalar(self) -> float | int:
@@ -171,7 +171,7 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
 
 
 @irdl_op_definition
-class ExtentOp(IRDLOperation):
+class ExtentOp(BuiltOp):
     """The value of a size that is known only at run time, everywhere in a value of any integer or index payload type.
 
     ```
@@ -185,16 +185,13 @@ class ExtentOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "qualified($symbol) attr-dict `:` type($result)"
 
-    def __init__(self, symbol: SymbolAttr, result_type: Attribute):
-        super().__init__(properties={"symbol": symbol}, result_types=[result_type])
-
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
             raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
 
 
 @irdl_op_definition
-class CmpOp(IRDLOperation):
+class CmpOp(BuiltOp):
     """Elementwise comparison of two values of one type; the result has the same container with element `i1`.
 
     ```
@@ -213,11 +210,7 @@ class CmpOp(IRDLOperation):
     assembly_format = "$predicate $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($lhs), type($result))"
 
     def __init__(self, predicate: str | Predicate | PredicateAttr, lhs: SSAValue, rhs: SSAValue):
-        if not isinstance(predicate, PredicateAttr):
-            predicate = PredicateAttr(Predicate(predicate))
-        super().__init__(
-            operands=[lhs, rhs], properties={"predicate": predicate}, result_types=[with_element(lhs.type, i1)]
-        )
+        super().__init__(predicate, lhs, rhs, with_element(lhs.type, i1))
 
     def verify_(self) -> None:
         if self.result.type != with_element(self.lhs.type, i1):
@@ -225,7 +218,7 @@ class CmpOp(IRDLOperation):
 
 
 @irdl_op_definition
-class SelectOp(IRDLOperation):
+class SelectOp(BuiltOp):
     """`%c ? %a : %b`, elementwise; both sides are computed. The condition has the container of the values.
 
     ```
@@ -243,16 +236,13 @@ class SelectOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$cond `,` $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($result), type($cond))"
 
-    def __init__(self, cond: SSAValue, lhs: SSAValue, rhs: SSAValue):
-        super().__init__(operands=[cond, lhs, rhs], result_types=[lhs.type])
-
     def verify_(self) -> None:
         if self.cond.type != with_element(self.lhs.type, i1):
             raise VerifyException(f"the condition of a select of {self.lhs.type} is {self.cond.type}")
 
 
 @irdl_op_definition
-class CastOp(IRDLOperation):
+class CastOp(BuiltOp):
     """Conversion between scalar types, elementwise, with C's meaning as PyTorch's `to(dtype)` has it.
 
     float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
@@ -276,11 +266,7 @@ class CastOp(IRDLOperation):
 
     def __init__(self, operand: SSAValue, element: Attribute, *, reassoc: bool = False):
         """`element` is the scalar type to convert to."""
-        super().__init__(
-            operands=[operand],
-            properties={"reassoc": UnitAttr() if reassoc else None},
-            result_types=[with_element(operand.type, element_type(element))],
-        )
+        super().__init__(operand, reassoc, with_element(operand.type, element_type(element)))
 
     def verify_(self) -> None:
         if _container(self.operand.type) != _container(self.result.type):
@@ -290,7 +276,7 @@ class CastOp(IRDLOperation):
 
 
 @irdl_op_definition
-class FmodOp(IRDLOperation):
+class FmodOp(BuiltOp):
     """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
 
     ```
@@ -306,16 +292,13 @@ class FmodOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
 
-    def __init__(self, lhs: SSAValue, rhs: SSAValue):
-        super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
-
     def verify_(self) -> None:
         if not is_float(self.lhs.type):
             raise VerifyException(f"fmod of {self.lhs.type}: only floats (integers have arith.remsi)")
 
 
 @irdl_op_definition
-class RoundTf32Op(IRDLOperation):
+class RoundTf32Op(BuiltOp):
     """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
 
     What tensor cores multiply of an f32: they ignore the other 13 bits, so that without this a factor is cut.
@@ -332,16 +315,13 @@ class RoundTf32Op(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$operand attr-dict `:` type($result)"
 
-    def __init__(self, operand: SSAValue):
-        super().__init__(operands=[operand], result_types=[operand.type])
-
     def verify_(self) -> None:
         if not isinstance(element_type(self.operand.type), Float32Type):
             raise VerifyException(f"rounds {self.operand.type} to tf32: only f32")
 
 
 @irdl_op_definition
-class CombineBf16x3Op(IRDLOperation):
+class CombineBf16x3Op(BuiltOp):
     """The sum of three numbers of which each is what the ones before it leave of an f32: the largest first.
 
     Adding them is exact. What is known beside a sum is how small the later ones are, so that products of some pairs of
@@ -360,9 +340,6 @@ class CombineBf16x3Op(IRDLOperation):
     result = result_def(T)
     traits = traits_def(Pure())
     assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
-
-    def __init__(self, first: SSAValue, second: SSAValue, third: SSAValue):
-        super().__init__(operands=[first, second, third], result_types=[first.type])
 
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), Float32Type):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IndexType, IntegerType, StringAttr, i1
-from xdsl.ir import SSAValue
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -29,6 +28,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from ..support.builders import BuiltOp
 from .types import element_type, with_element
 
 
@@ -50,7 +50,7 @@ class ConditionOf(CustomDirective):
 
 
 @irdl_op_definition
-class AssertOp(IRDLOperation):
+class AssertOp(BuiltOp):
     """The integer itself, elementwise, where the condition holds; where it does not, the program stops and says the
     message and the integer.
 
@@ -78,13 +78,6 @@ class AssertOp(IRDLOperation):
         "$value `where` $condition `,` $message (`at` $place^)? attr-dict"
         " `:` custom<ConditionOf>(type($value), type($condition))"
     )
-
-    def __init__(self, value: SSAValue, condition: SSAValue, message: str, place: str | None = None):
-        super().__init__(
-            operands=[value, condition],
-            properties={"message": StringAttr(message), "place": None if place is None else StringAttr(place)},
-            result_types=[value.type],
-        )
 
     @property
     def text(self) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation
+from xdsl.irdl import IRDLOperation, traits_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
@@ -37,11 +37,13 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BasesAttr, bases_of, format_bases, parse_bases
 from ..shapes.extents import SymbolAttr, parse_extent, print_extents
 from ..shapes.tile_counts import CountAttr, counts_attr, counts_in, parse_count, print_counts
+from .builders import BuiltOp
 
 
 class _AttributeDirective(CustomDirective, ABC):
@@ -270,7 +272,20 @@ DIRECTIVES = (Int, Bases, Extents, Counts, Bounds, Arguments, Buffers, Indices, 
 """All directives of this file."""
 
 
-class FormattedOp(IRDLOperation):
-    """An operation whose `assembly_format` may use the directives of this file."""
+class FormattedOp(BuiltOp):
+    """An operation whose `assembly_format` may use the directives of this file, and whose builder follows from it."""
 
     custom_directives = DIRECTIVES
+
+
+class PureOp(FormattedOp):
+    """One without effects: unused it disappears, and equal ones are one."""
+
+    traits = traits_def(Pure())
+
+
+class OrderedOp(FormattedOp):
+    """One that keeps its place among all that reads or writes memory, or waits; by itself its text is its name."""
+
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = "attr-dict"

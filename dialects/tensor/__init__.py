@@ -23,7 +23,6 @@ from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
-    IRDLOperation,
     VarConstraint,
     base,
     irdl_op_definition,
@@ -32,16 +31,15 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
     var_operand_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
 from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import Extent, extents_of, tensor_of
+from ..support.assembly import PureOp
 from .reduction_kinds import (
     KindAttr as KindAttr,
     ReductionKind as ReductionKind,
@@ -56,7 +54,7 @@ ROOT = "fuse.root"
 
 
 @irdl_op_definition
-class IndexMapOp(IRDLOperation):
+class IndexMapOp(PureOp):
     """A view: result[d] = source[map(d)] where d lies in the domain, else the fill value.
 
     Transposes, broadcasts, slices, flips, pads, rolls, reshapes and repeats are all index maps. The map is from result
@@ -76,7 +74,6 @@ class IndexMapOp(IRDLOperation):
     domain = opt_prop_def(DomainAttr)
     fill = opt_operand_def(T)
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `[` $map `]` (`where` $domain^)? (`else` $fill^)? attr-dict `:` type($source) `->` type($result)"
     )
@@ -89,11 +86,7 @@ class IndexMapOp(IRDLOperation):
         domain: DomainAttr | None = None,
         fill: SSAValue | None = None,
     ):
-        super().__init__(
-            operands=[source, fill],
-            properties={"map": AffineMapAttr(map), "domain": domain},
-            result_types=[tensor_of(element_type(source.type), shape)],
-        )
+        super().__init__(source, map, domain, fill, tensor_of(element_type(source.type), shape))
 
     def verify_(self) -> None:
         dims = len(extents_of(self.result.type))
@@ -106,7 +99,7 @@ class IndexMapOp(IRDLOperation):
 
 
 @irdl_op_definition
-class GatherOp(IRDLOperation):
+class GatherOp(PureOp):
     """A data-dependent read: result[d] = source[map(d)[i0[d], i1[d], ...]].
 
     Every index tensor has the shape of the result; its element is a symbol of the map. A coordinate outside the source
@@ -124,18 +117,12 @@ class GatherOp(IRDLOperation):
     indices = var_operand_def(base(TensorType))
     map = prop_def(AffineMapAttr)
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `[` $map `]` `` `(` $indices `)` attr-dict `:` type($source) `,` type($indices) `->` type($result)"
     )
 
     def __init__(self, source: SSAValue, map: AffineMap, indices: Sequence[SSAValue]):
-        shape = extents_of(indices[0].type)
-        super().__init__(
-            operands=[source, list(indices)],
-            properties={"map": AffineMapAttr(map)},
-            result_types=[tensor_of(element_type(source.type), shape)],
-        )
+        super().__init__(source, map, indices, tensor_of(element_type(source.type), extents_of(indices[0].type)))
 
     def verify_(self) -> None:
         shape = extents_of(self.result.type)
@@ -149,7 +136,7 @@ class GatherOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ScatterOp(IRDLOperation):
+class ScatterOp(PureOp):
     """A data-dependent write, which combines: `init`, with values[d] combined into the element at map(d)[i0[d], ...].
 
     Every index tensor has the shape of the values; its element is a symbol of the map. The order is open, so a float
@@ -171,20 +158,10 @@ class ScatterOp(IRDLOperation):
     indices = var_operand_def(base(TensorType))
     map = prop_def(AffineMapAttr)
     result = result_def(T)
-    traits = traits_def(Pure())
     assembly_format = (
         "$kind $init `,` $values `[` $map `]` `` `(` $indices `)` attr-dict"
         " `:` type($init) `,` type($values) `,` type($indices)"
     )
-
-    def __init__(
-        self, kind: str | ReductionKind, init: SSAValue, values: SSAValue, map: AffineMap, indices: Sequence[SSAValue]
-    ):
-        super().__init__(
-            operands=[init, values, list(indices)],
-            properties={"kind": KindAttr(ReductionKind(kind)), "map": AffineMapAttr(map)},
-            result_types=[init.type],
-        )
 
     def verify_(self) -> None:
         shape, element = extents_of(self.values.type), element_type(self.init.type)
@@ -205,7 +182,7 @@ def _verify_indices(indices: Sequence[SSAValue], shape: Sequence[Extent], whose:
 
 
 @irdl_op_definition
-class ReduceOp(IRDLOperation):
+class ReduceOp(PureOp):
     """Combine all elements along some dimensions, which disappear. An empty dimension gives the kind's identity.
 
     ```
@@ -218,16 +195,11 @@ class ReduceOp(IRDLOperation):
     source = operand_def(base(TensorType))
     dims = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, kind: str | ReductionKind, source: SSAValue, dims: Sequence[int]):
         shape = [n for i, n in enumerate(extents_of(source.type)) if i not in dims]
-        super().__init__(
-            operands=[source],
-            properties={"kind": KindAttr(ReductionKind(kind)), "dims": DenseArrayBase.from_list(i64, sorted(dims))},
-            result_types=[tensor_of(element_type(source.type), shape)],
-        )
+        super().__init__(kind, source, sorted(dims), tensor_of(element_type(source.type), shape))
 
     def verify_(self) -> None:
         shape = extents_of(self.source.type)
@@ -241,7 +213,7 @@ class ReduceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class IotaOp(IRDLOperation):
+class IotaOp(PureOp):
     """The index along one dimension: result[d] = d[dim].
 
     ```
@@ -252,12 +224,11 @@ class IotaOp(IRDLOperation):
     name = "tensor.iota"
     dim = prop_def(IntegerAttr.constr(i64))
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
 
     assembly_format = "$dim attr-dict `:` type($result)"
 
     def __init__(self, dim: int, result_type: TensorType[Attribute]):
-        super().__init__(properties={"dim": IntegerAttr(dim, i64)}, result_types=[result_type])
+        super().__init__(IntegerAttr(dim, i64), result_type)
 
     def verify_(self) -> None:
         if not 0 <= self.dim.value.data < len(extents_of(self.result.type)):

@@ -12,20 +12,18 @@ from xdsl.irdl import (
     base,
     irdl_op_definition,
     prop_def,
-    traits_def,
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
 from ..shapes.extents import extents_of, tensor_of
-from ..support.assembly import FormattedOp
+from ..support.assembly import PureOp
 
 
 @irdl_op_definition
-class ScanOp(FormattedOp):
+class ScanOp(PureOp):
     """A recurrence over the leading dimension of some tensors: carries = @step(carries, slices, shared), `count` times.
 
     `@step` takes the carries, then slice `t` (element `t` of the leading dimension) of every tensor in `each`, then
@@ -48,7 +46,6 @@ class ScanOp(FormattedOp):
     shared = var_operand_def(base(TensorType))
     res = var_result_def(base(TensorType))
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$step $count `carry` `(` $carries `:` type($carries) `)` (`each` `(` $each^ `:` type($each) `)`)?"
         " (`with` `(` $shared^ `:` type($shared) `)`)? (`history` $history^)? attr-dict `->` type($res)"
@@ -67,14 +64,9 @@ class ScanOp(FormattedOp):
             tensor_of(element_type(v.type), [count, *extents_of(v.type)]) if i in history else v.type
             for i, v in enumerate(carries)
         ]
+        steps = IntegerAttr(count, i64)
         super().__init__(
-            operands=[list(carries), list(each), list(shared)],
-            properties={
-                "step": SymbolRefAttr(step),
-                "count": IntegerAttr(count, i64),
-                "history": DenseArrayBase.from_list(i64, list(history)),
-            },
-            result_types=[results],
+            step=step, count=steps, carries=carries, each=each, shared=shared, history=history, res=results
         )
 
     @property

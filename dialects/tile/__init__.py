@@ -21,11 +21,9 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Attribute, Dialect, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
-    IRDLOperation,
     VarConstraint,
     base,
     irdl_op_definition,
@@ -37,13 +35,14 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of, with_element
 from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
+from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .async_copy import AwaitOp, CommitOp, StageAsyncOp
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
@@ -67,7 +66,7 @@ def encoding_of(t: Attribute) -> Attribute | None:
 
 
 @irdl_op_definition
-class LoadOp(IRDLOperation):
+class LoadOp(PureOp):
     """A tile of a buffer: element t is source[map(t)[symbols]] inside the domain, else the fill value.
 
     Dimensions of the map are the tile's; a symbol is an `index` (the same for the whole tile) or a tile of `index` of
@@ -89,26 +88,10 @@ class LoadOp(IRDLOperation):
     fill = opt_operand_def(T)
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`else` $fill^)? attr-dict"
         " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
     )
-
-    def __init__(
-        self,
-        source: SSAValue,
-        map: AffineMap,
-        symbols: Sequence[SSAValue],
-        result_type: Attribute,
-        domain: DomainAttr | None = None,
-        fill: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[source, list(symbols), fill],
-            properties={"map": AffineMapAttr(map), "domain": domain},
-            result_types=[result_type],
-        )
 
     def verify_(self) -> None:
         shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
@@ -134,7 +117,7 @@ _WRITE = (
 
 
 @irdl_op_definition
-class StoreOp(IRDLOperation):
+class StoreOp(FormattedOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
     ```
@@ -151,24 +134,12 @@ class StoreOp(IRDLOperation):
     traits = traits_def(MemoryWriteEffect())
     assembly_format = _WRITE
 
-    def __init__(
-        self,
-        value: SSAValue,
-        target: SSAValue,
-        map: AffineMap,
-        symbols: Sequence[SSAValue],
-        domain: DomainAttr | None = None,
-    ):
-        super().__init__(
-            operands=[value, target, list(symbols)], properties={"map": AffineMapAttr(map), "domain": domain}
-        )
-
     def verify_(self) -> None:
         _verify_write(self)
 
 
 @irdl_op_definition
-class AtomicRmwOp(IRDLOperation):
+class AtomicRmwOp(OrderedOp):
     """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
     domain.
 
@@ -188,22 +159,7 @@ class AtomicRmwOp(IRDLOperation):
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def()
     domain = opt_prop_def(DomainAttr)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$kind " + _WRITE
-
-    def __init__(
-        self,
-        kind: str | ReductionKind,
-        value: SSAValue,
-        target: SSAValue,
-        map: AffineMap,
-        symbols: Sequence[SSAValue],
-        domain: DomainAttr | None = None,
-    ):
-        super().__init__(
-            operands=[value, target, list(symbols)],
-            properties={"kind": KindAttr(ReductionKind(kind)), "map": AffineMapAttr(map), "domain": domain},
-        )
 
     def verify_(self) -> None:
         _verify_write(self)
@@ -222,7 +178,7 @@ def _verify_write(op: StoreOp | AtomicRmwOp) -> None:
 
 
 @irdl_op_definition
-class AffineOp(IRDLOperation):
+class AffineOp(PureOp):
     """The value of an affine expression at every element of a tile: result[t] = map(t)[symbols].
 
     ```
@@ -234,11 +190,7 @@ class AffineOp(IRDLOperation):
     map = prop_def(AffineMapAttr)
     symbols = var_operand_def(IndexType())
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = "$map `` `(` $symbols `)` attr-dict `:` type($result)"
-
-    def __init__(self, map: AffineMap, symbols: Sequence[SSAValue], result_type: Attribute):
-        super().__init__(operands=[list(symbols)], properties={"map": AffineMapAttr(map)}, result_types=[result_type])
 
     def verify_(self) -> None:
         verify_access(self.map, len(shape_of(self.result.type)), len(self.symbols), 1, None, None, "an expression")
@@ -247,7 +199,7 @@ class AffineOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BroadcastOp(IRDLOperation):
+class BroadcastOp(PureOp):
     """Repeat a tile, or a scalar, along new dimensions: `along` are their positions in the result.
 
     ```
@@ -259,15 +211,7 @@ class BroadcastOp(IRDLOperation):
     source = operand_def()
     along = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$source `along` $along attr-dict `:` type($source) `->` type($result)"
-
-    def __init__(self, source: SSAValue, along: Sequence[int], result_type: Attribute):
-        super().__init__(
-            operands=[source],
-            properties={"along": DenseArrayBase.from_list(i64, list(along))},
-            result_types=[result_type],
-        )
 
     def verify_(self) -> None:
         along = set(self.along.get_values())
@@ -277,7 +221,7 @@ class BroadcastOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ReduceOp(IRDLOperation):
+class ReduceOp(PureOp):
     """Combine a tile along some of its dimensions, which disappear (all of them: a scalar).
 
     ```
@@ -290,18 +234,13 @@ class ReduceOp(IRDLOperation):
     source = operand_def(base(TensorType))
     dims = prop_def(DenseArrayBase.constr(i64))
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = "$kind $source `over` $dims attr-dict `:` type($source) `->` type($result)"
 
     def __init__(
         self, kind: str | ReductionKind, source: SSAValue, dims: Sequence[int], encoding: Attribute | None = None
     ):
         shape = [n for i, n in enumerate(shape_of(source.type)) if i not in dims]
-        super().__init__(
-            operands=[source],
-            properties={"kind": KindAttr(ReductionKind(kind)), "dims": DenseArrayBase.from_list(i64, list(dims))},
-            result_types=[tile_type(element_type(source.type), shape, encoding)],
-        )
+        super().__init__(kind, source, dims, tile_type(element_type(source.type), shape, encoding))
 
     def verify_(self) -> None:
         dims = set(self.dims.get_values())
@@ -316,7 +255,7 @@ WAYS = ("registers", "shuffles", "shared")
 
 
 @irdl_op_definition
-class ConvertLayoutOp(IRDLOperation):
+class ConvertLayoutOp(PureOp):
     """The same tile, held by other threads and registers. `via` says how it gets there: by moves between the registers
     of a thread, by shuffles within warps, or through shared memory; left out, the cheapest way is taken.
 
@@ -329,13 +268,10 @@ class ConvertLayoutOp(IRDLOperation):
     source = operand_def(base(TensorType))
     via = opt_prop_def(StringAttr)
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$source (`via` $via^)? attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, layout: LayoutAttr, via: str | None = None):
-        t = tile_type(element_type(source.type), shape_of(source.type), layout)
-        properties = {"via": None if via is None else StringAttr(via)}
-        super().__init__(operands=[source], properties=properties, result_types=[t])
+        super().__init__(source, via, tile_type(element_type(source.type), shape_of(source.type), layout))
 
     def verify_(self) -> None:
         if self.via is not None and self.via.data not in WAYS:
@@ -344,7 +280,7 @@ class ConvertLayoutOp(IRDLOperation):
 
 
 @irdl_op_definition
-class StageOp(IRDLOperation):
+class StageOp(PureOp):
     """A tile in registers, put into shared memory; where and between which barriers is decided below this level.
 
     ```
@@ -355,12 +291,10 @@ class StageOp(IRDLOperation):
     name = "tile.stage"
     source = operand_def(base(TensorType))
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, layout: SharedAttr):
-        t = tile_type(element_type(source.type), shape_of(source.type), layout)
-        super().__init__(operands=[source], result_types=[t])
+        super().__init__(source, tile_type(element_type(source.type), shape_of(source.type), layout))
 
     def verify_(self) -> None:
         _verify_moved(self.source.type, self.result.type, SharedAttr)

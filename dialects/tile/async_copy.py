@@ -6,16 +6,13 @@ by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, TensorType, i1
-from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir import Attribute
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
-    IRDLOperation,
     RangeOf,
     RangeVarConstraint,
     VarConstraint,
@@ -29,18 +26,18 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import MemoryWriteEffect, Pure
+from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
 from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
-from ..support.assembly import FormattedOp
+from ..support.assembly import FormattedOp, PureOp
 
 
 @irdl_op_definition
-class StageAsyncOp(IRDLOperation):
+class StageAsyncOp(PureOp):
     """A tile of a buffer, on its way to shared memory: element t is source[map(t)[symbols]] inside the domain, else 0.
 
     `by` says who copies what. `tile.commit` closes a group of copies, `tile.await` counts groups. Where the predicate
@@ -63,27 +60,10 @@ class StageAsyncOp(IRDLOperation):
     layout = prop_def(Attribute)
     result = result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? (`if` $predicate^)? `by` $layout attr-dict"
         " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
     )
-
-    def __init__(
-        self,
-        source: SSAValue,
-        map: AffineMap,
-        symbols: Sequence[SSAValue],
-        layout: LayoutAttr,
-        result_type: Attribute,
-        domain: DomainAttr | None = None,
-        predicate: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[source, list(symbols), predicate],
-            properties={"map": AffineMapAttr(map), "domain": domain, "layout": layout},
-            result_types=[result_type],
-        )
 
     def verify_(self) -> None:
         shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
@@ -97,7 +77,7 @@ class StageAsyncOp(IRDLOperation):
 
 
 @irdl_op_definition
-class CommitOp(IRDLOperation):
+class CommitOp(FormattedOp):
     """Close a group: all copies since the last group.
 
     ```
@@ -109,9 +89,6 @@ class CommitOp(IRDLOperation):
     traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict"
 
-    def __init__(self) -> None:
-        super().__init__()
-
 
 def is_in_shared(t: Attribute) -> bool:
     """Whether a tile type says that the tile is in shared memory, or on its way there."""
@@ -119,7 +96,7 @@ def is_in_shared(t: Attribute) -> bool:
 
 
 @irdl_op_definition
-class AwaitOp(FormattedOp):
+class AwaitOp(PureOp):
     """The same tiles, readable: waits until all groups of copies have arrived but the `pending` newest.
 
     ```
@@ -132,15 +109,7 @@ class AwaitOp(FormattedOp):
     tiles = var_operand_def(T)
     pending = prop_def(IntAttr)
     res = var_result_def(T)
-    traits = traits_def(Pure())
     assembly_format = "$tiles `pending` custom<Int>($pending) attr-dict `:` type($tiles)"
-
-    def __init__(self, tiles: Sequence[SSAValue], pending: int):
-        super().__init__(
-            operands=[list(tiles)],
-            properties={"pending": IntAttr(pending)},
-            result_types=[[t.type for t in tiles]],
-        )
 
     def verify_(self) -> None:
         if self.pending.data < 0:

@@ -22,13 +22,11 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
-from ..support.assembly import FormattedOp
+from ..support.assembly import OrderedOp, PureOp
 from .schedule import DECISIONS
 
 NARROW = (bf16, f16)
@@ -61,7 +59,7 @@ def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: st
 
 
 @irdl_op_definition
-class DotOp(FormattedOp):
+class DotOp(PureOp):
     """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
 
     `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
@@ -79,14 +77,13 @@ class DotOp(FormattedOp):
     acc = operand_def(base(TensorType))
     atom = opt_prop_def(StringAttr)
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = (
         "$lhs `,` $rhs `,` $acc (`atom` $atom^)? attr-dict"
         " `:` type($lhs) `,` type($rhs) `,` type($acc) `->` type($result)"
     )
 
     def __init__(self, lhs: SSAValue, rhs: SSAValue, acc: SSAValue):
-        super().__init__(operands=[lhs, rhs, acc], result_types=[acc.type])
+        super().__init__(lhs, rhs, acc, result=acc.type)
 
     @property
     def is_wgmma(self) -> bool:
@@ -100,10 +97,8 @@ class DotOp(FormattedOp):
         _verify_contraction(self.lhs.type, self.rhs.type, self.acc.type, atom)
 
 
-class _InFlight(FormattedOp):
+class _InFlight(OrderedOp):
     """What keeps its place among the asynchronous contractions of a block."""
-
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
 
     def verify_(self) -> None:
         for result in self.results:
@@ -130,9 +125,6 @@ class AccumulatorsOp(_InFlight):
     start = opt_operand_def(base(TensorType))
     result = result_def(base(AsyncAccumulatorsType))
     assembly_format = "($start^ `:` type($start))? attr-dict `->` type($result)"
-
-    def __init__(self, start: SSAValue | None, t: AsyncAccumulatorsType):
-        super().__init__(operands=[start], result_types=[t])
 
     def verify_(self) -> None:
         super().verify_()
@@ -171,21 +163,6 @@ class DotAsyncOp(_InFlight):
         " `:` type($lhs) `,` type($rhs) `,` type($acc)"
     )
 
-    def __init__(
-        self,
-        lhs: SSAValue,
-        rhs: SSAValue,
-        acc: SSAValue,
-        *,
-        scale_d_zero: bool = False,
-        use_acc: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[lhs, rhs, acc, use_acc],
-            properties={"scale_d_zero": UnitAttr() if scale_d_zero else None},
-            result_types=[acc.type],
-        )
-
     def verify_(self) -> None:
         super().verify_()
         if self.scale_d_zero is not None and self.use_acc is not None:
@@ -213,8 +190,7 @@ class DotWaitOp(_InFlight):
     assembly_format = "$acc `pending` custom<Int>($pending) attr-dict `:` type($acc) `->` type($result)"
 
     def __init__(self, acc: SSAValue, pending: int):
-        result = acc.type if pending else without_flight(acc.type)
-        super().__init__(operands=[acc], properties={"pending": IntAttr(pending)}, result_types=[result])
+        super().__init__(acc, pending, acc.type if pending else without_flight(acc.type))
 
     def verify_(self) -> None:
         super().verify_()

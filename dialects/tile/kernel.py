@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import (
     ArrayAttr,
     IndexType,
     IntAttr,
     MemRefType,
     ModuleOp,
-    StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
 )
-from xdsl.ir import Attribute, BlockArgument, Region, SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    IRDLOperation,
     irdl_op_definition,
     opt_operand_def,
     prop_def,
@@ -26,14 +22,14 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
+from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from ..kernel.cluster import CLUSTERS
 from ..payload import element_type
 from ..shapes.extents import extents_of, memref_of
-from ..shapes.tile_counts import Count, CountAttr, counts_attr, counts_in
-from ..support.assembly import FormattedOp
+from ..shapes.tile_counts import Count, CountAttr, counts_in
+from ..support.assembly import FormattedOp, PureOp
 
 
 @irdl_op_definition
@@ -62,17 +58,6 @@ class KernelOp(FormattedOp):
         "$sym_name `` custom<Buffers>(ref($body)) `blocks` custom<Indices>(ref($body)) `in` custom<Counts>($grid)"
         " `warps` custom<Int>($warps) (`cluster` custom<Int>($cluster)^)? attr-dict-with-keyword custom<Body>($body)"
     )
-
-    def __init__(self, name: str, grid: Sequence[Count], warps: int, body: Region, cluster: int = 1):
-        super().__init__(
-            properties={
-                "sym_name": StringAttr(name),
-                "grid": counts_attr(grid),
-                "warps": IntAttr(warps),
-                "cluster": IntAttr(cluster),
-            },
-            regions=[body],
-        )
 
     @property
     def cluster_size(self) -> int:
@@ -114,7 +99,7 @@ class KernelOp(FormattedOp):
 
 
 @irdl_op_definition
-class LaunchOp(IRDLOperation):
+class LaunchOp(PureOp):
     """Run a kernel: its inputs are tensors, its results new tensors, one for each trailing buffer of the kernel.
 
     A kernel that combines into its result (`tile.atomic_rmw`) has one, which starts as the value `from`: what another
@@ -132,24 +117,10 @@ class LaunchOp(IRDLOperation):
     start = opt_operand_def()
     res = var_result_def()
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$kernel `` `(` $inputs `)` (`from` `(` $start^ `:` type($start) `)`)? attr-dict"
         " `:` functional-type($inputs, $res)"
     )
-
-    def __init__(
-        self,
-        kernel: str,
-        inputs: Sequence[SSAValue],
-        result_types: Sequence[Attribute],
-        start: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[list(inputs), start],
-            properties={"kernel": SymbolRefAttr(kernel)},
-            result_types=[list(result_types)],
-        )
 
     def verify_(self) -> None:
         root = self.get_toplevel_object()

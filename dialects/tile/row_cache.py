@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import IndexType, IntAttr, TensorType
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_attr_definition,
     irdl_op_definition,
@@ -24,10 +23,11 @@ from xdsl.irdl import (
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
+from ..support.assembly import FormattedOp, PureOp
 from .kernel import KernelOp
 
 
@@ -72,7 +72,7 @@ class RowBufferType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_op_definition
-class RowBufferOp(IRDLOperation):
+class RowBufferOp(FormattedOp):
     """A new row; what is in its places is undefined.
 
     ```
@@ -85,12 +85,9 @@ class RowBufferOp(IRDLOperation):
     traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict `:` type($result)"
 
-    def __init__(self, row: RowBufferType):
-        super().__init__(result_types=[row])
-
 
 @irdl_op_definition
-class RowBufferStoreOp(IRDLOperation):
+class RowBufferStoreOp(FormattedOp):
     """Put a tile into a place of a row.
 
     ```
@@ -105,15 +102,12 @@ class RowBufferStoreOp(IRDLOperation):
     traits = traits_def(MemoryWriteEffect())
     assembly_format = "$value `,` $row `` `[` $place `]` attr-dict `:` type($value) `,` type($row)"
 
-    def __init__(self, value: SSAValue, row: SSAValue, place: SSAValue):
-        super().__init__(operands=[value, row, place])
-
     def verify_(self) -> None:
         _verify_tile(self.row.type, self.value.type)
 
 
 @irdl_op_definition
-class RowBufferLoadOp(IRDLOperation):
+class RowBufferLoadOp(FormattedOp):
     """The tile in a place of a row, which must have been put there.
 
     ```
@@ -128,9 +122,6 @@ class RowBufferLoadOp(IRDLOperation):
     traits = traits_def(MemoryReadEffect())
     assembly_format = "$row `` `[` $place `]` attr-dict `:` type($row) `->` type($result)"
 
-    def __init__(self, row: SSAValue, place: SSAValue, result_type: Attribute):
-        super().__init__(operands=[row, place], result_types=[result_type])
-
     def verify_(self) -> None:
         _verify_tile(self.row.type, self.result.type)
 
@@ -142,7 +133,7 @@ def _verify_tile(row: Attribute, tile: Attribute) -> None:
 
 
 @irdl_op_definition
-class ClusterAllGatherOp(IRDLOperation):
+class ClusterAllGatherOp(PureOp):
     """What every block of the cluster has for some tiles, along a new first dimension: by rank.
 
     All blocks of the cluster get there equally often.
@@ -156,12 +147,10 @@ class ClusterAllGatherOp(IRDLOperation):
     name = "tile.cluster_allgather"
     tiles = var_operand_def()
     res = var_result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$tiles attr-dict `:` type($tiles) `->` type($res)"
 
     def __init__(self, tiles: Sequence[SSAValue], ranks: int):
-        types = [TensorType(element_type(t.type), (ranks, *shape_of(t.type))) for t in tiles]
-        super().__init__(operands=[list(tiles)], result_types=[types])
+        super().__init__(tiles, [TensorType(element_type(t.type), (ranks, *shape_of(t.type))) for t in tiles])
 
     @property
     def ranks(self) -> int:

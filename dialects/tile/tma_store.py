@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, MemRefType, TensorType, i64
-from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
-    IRDLOperation,
     base,
     irdl_op_definition,
     operand_def,
@@ -17,17 +12,18 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import MemoryWriteEffect, Pure
+from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
 from ..shapes.access import verify_access
+from ..support.assembly import FormattedOp, PureOp
 from .async_copy import is_in_shared
 from .warp_specialize import box_dimensions
 
 
 @irdl_op_definition
-class SliceOp(IRDLOperation):
+class SliceOp(PureOp):
     """A part of a tile: element t is source[t + at], where `at` is a multiple of the part's extents. In registers:
     those that hold the part.
 
@@ -40,13 +36,7 @@ class SliceOp(IRDLOperation):
     source = operand_def(base(TensorType))
     at = prop_def(DenseArrayBase.constr(i64))
     result = result_def(base(TensorType))
-    traits = traits_def(Pure())
     assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
-
-    def __init__(self, source: SSAValue, at: Sequence[int], result_type: Attribute):
-        super().__init__(
-            operands=[source], properties={"at": DenseArrayBase.from_list(i64, list(at))}, result_types=[result_type]
-        )
 
     @property
     def start(self) -> tuple[int, ...]:
@@ -65,7 +55,7 @@ class SliceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class TmaStoreOp(IRDLOperation):
+class TmaStoreOp(FormattedOp):
     """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
     the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
 
@@ -87,9 +77,6 @@ class TmaStoreOp(IRDLOperation):
         "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
         " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
     )
-
-    def __init__(self, value: SSAValue, target: SSAValue, map: AffineMap, symbols: Sequence[SSAValue]):
-        super().__init__(operands=[value, target, list(symbols)], properties={"map": AffineMapAttr(map)})
 
     def verify_(self) -> None:
         shape, rank = shape_of(self.value.type), len(self.target.type.get_shape())  # pyright: ignore

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.ir import Attribute, Operation, ParametrizedAttribute, Region, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
 from xdsl.irdl import (
     IRDLOperation,
@@ -47,12 +47,12 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
 from ..shapes.access import verify_access
-from ..support.assembly import FormattedOp
+from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .async_copy import is_in_shared
 from .kernel import KernelOp
 
@@ -123,7 +123,7 @@ class RingTypes(CustomDirective):
 
 
 @irdl_op_definition
-class RingOp(IRDLOperation):
+class RingOp(FormattedOp):
     """A new ring, empty.
 
     ```
@@ -136,12 +136,9 @@ class RingOp(IRDLOperation):
     traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict `:` type($result)"
 
-    def __init__(self, ring: RingType):
-        super().__init__(result_types=[ring])
-
 
 @irdl_op_definition
-class TmaLoadOp(IRDLOperation):
+class TmaLoadOp(PureOp):
     """A box of a buffer, on its way to shared memory, started by one thread: element t is source[map(t)[symbols]], zero
     outside of the buffer.
 
@@ -161,25 +158,10 @@ class TmaLoadOp(IRDLOperation):
     symbols = var_operand_def(IndexType())
     multicast = opt_prop_def(UnitAttr)
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = (
         "$source `` `[` $map `]` `` `(` $symbols `)` (`multicast` $multicast^)? attr-dict"
         " `:` type($source) (`,` type($symbols)^)? `->` type($result)"
     )
-
-    def __init__(
-        self,
-        source: SSAValue,
-        map: AffineMap,
-        symbols: Sequence[SSAValue],
-        result_type: Attribute,
-        multicast: bool = False,
-    ):
-        super().__init__(
-            operands=[source, list(symbols)],
-            properties={"map": AffineMapAttr(map), "multicast": UnitAttr() if multicast else None},
-            result_types=[result_type],
-        )
 
     def verify_(self) -> None:
         shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
@@ -236,7 +218,7 @@ def _has_dims(expr: AffineExpr) -> bool:
 
 
 @irdl_op_definition
-class ProducerLoadOp(FormattedOp):
+class ProducerLoadOp(OrderedOp):
     """Wait for a free slot and let the tiles arrive in it.
 
     ```
@@ -248,11 +230,7 @@ class ProducerLoadOp(FormattedOp):
     custom_directives = (RingTypes,)
     ring = operand_def(base(RingType))
     tiles = var_operand_def()
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$ring `,` $tiles attr-dict `:` custom<RingTypes>(type($ring), type($tiles))"
-
-    def __init__(self, ring: SSAValue, tiles: Sequence[SSAValue]):
-        super().__init__(operands=[ring, list(tiles)])
 
     def verify_(self) -> None:
         if tuple(t.type for t in self.tiles) != tiles_of(self.ring):
@@ -262,7 +240,7 @@ class ProducerLoadOp(FormattedOp):
 
 
 @irdl_op_definition
-class ConsumerWaitOp(FormattedOp):
+class ConsumerWaitOp(OrderedOp):
     """The next group of tiles, once it has arrived; to be used before the next `tile.consumer_release` of the ring.
 
     ```
@@ -274,11 +252,10 @@ class ConsumerWaitOp(FormattedOp):
     custom_directives = (RingTypes,)
     ring = operand_def(base(RingType))
     res = var_result_def()
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$ring attr-dict `:` custom<RingTypes>(type($ring), type($res))"
 
     def __init__(self, ring: SSAValue):
-        super().__init__(operands=[ring], result_types=[list(tiles_of(ring))])
+        super().__init__(ring, list(tiles_of(ring)))
 
     def verify_(self) -> None:
         if tuple(r.type for r in self.res) != tiles_of(self.ring):
@@ -286,7 +263,7 @@ class ConsumerWaitOp(FormattedOp):
 
 
 @irdl_op_definition
-class ConsumerReleaseOp(FormattedOp):
+class ConsumerReleaseOp(OrderedOp):
     """Give the slot of the last group taken back; with `pending 1` that of the group before, and only where the
     condition holds: the tiles of the last are still read by contractions in flight.
 
@@ -300,11 +277,7 @@ class ConsumerReleaseOp(FormattedOp):
     ring = operand_def(base(RingType))
     condition = opt_operand_def(i1)
     pending = opt_prop_def(IntAttr)
-    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = "$ring (`pending` custom<Int>($pending)^)? (`if` $condition^)? attr-dict `:` type($ring)"
-
-    def __init__(self, ring: SSAValue, pending: int = 0, condition: SSAValue | None = None):
-        super().__init__(operands=[ring, condition], properties={"pending": IntAttr(pending) if pending else None})
 
     @property
     def is_late(self) -> bool:
@@ -343,13 +316,6 @@ class WarpSpecializeOp(FormattedOp):
         "custom<Body>($consumer) `producer` `warps` custom<Int>($warps) (`registers` $registers^)?"
         " attr-dict-with-keyword custom<Body>($producer)"
     )
-
-    def __init__(self, consumer: Region, producer: Region, warps: int, registers: Sequence[int] = ()):
-        """`registers` are those of a thread of the consumer and of the producer, or nothing."""
-        super().__init__(
-            regions=[consumer, producer],
-            properties={"warps": IntAttr(warps), "registers": DenseArrayBase.from_list(i64, list(registers))},
-        )
 
     @property
     def budgets(self) -> tuple[int, ...]:

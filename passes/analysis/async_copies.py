@@ -36,7 +36,7 @@ class Copy:
         load, result = self.load, self.stage.result.type
         symbols = [at if s is counter else s for s in load.symbols]
         t = tile.tile_type(memory_type(load.source).element_type, shape_of(result), self.shared)
-        return tile.StageAsyncOp(load.source, load.map.data, symbols, self.layout, t, load.domain, predicate)
+        return tile.StageAsyncOp(load.source, load.map, symbols, load.domain, predicate, self.layout, t)
 
 
 def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:

@@ -51,7 +51,7 @@ def _count_before(total: loop.ReduceOp) -> SSAValue:
     block = Block(arg_types=[a.type for a in total.body.block.args])
     one = payload.ConstantOp(1.0, total.result.type)
     block.add_ops([one, loop.YieldOp(one.result)])
-    count = loop.ReduceOp(ReductionKind.ADD, total.sizes, total.result.type, Region(block))
+    count = loop.ReduceOp(ReductionKind.ADD, total.sizes, Region(block), total.result.type)
     count.result.name_hint = "count"
     copy_location(total, [count, *block.ops])
     assert total.parent is not None

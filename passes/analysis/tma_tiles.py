@@ -57,7 +57,7 @@ class Box:
 
     def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
         """The start of the box, at `symbols`."""
-        op = TmaLoadOp(self.load.source, self.load.map.data, symbols, self.type, self.multicast)
+        op = TmaLoadOp(self.load.source, self.load.map, symbols, self.multicast, self.type)
         op.result.name_hint = self.load.result.name_hint or self.load.source.name_hint
         return op
 

@@ -274,7 +274,8 @@ class _Sharing:
             name += "_"
         shared = max((k.shared.data for k in (a, b) if k.shared is not None), default=None)
         resident = min(a.resident, b.resident)  # each finds the registers that it had alone
-        made = kernel.FuncOp(name, a.blocks + b.blocks, a.warps.data, Region(block), shared, blocks_per_sm=resident)
+        grid, bounds = [a.blocks + b.blocks], {"blocks_per_sm": resident or None, "shared": shared}
+        made = kernel.FuncOp(name, grid, a.warps, body=Region(block), **bounds)
         made.attributes[PARTS] = ArrayAttr([StringAttr(k.sym_name.data) for k in (a, b)])
         if all("schedule" in k.attributes for k in (a, b)):
             made.attributes["schedules"] = ArrayAttr([k.attributes["schedule"] for k in (a, b)])
@@ -346,7 +347,7 @@ def _share_roles(
             side.copy(program.ops, own[i])
         body.add_op(_either(first, own))
         merged.append(Region(body))
-    parts = kernel.WarpSpecializeOp(partitions.partition_names, partitions.partition_warps, merged, registers)
+    parts = kernel.WarpSpecializeOp(partitions.partition_names, partitions.partition_warps, registers, merged)
     block.add_ops([_either(first, ahead), kernel.BarrierOp(), parts])
 
 

@@ -125,8 +125,8 @@ def _rebuild(store: kernel.StoreOp, value: SSAValue, predicate: SSAValue | None)
     new = kernel.StoreOp(
         value,
         store.memory,
-        list(store.coordinates),
-        store.reg_bases,
+        store.coordinates,
+        regs=store.reg_bases,
         vec=store.vec.data,
         checks=list(store.checks),
         steps=store.check_steps,
@@ -284,10 +284,9 @@ class _Updates:
         name = f"{function.sym_name.data}_in_place"
         while name in self.kernels:
             name += "_"
-        shared = function.shared.data if function.shared is not None else None
         made = kernel.FuncOp(
-            *(name, function.factors, function.warps.data, Region(block), shared),
-            *(function.cluster_size, function.resident),
+            *(name, function.grid, function.warps, function.cluster, function.blocks_per_sm, function.shared),
+            Region(block),
         )
         made.attributes.update(function.attributes)
         insert_before(function, made)

@@ -54,7 +54,7 @@ def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduce
         op.detach()
         body.add_op(op)
     body.add_op(loop.YieldOp(*(r.result for r in reduces)))
-    staged = loop.StagedReduceOp([r.result.type for r in reduces], Region(body), Region(rescale))
+    staged = loop.StagedReduceOp(Region(body), Region(rescale), [r.result.type for r in reduces])
     staged.location = location_of(members[0])
     order.block.insert_op_before(staged, anchor)
     results: dict[SSAValue, SSAValue] = {r.result: new for r, new in zip(reduces, staged.res, strict=True)}

@@ -149,7 +149,7 @@ class Part:
             shape = self._shape(op.result, dim)
             bare = TensorType(element_type(op.result.type), shape)
             symbols = [self.of(s, dim) for s in op.symbols]
-            new = tile.LoadOp(op.source, map, symbols, bare, domain, op.fill)
+            new = tile.LoadOp(op.source, map, symbols, domain, op.fill, bare)
             users = [u.operation for u in op.result.uses]
             if users and isinstance(users[0], tile.ConvertLayoutOp):
                 layout = self._wide(new, self._part_of(users[0].result, dim))

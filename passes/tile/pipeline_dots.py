@@ -210,7 +210,7 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
     new.attributes.update(loop.attributes)
     waits = {r: tile.DotWaitOp(r, 0) for r in new.results if isinstance(r.type, tile.AsyncAccumulatorsType)}
     ran = [] if runs else [payload.CmpOp("lt", loop.lb, loop.ub)]
-    releases = [ConsumerReleaseOp(ring, 0, ran[0].result if ran else None) for ring in rings]
+    releases = [ConsumerReleaseOp(ring, condition=ran[0].result if ran else None) for ring in rings]
     results = [waits[r].result if r in waits else r for r in new.results]
     for old, made in zip(loop.results, new.results, strict=True):
         made.name_hint = old.name_hint

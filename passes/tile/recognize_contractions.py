@@ -118,7 +118,7 @@ def transposed(value: SSAValue, rewriter: PatternRewriter) -> SSAValue:
     elif isinstance(op, tile.LoadOp):
         symbols = [transposed(s, rewriter) if shape_of(s.type) else s for s in op.symbols]
         domain = op.domain and DomainAttr.get(_reversed_map(op.domain.affine), op.domain.limits)
-        new = tile.LoadOp(op.source, _reversed_map(op.map.data), symbols, _reversed_type(value.type), domain, op.fill)
+        new = tile.LoadOp(op.source, _reversed_map(op.map.data), symbols, domain, op.fill, _reversed_type(value.type))
     else:
         new = payload.retyped(op, [transposed(o, rewriter) for o in op.operands], _reversed_type(value.type))
     new.location = op.location

@@ -120,7 +120,7 @@ def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
     registers = ()
     if consumers >= 2 * WARPGROUP or resident > 1:
         registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
-    partitions = WarpSpecializeOp(program, producer, WARPGROUP, registers)
+    partitions = WarpSpecializeOp(program, WARPGROUP, registers, producer)
     partitions.location = kernel.location
     entry.add_op(partitions)
 

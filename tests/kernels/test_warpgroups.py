@@ -255,7 +255,7 @@ def test_in_flight_over_tiles(name: str) -> None:
 @pytest.mark.parametrize(
     ("release", "why"),
     [
-        (lambda o: ConsumerReleaseOp(o.ring, 0, o.condition), "gives back a group of a ring before an older one"),
+        (lambda o: ConsumerReleaseOp(o.ring, None, o.condition), "gives back a group of a ring before an older one"),
         (lambda o: ConsumerReleaseOp(o.ring, 1), "gives back a slot of a ring that it did not take"),
     ],
 )

@@ -136,7 +136,7 @@ def rebuilt(kind: type[Access], number: int, **changes: object) -> Change:
         if isinstance(op, LoadOp):
             new = LoadOp(op.memory, coordinates, regs, **parts)  # pyright: ignore
         else:
-            new = StoreOp(op.value, op.memory, coordinates, regs, **parts)  # pyright: ignore
+            new = StoreOp(op.value, op.memory, coordinates, regs=regs, **parts)  # pyright: ignore
         assert op.parent is not None
         op.parent.insert_op_before(new, op)
         if isinstance(op, LoadOp):

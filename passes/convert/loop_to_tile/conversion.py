@@ -113,7 +113,7 @@ class KernelBuilder:
         emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
         cluster = schedule.cluster.data if shares_rows(schedule) else 1  # those that share boxes come later
-        kernel = tile.KernelOp(self.name, shape, schedule.warps.data, Region(block), cluster)
+        kernel = tile.KernelOp(self.name, shape, schedule.warps, cluster, Region(block))
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel
@@ -228,7 +228,7 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
         raise
     Rewriter.insert_op(kernel, InsertPoint.before(func))
     replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
-    launch = tile.LaunchOp(name, builder.inputs, replaced.result_types, start)
+    launch = tile.LaunchOp(name, builder.inputs, start, replaced.result_types)
     launch.location = location_of(replaced)
     for old, new in zip(replaced.results, launch.res, strict=True):
         new.name_hint = old.name_hint

@@ -220,9 +220,8 @@ class Emitter:
         fill = self._fill(op) if domain is not None else None
         access, domain, used_symbols = at.used(at.map([rewrite(e) for e in op.map.data.results]), domain)
         result = tile.tile_type(element_type(op.source.type), shape(dims))
-        new = tile.LoadOp(
-            self.buffers[op.source], access, used_symbols, result, domain, fill.value if fill is not None else None
-        )
+        outside = fill.value if fill is not None else None
+        new = tile.LoadOp(self.buffers[op.source], access, used_symbols, domain, outside, result)
         self.insert(new, max(at.depth, depth), op.result.name_hint)
         padding = {d: v for d in own if fill is not None and d.has_tail and (v := fill.beyond(d)) is not None}
         return Tile(new.result, dims, max(at.depth, depth), padding)

@@ -128,11 +128,13 @@ class _Kernel:
             self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index
         self.lower_block(self.op.body.block)
         symbolic = any(not isinstance(n, int) for n in self.grid)
-        grid = [n for n in self.grid if n != 1] if symbolic else count
+        grid = [n for n in self.grid if n != 1] if symbolic else [count]
         warps, cluster = self.warps + self.producers, self.op.cluster_size
         schedule = self.op.attributes.get("schedule")
         resident = schedule.blocks_per_sm.data if isinstance(schedule, ScheduleAttr) else 0
-        new = kernel.FuncOp(self.op.sym_name.data, grid, warps, Region(self.out.entry), None, cluster, resident)
+        new = kernel.FuncOp(
+            *(self.op.sym_name.data, grid, warps, cluster, resident or None), body=Region(self.out.entry)
+        )
         new.attributes.update(self.op.attributes)  # the schedule, for whoever reads the CUDA
         new.location = self.op.location
         return new
@@ -425,7 +427,7 @@ class _Kernel:
         self.producers = op.warps.data
         out.location = op.location
         programs, warps = [Region(consumer), Region(producer)], [self.warps, self.producers]
-        out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, programs, op.budgets))
+        out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, op.budgets, programs))
         tma_pipeline.tear_down(out, found)
 
 

@@ -199,16 +199,16 @@ def copy_async(
         kernel.CopyAsyncOp(
             source,
             coordinates,
-            access.regs(bits),
-            target,
-            out.value(place.origin),
-            [[r] for r in place.regs],
+            regs=access.regs(bits),
             vec=access.vec,
             checks=checks,
             steps=access.steps(bits),
             bounds=access.bounds,
-            predicate=predicate,
+            target=target,
+            place=out.value(place.origin),
             target_xor=place.xor,
+            target_regs=[[r] for r in place.regs],
+            predicate=predicate,
         )
     )
 

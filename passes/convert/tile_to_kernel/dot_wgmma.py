@@ -57,11 +57,11 @@ def dot_async(
         else:
             source, place = lhs, _place(out, left, c, 0, k)
         product = kernel.WgmmaOp(
-            source,
-            place,
-            rhs,
-            _place(out, right, c, 1, k),
-            pending,
+            lhs=source,
+            lhs_offset=place,
+            rhs=rhs,
+            rhs_offset=_place(out, right, c, 1, k),
+            acc=pending,
             k_steps=step // each,
             swizzle=right[1].swizzle,
             lhs_transposed=left is not None and left[1].fast == 0,

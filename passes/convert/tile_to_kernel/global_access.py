@@ -67,4 +67,5 @@ def store(out: Emitter, op: Write, value: SSAValue, target: SSAValue, places: Pl
     bits = len(places.layout.reg)
     regs, steps, bounds = access.regs(bits), access.steps(bits), access.bounds
     made = partial(kernel.AtomicRmwOp, op.kind.data) if atomic else partial(kernel.StoreOp, vec=access.vec)
-    out.add_op(made(value, target, coordinates, regs, checks=checks, steps=steps, bounds=bounds, predicate=predicate))
+    checked = partial(made, checks=checks, steps=steps, bounds=bounds, predicate=predicate)
+    out.add_op(checked(value, target, coordinates, regs=regs))

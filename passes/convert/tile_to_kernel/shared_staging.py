@@ -69,9 +69,7 @@ def store_shared(
     found = matrix_place(out, compact, shared, element_type(value.type)) if matrices else None
     if found is not None:
         where = out.value(found.origin)
-        out.add_op(
-            kernel.StMatrixOp(value, buffer, where, found.steps, count=found.count, trans=found.trans, xor=found.xor)
-        )
+        out.add_op(kernel.StMatrixOp(found.count, found.trans, value, buffer, where, xor=found.xor, steps=found.steps))
         return
     place = shared_place(out, shared, compact, element_bytes(value.type))
     predicate = holder_predicate(out, compact)
@@ -80,7 +78,7 @@ def store_shared(
             value,
             buffer,
             [out.value(place.origin)],
-            [[r] for r in place.regs],
+            regs=[[r] for r in place.regs],
             vec=place.vec,
             predicate=predicate,
             xor=place.xor,

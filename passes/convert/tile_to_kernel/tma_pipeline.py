@@ -253,7 +253,7 @@ def _load(
         coordinates = [out.value(c) for c in evaluate_map(out, op.map.data, at, symbols)]
         where = out.value(out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row)))
         slot = out.value(queue.slot)
-        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks))
+        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks or None))
 
 
 def _panel(shared: Shared, boxes: Boxes, start: int) -> int:

@@ -120,7 +120,7 @@ class _Emitter:
         self.scopes.pop()
         self.scopes.extend(hidden)
         extents = [self.graph.sizes[v] for v in node.variables]
-        op = loop.ReduceOp(node.kind, extents, node.type, Region(scope.block))
+        op = loop.ReduceOp(node.kind, extents, Region(scope.block), node.type)
         return self._add(depth, op, node)
 
     def _access(

@@ -37,7 +37,7 @@ def unbounded(op: Access, constraints: Iterable[int]) -> None:
         else:
             op.properties["domain"] = domain
         return
-    _replace(op, tile.LoadOp(op.source, op.map.data, op.symbols, op.result.type))
+    _replace(op, tile.LoadOp(op.source, op.map, op.symbols, result=op.result.type))
 
 
 def _replace(op: Operation, new: Operation) -> None:
