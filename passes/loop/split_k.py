@@ -162,7 +162,7 @@ def combine_parts(split: Split, parts: Sequence[SSAValue]) -> None:
         else:
             value = loaded[0]
         block.add_op(loop.YieldOp(value))
-        new = loop.ReduceOp(stage.kind, [split.parts], Region(block), stage.result.type)
+        new = loop.ReduceOp(stage.kind.data, [split.parts], Region(block), stage.result.type)
         new.result.name_hint = reduction.results[i].name_hint
         copy_location(stage, [new])
         Rewriter.insert_op(new, InsertPoint.before(reduction))
