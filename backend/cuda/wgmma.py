@@ -15,7 +15,7 @@ from ...dialects.kernel import (
 from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
 from ...dialects.support.locations import location_text
 from ...errors import CompileError
-from .device.sm90 import wgmma_key
+from .device.wgmma import wgmma_key
 from .mma import WORD, operand_array
 from .statements import Statements, add_calls, add_printer, element_address
 from .types import AND, Expr

@@ -15,9 +15,17 @@ from string import Template
 
 from ... import dtypes
 from .atomic import atomic_helpers
+from .cases import CASES
 from .helper import Helper
-from .mma import matrix_helpers, warp_product_helpers
-from .sm90 import box_helpers, wgmma_helper, wgmma_names
+from .wgmma import wgmma_helper, wgmma_names
+
+
+def _cases(text: str) -> list[dict[str, str]]:
+    """What words stand for: the name of a table of cases.py, or `t = int; u = unsigned | t = long long; ...`."""
+    if text in CASES:
+        return CASES[text]
+    parts = ([word.partition("=") for word in case.split(";") if word] for case in text.split(" | "))
+    return [{name.strip(): value.strip() for name, _, value in words} for words in parts]
 
 
 def _read(text: str) -> dict[str, Helper]:
@@ -29,19 +37,18 @@ def _read(text: str) -> dict[str, Helper]:
         key, _, needs = head.partition(" needs ")
         # Comments may stand in front of a function and behind the section, for what follows.
         cuda, _, host = re.sub(r"^// .*\n", "", body, flags=re.MULTILINE).strip().partition("\n//// host\n")
-        for case in cases.split(" | "):
-            words = {w.strip(): v.strip() for w, _, v in (part.partition("=") for part in case.split(",") if part)}
+        for words in _cases(cases):
             own, device, same = (Template(t).safe_substitute(words) for t in (key, cuda, host))
             inline = device.replace("__device__ __forceinline__", "inline").replace("__device__", "inline")
             if not same or same.startswith("{"):
                 same = inline[: inline.index("{")] + same if same else inline
-            keys = tuple(Template(n).substitute(words) for n in needs.split("; ") if n)
+            keys = tuple(k for n in needs.split("; ") if (k := Template(n).substitute(words)))
             found[own] = Helper(own.split(".")[0], device, same, keys)
     return found
 
 
 HELPERS = _read((Path(__file__).parent / "functions.cuh").read_text(encoding="utf-8"))
-HELPERS.update({**matrix_helpers(), **warp_product_helpers(), **box_helpers(), **atomic_helpers()})
+HELPERS.update(atomic_helpers())
 
 STRUCTS = {
     "TensorMap": "struct __align__(64) TensorMap { unsigned long long words[16]; };",

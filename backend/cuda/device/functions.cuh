@@ -1,6 +1,6 @@
 // Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
-// stand for. It begins with the key of the helper and the keys of those that it needs. Behind `//// host` is what it means
-// on the host, without its head where that is the same but for `static inline`; nothing, where it needs nothing but C++.
+// stand for: in a table of cases.py, or as the section says. It begins with the key of the helper and the keys of those
+// that it needs. Behind `//// host` is what it means on the host, without its head where that is the same but for `static inline`; nothing, where it needs nothing but C++.
 
 //// to_f32.bf16 needs bf16
 static __device__ float to_f32(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
@@ -127,25 +127,25 @@ static __device__ double min_nan(double a, double b) { return a != a || a < b ? 
 
 // Two's complement arithmetic on signed integers, which C++ leaves undefined on overflow.
 
-//// wrap_add.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+//// wrap_add.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t wrap_add($t a, $t b) { return ($t)(($u)a + ($u)b); }
 
-//// wrap_sub.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+//// wrap_sub.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t wrap_sub($t a, $t b) { return ($t)(($u)a - ($u)b); }
 
-//// wrap_mul.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+//// wrap_mul.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t wrap_mul($t a, $t b) { return ($t)(($u)a * ($u)b); }
 
 // Division of integers in every lane, also one that holds no element: by zero it gives all ones, the quotient of the least
 // number and -1 wraps. C++ leaves both undefined.
 
-//// int_div.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+//// int_div.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t int_div($t a, $t b) { return b == 0 ? -1 : b == -1 ? ($t)(0 - ($u)a) : a / b; }
 
 //// int_div.$u for u = unsigned | u = unsigned long long
 static __device__ $u int_div($u a, $u b) { return b == 0 ? ~($u)0 : a / b; }
 
-//// int_rem.$t for t = int, u = unsigned | t = long long, u = unsigned long long
+//// int_rem.$t for t = int; u = unsigned | t = long long; u = unsigned long long
 static __device__ $t int_rem($t a, $t b) { return b == 0 ? -1 : b == -1 ? 0 : a % b; }
 
 //// int_rem.$u for u = unsigned | u = unsigned long long
@@ -154,16 +154,16 @@ static __device__ $u int_rem($u a, $u b) { return b == 0 ? ~($u)0 : a % b; }
 // Shifts by any number of bits, which C++ leaves undefined where the type has not so many, and to the left of what is
 // negative: all bits leave, as they would one by one. A negative number is more than any type has.
 
-//// shift_left.$t for t = int, u = unsigned, n = 32, m = 31 | t = long long, u = unsigned long long, n = 64, m = 63
+//// shift_left.$t for t = int; u = unsigned; n = 32; m = 31 | t = long long; u = unsigned long long; n = 64; m = 63
 static __device__ $t shift_left($t a, $t b) { return ($u)b < $n ? ($t)(($u)a << b) : 0; }
 
-//// shift_left.$u for u = unsigned, n = 32 | u = unsigned long long, n = 64
+//// shift_left.$u for u = unsigned; n = 32 | u = unsigned long long; n = 64
 static __device__ $u shift_left($u a, $u b) { return ($u)b < $n ? ($u)(($u)a << b) : 0; }
 
-//// shift_right.$t for t = int, u = unsigned, n = 32, m = 31 | t = long long, u = unsigned long long, n = 64, m = 63
+//// shift_right.$t for t = int; u = unsigned; n = 32; m = 31 | t = long long; u = unsigned long long; n = 64; m = 63
 static __device__ $t shift_right($t a, $t b) { return a >> (($u)b < $n ? b : $m); }
 
-//// shift_right.$u for u = unsigned, n = 32 | u = unsigned long long, n = 64
+//// shift_right.$u for u = unsigned; n = 32 | u = unsigned long long; n = 64
 static __device__ $u shift_right($u a, $u b) { return b < $n ? a >> b : 0; }
 
 //// bits_to_float
@@ -188,14 +188,14 @@ static __device__ long long bits_to_long(double x) { return __double_as_longlong
 
 // Asynchronous copies from global to shared memory; `_or_zero` brings zeros where `inside` is false.
 
-//// copy_async$n for m = ca, n = 4 | m = ca, n = 8 | m = cg, n = 16
+//// copy_async$n for m = ca; n = 4 | m = ca; n = 8 | m = cg; n = 16
 static __device__ void copy_async$n(void* target, const void* source) {
   asm volatile("cp.async.$m.shared.global [%0], [%1], $n;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(source) : "memory");
 }
 //// host
 { emu_copy_async(target, source, $n, true); }
 
-//// copy_async${n}_or_zero for m = ca, n = 4 | m = ca, n = 8 | m = cg, n = 16
+//// copy_async${n}_or_zero for m = ca; n = 4 | m = ca; n = 8 | m = cg; n = 16
 static __device__ void copy_async${n}_or_zero(void* target, const void* source, bool inside) {
   asm volatile("cp.async.$m.shared.global [%0], [%1], $n, %2;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(source), "r"(inside ? $n : 0) : "memory");
 }
@@ -247,7 +247,7 @@ static __device__ __forceinline__ void fence_async() {
 //// host
 { emu_fence_async(); }
 
-//// mbar_wait$n for n =, m = | n = _cluster, m = .acquire.cluster
+//// mbar_wait$n for n =; m = | n = _cluster; m = .acquire.cluster
 static __device__ __forceinline__ void mbar_wait$n(unsigned long long* barrier, int parity) {
   for (unsigned done = 0; !done;)
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity$m.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -379,3 +379,103 @@ static __device__ void choose_pair($t* r, const $t* a, const $t* b, bool first) 
 static __device__ void copy_pair($t* r, const $t* a) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = x; }
 //// host
 { unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = x; __builtin_memcpy(r, &w, 4); }
+
+// Matrices of 8 rows of 16 bytes from and to shared memory, by a warp: a lane has one word of four bytes of each.
+
+//// ldmatrix_x$count$trans.$t needs $own for matrices
+static __device__ void ldmatrix_x$count$trans($t* r, const $t* p) {
+  unsigned* u = (unsigned*)r;
+  asm volatile("ldmatrix.sync.aligned.$mode {$to}, [%$count];"
+               : $outputs : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory");
+}
+//// host
+{
+  emu_wide(r, 4);
+  const int lane = threadIdx.x % 32;
+  if (lane < $lanes) emu_wide(p, 16);
+  for (int m = 0; m < $count; ++m)
+    for (int e = 0; e < $each; ++e) {
+      const long long from = __shfl_sync(~0u, (long long)p, m * 8 + ($row) % 8);
+      r[m * $each + e] = ((const $t*)from)[$column];
+    }
+}
+
+//// stmatrix_x$count$trans.$t needs $own for matrices
+static __device__ __forceinline__ void stmatrix_x$count$trans($t* p, const $t* r) {
+  const unsigned* u = (const unsigned*)r;
+  asm volatile("stmatrix.sync.aligned.$mode [%0], {$of};"
+               :: "r"((unsigned)__cvta_generic_to_shared(p)), $inputs : "memory");
+}
+//// host
+{
+  emu_wide(r, 4);
+  const int lane = threadIdx.x % 32;
+  if (lane < $lanes) emu_wide(p, 16);
+  for (int m = 0; m < $count; ++m)
+    for (int e = 0; e < $each; ++e) {
+      const long long to = __shfl_sync(~0u, (long long)p, m * 8 + ($row) % 8);
+      (($t*)to)[$column] = r[m * $each + e];
+    }
+}
+
+// The product of a pair of blocks: c and d are rows t / 4 and t / 4 + 8 of the accumulator. On the host the four lanes
+// of a row of A, and of a column of B, have all of its k between them; of an f32 the last 13 bits do not count.
+
+//// mma_$shape.$t needs $own for products
+static __device__ void mma_$shape(float* c, float* d, const $t* a, const $t* b) {
+  const unsigned *u = (const unsigned*)a, *v = (const unsigned*)b;
+  asm volatile("$instruction {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(d[0]), "+f"(d[1])
+               : "r"(u[0]), "r"(u[1]), "r"(u[2]), "r"(u[3]), "r"(v[0]), "r"(v[1]));
+}
+//// host
+{
+  const auto widen = [](unsigned x) { $widen float r; __builtin_memcpy(&r, &x, 4); return r; };
+  emu_wide(a, 4), emu_wide(b, 4);
+  const int lane = threadIdx.x % 32, first = lane & ~3;
+  float s[4] = {c[0], c[1], d[0], d[1]};
+  for (int q = 0; q < 4; ++q) {
+    unsigned u[4], v[4];
+    for (int i = 0; i < 4; ++i) {
+      unsigned w; __builtin_memcpy(&w, a + $each * i, 4);
+      u[i] = __shfl_sync(~0u, w, first + q);
+    }
+    for (int e = 0; e < 2; ++e)
+      for (int i = 0; i < 2; ++i) {
+        unsigned w; __builtin_memcpy(&w, b + $each * i, 4);
+        v[2 * e + i] = __shfl_sync(~0u, w, (2 * (lane % 4) + e) * 4 + q);
+      }
+    for (int h = 0; h < 2; ++h)
+      for (int e = 0; e < 2; ++e)
+        for (int i = 0; i < 2; ++i)
+          for (int n = 0; n < 32; n += 32 / $each)
+            s[2 * h + e] += widen(u[2 * i + h] >> n) * widen(v[2 * e + i] >> n);
+  }
+  c[0] = s[0]; c[1] = s[1]; d[0] = s[2]; d[1] = s[3];
+}
+
+// Boxes through tensor maps, with coordinates as in the IR. The host texts call the emulator, which does with bytes what
+// the instruction is documented to do; what is in flight, and who may see what, is kept there.
+
+//// tma_load$rank needs TensorMap for boxes
+static __device__ __forceinline__ void tma_load$rank(void* target, const TensorMap* map, unsigned long long* barrier, $ints) {
+  asm volatile("cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {$from3}], [%2];" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), $reversed : "memory");
+}
+//// host
+{ const int at[] = {$at}; emu_tma_load(target, map, barrier, at, $rank); }
+
+// For all blocks of the cluster whose bit is set in `blocks`.
+
+//// tma_multicast$rank needs TensorMap for boxes
+static __device__ __forceinline__ void tma_multicast$rank(void* target, const TensorMap* map, unsigned long long* barrier, int blocks, $ints) {
+  asm volatile("cp.async.bulk.tensor.${rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {$from4}], [%2], %3;" :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "h"((unsigned short)blocks), $reversed : "memory");
+}
+//// host
+{ const int at[] = {$at}; emu_tma_multicast(target, map, barrier, at, $rank, blocks); }
+
+//// tma_store$rank needs TensorMap for boxes
+static __device__ __forceinline__ void tma_store$rank(const TensorMap* map, const void* source, $ints) {
+  asm volatile("cp.async.bulk.tensor.${rank}d.global.shared::cta.tile.bulk_group [%0, {$from2}], [%1];" :: "l"(map), "r"((unsigned)__cvta_generic_to_shared(source)), $reversed : "memory");
+}
+//// host
+{ const int at[] = {$at}; emu_tma_store(map, source, at, $rank); }
