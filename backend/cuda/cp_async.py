@@ -28,7 +28,7 @@ def print_copy(statements: Statements, op: CopyAsyncOp) -> None:
 
 def _copies(statements: Statements, op: CopyAsyncOp) -> None:
     writer, width = statements.writer, op.vec.data
-    size = width * c_size(op.target.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+    size = width * c_size(op.target.type)
     prepare(writer, op)
     with writer.registers_loop(op.registers, width) as r:
         met = condition(writer, op, r)

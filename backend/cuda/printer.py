@@ -108,7 +108,7 @@ def _parameters(writer: Writer, func: FuncOp) -> str:
     texts: list[str] = []
     for argument in func.body.block.args:
         memory_extents(argument.type)
-        pointer = writer.type_of(argument.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+        pointer = writer.type_of(argument)
         name = writer.names.mint(argument.name_hint, "p")
         writer.places[argument] = Place(name, 1)
         texts.append(f"{'' if is_written(argument) else 'const '}{pointer}* __restrict__ {name}")
@@ -141,7 +141,7 @@ def _declare_shared(writer: Writer, func: FuncOp) -> None:
                 operator=op.name,
                 location=location_text(op),
             )
-        c = writer.type_of(op.result.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+        c = writer.type_of(op.result)
         name = writer.names.mint(op.result.name_hint, "buf")
         writer.places[op.result] = Place(name, 1)
         start = f"(smem + {op.offset.data})" if op.offset.data else "smem"

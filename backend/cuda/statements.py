@@ -329,7 +329,7 @@ def add_pointer(statements: Statements, value: SSAValue, text: str, word: str) -
     """Declare the pointer `value` to elements of its memref, called after it or else `word`."""
     writer, space = statements.writer, space_of(value.type)
     assert space is not None, value
-    element = writer.type_of(value.type.element_type)  # pyright: ignore[reportAttributeAccessIssue]
+    element = writer.type_of(value)
     name = writer.names.mint(value.name_hint, word)
     writer.line(f"{space.qualifier}{element}* const {name} = {text};")
     writer.places[value] = Place(name, 1)

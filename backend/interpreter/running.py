@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.interpreter import Interpreter
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
-from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
@@ -92,8 +91,7 @@ def main_function(module: ModuleOp) -> FuncOp:
 
 def storage(t: Attribute, sizes: Sizes | None = None) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The NumPy type and the shape of a tensor, memref or scalar type, where symbols have the values `sizes`."""
-    element = t.element_type if isinstance(t, MemRefType) else element_type(t)  # pyright: ignore[reportUnknownMemberType]
-    return numpy_dtype(element), (sizes or Sizes()).shape(t)  # pyright: ignore[reportUnknownArgumentType]
+    return numpy_dtype(t), (sizes or Sizes()).shape(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array], sizes: Sizes | None = None) -> list[Array]:

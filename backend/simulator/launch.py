@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation
 from ...dialects import kernel, payload
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
 from ...dialects.kernel.warp_specialize import WARPGROUP
-from ...dialects.payload import shape_of
+from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.ranges import constant_index
 from ...errors import ExecutionError
@@ -162,7 +162,7 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
 
 def _stored(op: kernel.SharedOp) -> Attribute:
     """What lies in a shared buffer; an mbarrier is a word that nobody reads."""
-    element: Attribute = op.result.type.element_type  # pyright: ignore
+    element = element_type(op.result.type)
     return i64 if isinstance(element, kernel.MbarrierType) else element
 
 

@@ -11,14 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    SymbolNameConstraint,
-    SymbolRefAttr,
-)
+from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, SymbolNameConstraint, SymbolRefAttr
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute
 from xdsl.irdl import (

@@ -19,6 +19,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import base, irdl_op_definition, operand_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
 from .memory_space import CLUSTER, is_shared
 
@@ -89,4 +90,4 @@ class MapaOp(PureOp):
 
 def _of_cluster(t: Attribute) -> Attribute:
     """The type of another block's instance of a buffer."""
-    return CLUSTER.buffer(t.element_type, t.get_shape()) if isinstance(t, MemRefType) else t  # pyright: ignore
+    return CLUSTER.buffer(element_type(t), t.get_shape()) if isinstance(t, MemRefType) else t  # pyright: ignore

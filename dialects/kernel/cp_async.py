@@ -23,15 +23,9 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import bases_of
+from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
-from .memory import (
-    ACCESS,
-    ACCESS_TYPES,
-    MemoryAccess,
-    element_of_memory,
-    memory_bytes,
-    shape_of_memory,
-)
+from .memory import ACCESS, ACCESS_TYPES, MemoryAccess, memory_bytes, shape_of_memory
 from .memory_space import GLOBAL, SHARED, is_shared_line, space_of
 
 COPY_BYTES = (4, 8, 16)
@@ -54,13 +48,13 @@ class SubviewOp(PureOp):
     assembly_format = "$ring `` `[` $offset `]` attr-dict `:` type($ring) `->` type($result)"
 
     def __init__(self, ring: SSAValue, offset: SSAValue, size: int):
-        super().__init__(ring, offset, SHARED.buffer(element_of_memory(ring.type), [size]))
+        super().__init__(ring, offset, SHARED.buffer(element_type(ring.type), [size]))
 
     def verify_(self) -> None:
         for t in (self.ring.type, self.result.type):
             if not is_shared_line(t):
                 raise VerifyException(f"a slot is a part of a shared buffer, not {t}")
-        if element_of_memory(self.ring.type) != element_of_memory(self.result.type):
+        if element_type(self.ring.type) != element_type(self.result.type):
             raise VerifyException("ring and slot have one element type")
         if memory_bytes(self.ring.type) < memory_bytes(self.result.type):
             raise VerifyException("a slot is no larger than its ring")
@@ -107,7 +101,7 @@ class CopyAsyncOp(MemoryAccess):
             raise VerifyException("a copy goes from global memory to a shared buffer of one dimension")
         if self.xor is not None:
             raise VerifyException("offsets in global memory do not combine by exclusive or")
-        element = element_of_memory(self.target.type)
+        element = element_type(self.target.type)
         self.verify_places(element)
         width = self.vec.data
         one = MemRefType(element, [1])

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute
 from xdsl.irdl import base, irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from ..payload import element_type
+from ..payload import element_bytes, element_type
 from ..shapes.extents import Extent, SymbolAttr, extents_of, fixed, static
 from ..support.assembly import PureOp
 
@@ -41,12 +41,12 @@ class SliceOp(PureOp):
     @property
     def rows(self) -> int:
         """How many rows the buffer has."""
-        return fixed(_extents(self.source.type)[0])
+        return fixed(extents_of(self.source.type)[0])
 
     @property
     def row_extents(self) -> tuple[Extent, ...]:
         """The extents of a row."""
-        return _extents(self.source.type)[1:]
+        return extents_of(self.source.type)[1:]
 
     def row(self, index: int) -> int:
         """The number of the row for this index."""
@@ -57,28 +57,23 @@ class SliceOp(PureOp):
         if (map.num_dims, map.num_symbols, len(map.results)) != (1, 0, 1):
             raise VerifyException(f"the row is one expression of one index, not {map}")
         source, result = self.source.type, self.result.type
-        if not _extents(source):
+        if not extents_of(source):
             raise VerifyException(f"{source} has no rows")
-        if _element(source) != _element(result):
+        if element_type(source) != element_type(result):
             raise VerifyException(f"a slice of {source} has its element type, not that of {result}")
-        row, part = self.row_extents, _extents(result)
+        row, part = self.row_extents, extents_of(result)
         if part != row and prod(static(part)) > prod(static(row)):
             raise VerifyException(f"{result} is larger than a row of {source}")
-        size = _known(row) * itemsize(_element(source))
+        size = _known(row) * element_bytes(element_type(source))
         if self.rows > 1 and size % ALIGNMENT:
             raise VerifyException(f"rows of {size} bytes: not a multiple of {ALIGNMENT}")
-
-
-def itemsize(element: Attribute) -> int:
-    """Bytes of an element of that type in memory; a truth value takes one."""
-    return max(1, getattr(element, "bitwidth", 64) // 8)
 
 
 def padded_row(t: Attribute) -> tuple[Extent, ...]:
     """The shortest row that a buffer of the tensor type `t` fits into, as `SliceOp` needs rows: its own shape if that
     is one, else all of its elements with a gap behind them; with a size known at run time, a gap at the end of each
     line. Raises ExtentError where the last dimension is such a size."""
-    size, shape = itemsize(element_type(t)), extents_of(t)
+    size, shape = element_bytes(element_type(t)), extents_of(t)
     if _known(shape) * size % ALIGNMENT == 0:
         return shape
     *outer, last = shape if any(isinstance(e, SymbolAttr) for e in shape) else [prod(static(shape))]
@@ -89,13 +84,3 @@ def padded_row(t: Attribute) -> tuple[Extent, ...]:
 def _known(shape: Sequence[Extent]) -> int:
     """The product of the extents that are numbers: what the product of all of them is a multiple of."""
     return prod(e for e in shape if isinstance(e, int))
-
-
-def _extents(t: Attribute) -> tuple[Extent, ...]:
-    assert isinstance(t, MemRefType)
-    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _element(t: Attribute) -> Attribute:
-    assert isinstance(t, MemRefType)
-    return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

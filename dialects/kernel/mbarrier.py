@@ -28,6 +28,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
 from .cluster import require_cluster
 from .memory_space import is_shared_line
@@ -49,7 +50,7 @@ class MbarrierType(ParametrizedAttribute, TypeAttribute):
 
 def is_mbarriers(t: Attribute) -> bool:
     """Whether `t` is a shared buffer of mbarriers."""
-    return is_shared_line(t) and isinstance(t.element_type, MbarrierType)  # pyright: ignore
+    return is_shared_line(t) and isinstance(element_type(t), MbarrierType)
 
 
 class MbarrierOp(OrderedOp):

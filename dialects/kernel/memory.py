@@ -49,14 +49,8 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWr
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases, bases_of
-from ..payload import element_type, is_vector, shape_of
-from ..shapes.extents import (
-    Extent,
-    SymbolAttr,
-    extents_in,
-    extents_of,
-    static,
-)
+from ..payload import element_bytes, element_type, is_vector, shape_of
+from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static
 from ..support.assembly import FormattedOp
 from .memory_space import space_of
 
@@ -145,7 +139,7 @@ class MemoryAccess(FormattedOp):
 
     def verify_places(self, moved_element: Attribute) -> None:
         """Check where the access goes, and that `moved_element` is what lies there. Raises `VerifyException`."""
-        bits, rank = self.registers.bit_length() - 1, len(extents_of_memory(self.memory.type))
+        bits, rank = self.registers.bit_length() - 1, len(extents_of(self.memory.type))
         if self.registers != 1 << bits or len(self.reg_bases) != bits or len(self.check_steps) != bits:
             raise VerifyException(f"one basis for each bit of the number of {self.registers} registers")
         if len(self.coordinates) != rank or any(len(b) != rank for b in self.reg_bases):
@@ -154,7 +148,7 @@ class MemoryAccess(FormattedOp):
             raise VerifyException("one [lower:upper] and one step for each check")
         if any(c.type not in (IndexType(), VectorType(IndexType(), [self.registers])) for c in self.operand_indices):
             raise VerifyException("coordinates and checks are index, or a vector of index with one entry a register")
-        if moved_element != element_of_memory(self.memory.type):
+        if moved_element != element_type(self.memory.type):
             raise VerifyException("memory and registers have one element type")
         self._verify_width(rank)
         space = space_of(self.memory.type)
@@ -181,15 +175,9 @@ class MemoryAccess(FormattedOp):
         return (*self.coordinates, *self.checks)
 
 
-def extents_of_memory(t: Attribute) -> tuple[Extent, ...]:
-    """The extents of a memref type."""
-    assert isinstance(t, MemRefType)
-    return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
-
-
 def shape_of_memory(t: Attribute) -> tuple[int, ...]:
     """The shape of a memref type. Raises ExtentError for a size known only at run time."""
-    return static(extents_of_memory(t))
+    return static(extents_of(t))
 
 
 @irdl_op_definition
@@ -212,7 +200,7 @@ class LoadOp(MemoryAccess):
 
     def __init__(self, memory: SSAValue, coordinates: Sequence[SSAValue], regs: Sequence[Sequence[int]], **more: Any):
         """`more` are those of `MemoryAccess`, and the fill value."""
-        result = VectorType(element_of_memory(memory.type), [1 << len(regs)])
+        result = VectorType(element_type(memory.type), [1 << len(regs)])
         super().__init__(memory, coordinates, regs=regs, result=result, **more)
 
     @property
@@ -255,12 +243,5 @@ class StoreOp(MemoryAccess):
 
 def memory_bytes(t: Attribute) -> int:
     """How many bytes a memref of static shape takes; a truth value takes one."""
-    element = element_of_memory(t)
-    bits = element.bitwidth if isinstance(element, IntegerType | AnyFloat) else 64
-    return max(1, bits // 8) * math.prod(shape_of_memory(t))
-
-
-def element_of_memory(t: Attribute) -> Attribute:
-    """The element type of a memref type."""
-    assert isinstance(t, MemRefType)
-    return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    each = element_bytes(t) if isinstance(element_type(t), IntegerType | AnyFloat) else 8
+    return each * math.prod(shape_of_memory(t))

@@ -23,22 +23,13 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import (
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    prop_def,
-    result_def,
-    traits_def,
-)
+from xdsl.irdl import base, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, traits_def
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases
 from ..payload import element_bytes, element_type, shape_of
 from ..support.assembly import FormattedOp
-from .memory import element_of_memory
 from .memory_space import is_shared
 from .registers import RegisterDotOp
 
@@ -130,7 +121,7 @@ class MatrixRows(FormattedOp):
     @property
     def row(self) -> int:
         """Elements of a row."""
-        return row_elements(element_of_memory(self.memory.type))
+        return row_elements(element_type(self.memory.type))
 
     @property
     def registers(self) -> int:
@@ -162,7 +153,7 @@ class MatrixRows(FormattedOp):
         """Check the operation against the type of its registers. Raises `VerifyException`."""
         if not is_shared(self.memory.type):
             raise VerifyException("matrices lie in shared memory")
-        if not is_factor(t) or element_of_memory(self.memory.type) != element_type(t):
+        if not is_factor(t) or element_type(self.memory.type) != element_type(t):
             raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")
         if self.trans is not None and word_elements(t) == 1:
             raise VerifyException("matrices of f32 cannot be transposed")
@@ -193,7 +184,7 @@ class LdMatrixOp(MatrixRows):
 
     def __init__(self, memory: SSAValue, origin: SSAValue, steps: Sequence[int], *, count: int = 4, **flags: bool):
         """`flags` are `trans` and `xor`."""
-        element = element_of_memory(memory.type)
+        element = element_type(memory.type)
         result = VectorType(element, [word_elements(element) * count << len(steps)])
         super().__init__(count, memory=memory, origin=origin, steps=steps, result=result, **flags)
 

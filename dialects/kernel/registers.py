@@ -11,15 +11,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, IntAttr, VectorType, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    AnyAttr,
-    VarConstraint,
-    base,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-)
+from xdsl.irdl import AnyAttr, VarConstraint, base, irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of

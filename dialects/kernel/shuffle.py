@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from xdsl.dialects.builtin import DenseArrayBase, IndexType, VectorType, i64
-from xdsl.irdl import (
-    VarConstraint,
-    base,
-    irdl_op_definition,
-    operand_def,
-    opt_operand_def,
-    prop_def,
-    result_def,
-)
+from xdsl.irdl import VarConstraint, base, irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.linear import LANE_BITS, LANES

@@ -37,11 +37,13 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
+from ..payload import element_bytes, element_type
+from ..shapes.extents import extents_of
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
 from .mbarrier import is_mbarriers
-from .memory import StoreOp, element_of_memory, extents_of_memory, memory_bytes, shape_of_memory
+from .memory import StoreOp, memory_bytes, shape_of_memory
 from .memory_space import is_shared_line
 
 SWIZZLES = (0, 32, 64, 128)
@@ -58,11 +60,6 @@ SWIZZLED_ALIGNMENT = SWIZZLED_ROWS * max(SWIZZLES)
 
 PLAIN_ALIGNMENT = 128
 """To how many bytes any other box is aligned in shared memory."""
-
-
-def element_bytes(element: Attribute) -> int:
-    """Bytes of one element in memory."""
-    return memory_bytes(MemRefType(element, [1]))
 
 
 @irdl_attr_definition
@@ -86,7 +83,7 @@ class TensorMapType(ParametrizedAttribute, TypeAttribute):
     @property
     def element(self) -> Attribute:
         """The type of the elements."""
-        return element_of_memory(self.box)
+        return element_type(self.box)
 
     @property
     def bytes(self) -> int:
@@ -147,8 +144,8 @@ class TensorMapOp(PureOp):
         assert isinstance(t, TensorMapType)
         if not isinstance(self.memory, BlockArgument):
             raise VerifyException("a map is of a buffer that is an argument of the kernel")
-        extents = extents_of_memory(m)
-        if len(extents) != len(t.shape) or element_of_memory(m) != t.element:
+        extents = extents_of(m)
+        if len(extents) != len(t.shape) or element_type(m) != t.element:
             raise VerifyException(f"boxes of {list(t.shape)} {t.element} in {m}")
         known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol
         pitches = [math.prod(known[d:]) * element_bytes(t.element) for d in range(1, len(extents))]
@@ -175,7 +172,7 @@ class _BoxOp(FormattedOp):
         m, t = self.shared.type, self.map_type
         if not is_shared_line(m):
             raise VerifyException(f"a box lies in a shared buffer of one dimension, not in {m}")
-        if element_of_memory(m) != t.element:
+        if element_type(m) != t.element:
             raise VerifyException("buffer and map have one element type")
         if memory_bytes(m) < t.bytes:
             raise VerifyException(f"a box of {t.bytes} bytes is larger than {m}")

@@ -28,15 +28,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    Float32Type,
-    IndexType,
-    IntAttr,
-    MemRefType,
-    UnitAttr,
-    VectorType,
-    i1,
-)
+from xdsl.dialects.builtin import Float32Type, IndexType, IntAttr, MemRefType, UnitAttr, VectorType, i1
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -57,7 +49,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import OrderedOp
-from .memory import element_of_memory, shape_of_memory
+from .memory import shape_of_memory
 from .memory_space import is_shared_line
 from .mma import WORD_BYTES, is_factor
 
@@ -200,7 +192,7 @@ class WgmmaOp(_InOrder):
     @property
     def element(self) -> Attribute:
         """The type of the operands' elements."""
-        return element_of_memory(self.rhs.type)
+        return element_type(self.rhs.type)
 
     @property
     def row(self) -> int:
@@ -225,7 +217,7 @@ class WgmmaOp(_InOrder):
         t: Attribute = self.lhs.type
         if isinstance(t, MemRefType):
             self._verify_shared(self.lhs, ROWS, self.lhs_transposed is not None, "left")
-            if self.lhs_offset is None or t.element_type != self.element:  # pyright: ignore
+            if self.lhs_offset is None or element_type(self.lhs.type) != self.element:
                 raise VerifyException(f"the left operand is a place in a shared buffer of {self.element}")
         elif (
             self.lhs_offset is not None

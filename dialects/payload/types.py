@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     Float8E5M2Type,
     IndexType,
     IntegerType,
+    MemRefType,
     TensorType,
     VectorType,
 )
@@ -22,8 +23,8 @@ Scalar: TypeAlias = AnyFloat | IntegerType | IndexType
 
 
 def element_type(t: Attribute) -> Attribute:
-    """The scalar type inside `t`: `f32` of `tensor<4xf32>`, `vector<4xf32>` and `f32`."""
-    if isinstance(t, TensorType | VectorType):
+    """The scalar type inside `t`: `f32` of `tensor<4xf32>`, `vector<4xf32>`, `memref<4xf32>` and `f32`."""
+    if isinstance(t, TensorType | VectorType | MemRefType):
         return t.element_type  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return t
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    DenseArrayBase,
-    IndexType,
-    IntegerAttr,
-    IntegerType,
-    TensorType,
-    i64,
-)
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntegerAttr, IntegerType, TensorType, i64
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (

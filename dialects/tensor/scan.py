@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, SymbolRefAttr, TensorType, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import (
-    AttrSizedOperandSegments,
-    base,
-    irdl_op_definition,
-    prop_def,
-    var_operand_def,
-    var_result_def,
-)
+from xdsl.irdl import AttrSizedOperandSegments, base, irdl_op_definition, prop_def, var_operand_def, var_result_def
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type

@@ -11,15 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    AffineMapAttr,
-    DenseArrayBase,
-    IndexType,
-    MemRefType,
-    StringAttr,
-    TensorType,
-    i64,
-)
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, MemRefType, StringAttr, TensorType, i64
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     AnyAttr,
@@ -39,11 +31,12 @@ from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
-from ..payload import element_type, shape_of, with_element
+from ..payload import element_type, shape_of
 from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
+from .access import verify_places
 from .async_copy import AwaitOp, CommitOp, StageAsyncOp
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
@@ -94,30 +87,30 @@ class LoadOp(PureOp):
     )
 
     def verify_(self) -> None:
-        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
-        verify_access(self.map, len(shape), len(self.symbols), rank, self.domain, self.fill, "a buffer")
+        verify_places(self, self.source, self.result, self.domain, self.fill)
         if (self.domain is None) != (self.fill is None):
             raise VerifyException("a domain and a fill value come together")
-        _verify_symbols(self.symbols, self.result.type)
-        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
-            raise VerifyException("buffer and tile have one element type")
 
 
-def _verify_symbols(symbols: Sequence[SSAValue], tile: Attribute) -> None:
-    for s in symbols:
-        if s.type != IndexType() and (not shape_of(tile) or s.type != with_element(tile, IndexType())):
-            raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
+class _WriteOp(FormattedOp):
+    """What writes a tile at places of a buffer."""
 
+    value = operand_def()
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def()
+    domain = opt_prop_def(DomainAttr)
+    assembly_format = (
+        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
+        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+    )
 
-_WRITE = (
-    "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` (`where` $domain^)? attr-dict"
-    " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
-)
-"""The text of what writes a tile at places of a buffer."""
+    def verify_(self) -> None:
+        verify_places(self, self.target, self.value, self.domain)
 
 
 @irdl_op_definition
-class StoreOp(FormattedOp):
+class StoreOp(_WriteOp):
     """Write a tile: buffer[map(t)[symbols]] = value[t] for the elements inside the domain; no two go to one place.
 
     ```
@@ -126,20 +119,11 @@ class StoreOp(FormattedOp):
     """
 
     name = "tile.store"
-    value = operand_def()
-    target = operand_def(base(MemRefType))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def()
-    domain = opt_prop_def(DomainAttr)
     traits = traits_def(MemoryWriteEffect())
-    assembly_format = _WRITE
-
-    def verify_(self) -> None:
-        _verify_write(self)
 
 
 @irdl_op_definition
-class AtomicRmwOp(OrderedOp):
+class AtomicRmwOp(_WriteOp, OrderedOp):
     """Combine a tile into a result, in any order: p = map(t)[symbols], buffer[p] = kind(buffer[p], value[t]) inside the
     domain.
 
@@ -154,27 +138,14 @@ class AtomicRmwOp(OrderedOp):
 
     name = "tile.atomic_rmw"
     kind = prop_def(KindAttr)
-    value = operand_def()
-    target = operand_def(base(MemRefType))
-    map = prop_def(AffineMapAttr)
-    symbols = var_operand_def()
-    domain = opt_prop_def(DomainAttr)
-    assembly_format = "$kind " + _WRITE
+    assembly_format = f"$kind {_WriteOp.assembly_format}"
 
     def verify_(self) -> None:
-        _verify_write(self)
+        super().verify_()
         verify_atomic(self.kind.data, element_type(self.value.type))
         others = [u.operation for u in self.target.uses if not isinstance(u.operation, AtomicRmwOp)]
         if others:
             raise VerifyException(f"{others[0].name} accesses a buffer that is combined into")
-
-
-def _verify_write(op: StoreOp | AtomicRmwOp) -> None:
-    shape, rank = shape_of(op.value.type), len(op.target.type.get_shape())  # pyright: ignore
-    verify_access(op.map, len(shape), len(op.symbols), rank, op.domain, None, "a buffer")
-    _verify_symbols(op.symbols, op.value.type)
-    if element_type(op.value.type) != op.target.type.element_type:  # pyright: ignore
-        raise VerifyException("buffer and tile have one element type")
 
 
 @irdl_op_definition

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, TensorType, i1
+from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, i1
 from xdsl.ir import Attribute
 from xdsl.irdl import (
     AnyAttr,
@@ -29,11 +29,10 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import LayoutAttr, SharedAttr
-from ..payload import element_type, shape_of
-from ..shapes.access import verify_access
+from ..layouts.attributes import LayoutAttr
 from ..shapes.domain import DomainAttr
 from ..support.assembly import FormattedOp, PureOp
+from .access import is_in_shared, verify_places
 
 
 @irdl_op_definition
@@ -66,14 +65,11 @@ class StageAsyncOp(PureOp):
     )
 
     def verify_(self) -> None:
-        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
-        verify_access(self.map, len(shape), len(self.symbols), rank, self.domain, None, "a buffer")
+        verify_places(self, self.source, self.result, self.domain)
         if not isinstance(self.layout, LayoutAttr):
             raise VerifyException(f"who copies what is a tile.layout, not {self.layout}")
         if not is_in_shared(self.result.type):
             raise VerifyException(f"stages into shared memory, not as {self.result.type}")
-        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
-            raise VerifyException("buffer and tile have one element type")
 
 
 @irdl_op_definition
@@ -88,11 +84,6 @@ class CommitOp(FormattedOp):
     name = "tile.commit"
     traits = traits_def(MemoryWriteEffect())
     assembly_format = "attr-dict"
-
-
-def is_in_shared(t: Attribute) -> bool:
-    """Whether a tile type says that the tile is in shared memory, or on its way there."""
-    return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
 
 
 @irdl_op_definition

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, MemRefType, TensorType, i64
-from xdsl.irdl import (
-    base,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-)
+from xdsl.irdl import base, irdl_op_definition, operand_def, prop_def, result_def, traits_def, var_operand_def
 from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
-from ..shapes.access import verify_access
 from ..support.assembly import FormattedOp, PureOp
-from .async_copy import is_in_shared
-from .warp_specialize import box_dimensions
+from .access import is_in_shared, verify_box, verify_places
 
 
 @irdl_op_definition
@@ -79,14 +69,10 @@ class TmaStoreOp(FormattedOp):
     )
 
     def verify_(self) -> None:
-        shape, rank = shape_of(self.value.type), len(self.target.type.get_shape())  # pyright: ignore
-        verify_access(self.map, len(shape), len(self.symbols), rank, None, None, "a buffer")
+        verify_places(self, self.target, self.value)
         if not is_in_shared(self.value.type):
             raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
-        if element_type(self.value.type) != self.target.type.element_type:  # pyright: ignore
-            raise VerifyException("buffer and tile have one element type")
-        if box_dimensions(self.map.data) is None:
-            raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+        verify_box(self.map.data)
 
 
 TMA_STORE_OPS = [SliceOp, TmaStoreOp]

@@ -22,7 +22,6 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
 from xdsl.irdl import (
     IRDLOperation,
     base,
@@ -50,13 +49,9 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..payload import element_type, shape_of
-from ..shapes.access import verify_access
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
-from .async_copy import is_in_shared
+from .access import is_in_shared, verify_box, verify_places
 from .kernel import KernelOp
-
-_LINEAR = (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
 
 
 @irdl_attr_definition
@@ -164,14 +159,10 @@ class TmaLoadOp(PureOp):
     )
 
     def verify_(self) -> None:
-        shape, rank = shape_of(self.result.type), len(self.source.type.get_shape())  # pyright: ignore
-        verify_access(self.map, len(shape), len(self.symbols), rank, None, None, "a buffer")
+        verify_places(self, self.source, self.result)
         if not is_in_shared(self.result.type):
             raise VerifyException(f"stages into shared memory, not as {self.result.type}")
-        if element_type(self.result.type) != self.source.type.element_type:  # pyright: ignore
-            raise VerifyException("buffer and tile have one element type")
-        if box_dimensions(self.map.data) is None:
-            raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+        verify_box(self.map.data)
         if self.multicast is not None and _clusters_around(self) == 1:
             raise VerifyException("a box for all blocks of a cluster in a kernel without clusters")
 
@@ -183,38 +174,6 @@ def _clusters_around(op: Operation) -> int | None:
             return parent.cluster_size
         op = parent
     return None
-
-
-def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:
-    """For each dimension of a tile the dimension of the buffer that it runs along; None if the tile is no box."""
-    found: dict[int, int] = {}
-    for number, result in enumerate(map.results):
-        dims = [e.position for e in result.dfs() if isinstance(e, AffineDimExpr)]
-        if not dims:
-            continue
-        (position, *others) = dims
-        if others or position in found or not _steps_by_one(map, result):
-            return None
-        found[position] = number
-    return tuple(found[d] for d in range(map.num_dims)) if len(found) == map.num_dims else None
-
-
-def _steps_by_one(map: AffineMap, result: AffineExpr) -> bool:
-    """Whether the one dimension in `result` is added as it is: nothing around it divides, and its factor is one."""
-    if any(isinstance(e, AffineBinaryOpExpr) and e.kind not in _LINEAR and _has_dims(e) for e in result.dfs()):
-        return False
-    symbols = [AffineExpr.constant(0)] * map.num_symbols
-    first, second = (
-        AffineMap(0, 0, (result.replace_dims_and_symbols([AffineExpr.constant(v)] * map.num_dims, symbols),)).eval(
-            [], []
-        )
-        for v in (0, 1)
-    )
-    return second[0] - first[0] == 1
-
-
-def _has_dims(expr: AffineExpr) -> bool:
-    return any(isinstance(e, AffineDimExpr) for e in expr.dfs())
 
 
 @irdl_op_definition

@@ -13,7 +13,7 @@ from ...dialects import payload, tile
 from ...dialects.kernel.cp_async import COPY_BYTES
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
-from ...dialects.payload import is_float, shape_of
+from ...dialects.payload import element_type, is_float, shape_of
 from .dot_operands import operand_layout
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, element_bytes, memory_type, plan_access
@@ -35,7 +35,7 @@ class Copy:
         """The copy of the iteration `at` of the loop that `counter` counts."""
         load, result = self.load, self.stage.result.type
         symbols = [at if s is counter else s for s in load.symbols]
-        t = tile.tile_type(memory_type(load.source).element_type, shape_of(result), self.shared)
+        t = tile.tile_type(element_type(load.source.type), shape_of(result), self.shared)
         return tile.StageAsyncOp(load.source, load.map, symbols, load.domain, predicate, self.layout, t)
 
 

@@ -68,7 +68,7 @@ def preference(op: Access) -> Preference:
                 distance[atom[1]] += abs(factor) * pitch
         pitch *= max(typical(extent), 1)
     order = sorted(range(len(shape)), key=lambda d: (distance[d] == 0, distance[d], -d))
-    size = element_bytes(memory.element_type)
+    size = element_bytes(memory)
     vec = 1
     contiguous = bool(order) and distance[order[0]] == 1
     if contiguous and not isinstance(op, tile.AtomicRmwOp):

@@ -71,7 +71,7 @@ def _width(access: Access, bits: int, memory: MemRefType[Attribute]) -> int:
     shape = extents_of(memory)
     if not shape or access.per_register:
         return 1
-    vec, limit = 1, min(1 << bits, WIDEST // element_bytes(memory.element_type))
+    vec, limit = 1, min(1 << bits, WIDEST // element_bytes(memory))
     while vec < limit and _is_legal(access, 2 * vec, bits, shape):
         vec *= 2
     return vec

@@ -14,11 +14,12 @@ from ...dialects import payload, tile
 from ...dialects.kernel.tma import BOX_EXTENT
 from ...dialects.kernel.wgmma import SWIZZLES
 from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
-from ...dialects.payload import shape_of
+from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.affine import Form, Simplifier, dim, symbol
 from ...dialects.shapes.extents import Extent, extents_of, least
 from ...dialects.shapes.ranges import range_of_value
-from ...dialects.tile.warp_specialize import TmaLoadOp, box_dimensions
+from ...dialects.tile.access import box_dimensions
+from ...dialects.tile.warp_specialize import TmaLoadOp
 from .async_copies import is_zero
 from .dot_operands import readers
 from .memory_access import element_bytes, memory_type
@@ -53,7 +54,7 @@ class Box:
         """The type of the tile in shared memory."""
         shape = shape_of(self.stage.result.type)
         layout = self.boxes.layout(shape, element_bytes(self.stage.result.type))
-        return tile.tile_type(memory_type(self.load.source).element_type, shape, attr_of(layout))
+        return tile.tile_type(element_type(self.load.source.type), shape, attr_of(layout))
 
     def make(self, symbols: Sequence[SSAValue]) -> TmaLoadOp:
         """The start of the box, at `symbols`."""
@@ -94,7 +95,7 @@ def why_no_box(access: tile.LoadOp | tile.StoreOp) -> str | None:
         return "its elements are gathered"
     if not all(is_index(s) for s in access.symbols):
         return "where it is loaded from depends on what was loaded"
-    extents, size = extents_of(memory), element_bytes(memory.element_type)
+    extents, size = extents_of(memory), element_bytes(memory)
     if len(extents) > MOST_RANKS or min(map(least, extents)) < 1:
         return f"a buffer of {len(extents)} dimensions, or one that may be empty"
     known = [n if isinstance(n, int) else 1 for n in extents]  # nothing is known to divide a symbol

@@ -14,9 +14,9 @@ from ...dialects.layouts.attributes import SharedAttr
 from ...dialects.layouts.wgmma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
+from ...dialects.tile.access import box_dimensions
 from ...dialects.tile.schedule import ScheduleAttr
 from ...dialects.tile.tma_store import TmaStoreOp
-from ...dialects.tile.warp_specialize import box_dimensions
 from ..analysis.conversion_cost import way_of
 from ..analysis.memory_access import memory_type
 from ..analysis.tile_layouts import attr_of, layout_in_registers

@@ -21,7 +21,7 @@ from ....dialects.layouts.linear import Linear, Shared
 from ....dialects.payload import Predicate, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import location_text
-from ....dialects.tile.async_copy import is_in_shared
+from ....dialects.tile.access import is_in_shared
 from ....errors import ScheduleError
 from ...analysis.memory_access import element_bytes, memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
@@ -186,7 +186,7 @@ def copy_async(
     access = plan_access(op, places, memory)
     where = origins(access, places)
     shared: Shared = layout_in_shared(op.result)
-    size = element_bytes(memory.element_type)
+    size = element_bytes(memory)
     place = shared_place(out, shared, places.layout, size)
     access.vec = min(access.vec, place.vec)
     if access.vec * size not in COPY_BYTES or access.per_register:

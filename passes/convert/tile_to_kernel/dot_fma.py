@@ -12,7 +12,7 @@ from ....dialects.payload import shape_of
 from ....dialects.support.locations import location_text
 from ....errors import ScheduleError
 from ...analysis.dot_operands import operand_layout
-from ...analysis.memory_access import element_bytes, memory_type
+from ...analysis.memory_access import element_bytes
 from .emitter import Emitter
 from .shared_staging import shared_place
 
@@ -51,9 +51,7 @@ def _slice(
     """The registers of `layout`, which is that of k = 0, at `k`."""
     along = 1 - operand
     moving = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
-    place = shared_place(
-        out, shared, layout, element_bytes(memory_type(buffer).element_type), moving, out.bits_of(k, moving)
-    )
+    place = shared_place(out, shared, layout, element_bytes(buffer.type), moving, out.bits_of(k, moving))
     hint = "a" if operand == 0 else "b"
     return out.emit(
         kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor), hint

@@ -14,7 +14,7 @@ from ....dialects.payload import shape_of
 from ....dialects.support.locations import location_text
 from ....errors import ScheduleError
 from ...analysis.dot_operands import bits_of_accumulator, held_fragments
-from ...analysis.memory_access import element_bytes, memory_type
+from ...analysis.memory_access import element_bytes
 from .emitter import Emitter, Index
 from .shared_staging import shared_place
 
@@ -63,7 +63,7 @@ def _matrices(
 ) -> SSAValue:
     """The operand's matrices for the k of one atom from `k` on."""
     depth, along = shape_of(op.lhs.type)[1], 1 - operand
-    size = element_bytes(memory_type(buffer).element_type)
+    size = element_bytes(buffer.type)
     atom, row = atom_depth(size), ROW_BYTES // size
     images = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
     moving = [0] * log2(atom) + images[log2(atom) :]

@@ -21,7 +21,7 @@ from ....dialects.support.locations import location_text
 from ....dialects.tensor.reduction_kinds import combine
 from ....errors import ScheduleError
 from ...analysis.conversion_cost import route
-from ...analysis.memory_access import WIDEST, element_bytes, memory_type
+from ...analysis.memory_access import WIDEST, element_bytes
 from ...analysis.swizzle import Reader, choose_shared
 from .emitter import Emitter, Index
 from .global_access import holder_predicate
@@ -118,7 +118,7 @@ def matrix_place(out: Emitter, layout: Linear, shared: Shared, element: Attribut
 
 def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear, *, matrices: bool = False) -> SSAValue:
     """A tile from `buffer` into the registers of `layout`. With `matrices`, as matrices where the layouts are such."""
-    element = memory_type(buffer).element_type
+    element = element_type(buffer.type)
     found = matrix_place(out, layout, shared, element) if matrices else None
     if found is not None:
         where = out.value(found.origin)

@@ -30,13 +30,13 @@ from ....dialects.layouts.linear import LANES, Shared
 from ....dialects.layouts.wgmma import Boxes, boxes_of
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import location_text
+from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,
     ProducerLoadOp,
     RingType,
     TmaLoadOp,
-    box_dimensions,
 )
 from ....errors import ScheduleError
 from ...analysis.memory_access import memory_type

@@ -14,8 +14,8 @@ from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
 from ....dialects.layouts.wgmma import boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type
 from ....dialects.support.locations import location_text
+from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.tma_store import TmaStoreOp
-from ....dialects.tile.warp_specialize import box_dimensions
 from ....errors import ScheduleError
 from ...analysis.memory_access import memory_type
 from ...analysis.tile_layouts import shared_of_type
