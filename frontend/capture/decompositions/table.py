@@ -36,10 +36,12 @@ _RARE = (
     aten.grid_sampler_2d,
     aten.isinf,
     aten.ldexp,
+    aten.linalg_vector_norm,
     aten.log_normal,
     aten.max_pool2d_with_indices_backward,
     aten.narrow_copy,
     aten.permute_copy,
+    aten.repeat,
     aten.unbind_copy,
     aten.upsample_nearest1d,
     aten.upsample_nearest2d,
@@ -59,7 +61,16 @@ _OF_FLOATS = (
 )
 """Operators of which PyTorch has no kernel for integers."""
 
-_OF_NUMBERS = (aten.kthvalue.default, aten.median.default, aten.median.dim, aten.nanmedian.default, aten.nanmedian.dim)
+_OF_NUMBERS = (
+    aten.dot.default,
+    aten.kthvalue.default,
+    aten.median.default,
+    aten.median.dim,
+    aten.mv.default,
+    aten.nanmedian.default,
+    aten.nanmedian.dim,
+    aten.vdot.default,
+)
 """Operators of which PyTorch has no kernel for truth values."""
 
 

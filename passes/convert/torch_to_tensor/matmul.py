@@ -61,16 +61,6 @@ def matmul(b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAV
     return product(b, self, mat2 if other is None else other)  # pyright: ignore[reportArgumentType]
 
 
-@decomposes("mv")
-def mv(b: Builder, self: SSAValue, vec: SSAValue) -> SSAValue:
-    return product(b, self, vec)
-
-
-@decomposes("dot", "vdot")
-def dot(b: Builder, self: SSAValue, tensor: SSAValue | None = None, other: SSAValue | None = None) -> SSAValue:
-    return product(b, self, other if tensor is None else tensor)  # pyright: ignore[reportArgumentType]
-
-
 @decomposes("linear")
 def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None) -> SSAValue:
     rows, rank = extents_of(input.type)[:-1], len(extents_of(input.type))

@@ -17,20 +17,17 @@ from ....errors import UnsupportedError
 
 FLOATS_ONLY = frozenset(
     """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d bernoulli hardshrink leaky_relu logcumsumexp
-    multilabel_margin_loss round.decimals std var""".split()
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d hardshrink leaky_relu logcumsumexp var""".split()
 )
 """Operators, or overloads, of floats: no integers, no truth values."""
 
-FLOAT_RESULTS = frozenset("_log_softmax _softmax _softmax_backward_data log_softmax softmax".split())
+FLOAT_RESULTS = frozenset("_log_softmax _softmax log_softmax softmax".split())
 """Operators whose result is of floats."""
 
 NO_TRUTHS = frozenset(
-    """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm bmm bucketize ceil
-    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution dot floor im2col index_reduce
-    kthvalue linear matmul max_pool1d
-    max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices median mm mv nanmedian relu round searchsorted
-    threshold topk trunc vdot""".split()
+    """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm bmm bucketize ceil conv1d
+    conv2d conv3d convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
+    max_pool3d max_pool3d_with_indices mm relu round searchsorted threshold topk trunc""".split()
 )
 """Operators of numbers: their first tensor holds no truth values."""
 

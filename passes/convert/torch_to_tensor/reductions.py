@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import prod
 
-from xdsl.dialects import math
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
 
@@ -14,7 +13,6 @@ from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.shapes.polynomial import Polynomial
 from ....dialects.tensor.builder import Builder, normal_dims, work_type
 from ....errors import ShapeError
-from .elementwise import power
 from .registry import decomposes
 from .reshape import reshape_to
 
@@ -180,37 +178,8 @@ def var(
     return kept(b, found, extents_of(self.type), over, keepdim)
 
 
-@decomposes("std", "std.dim", "std.correction")
-def std(
-    b: Builder,
-    self: SSAValue,
-    unbiased: bool | None = None,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> SSAValue:
-    return b.sqrt(var(b, self, unbiased, dim, correction, keepdim))
-
-
 @decomposes("var_mean.correction")
 def var_mean(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
     over = _dims(self, dim)
     found = moments(b, b.working(self), over, _correction(None, correction))
     return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]
-
-
-@decomposes("linalg_vector_norm")
-def linalg_vector_norm(
-    b: Builder, self: SSAValue, ord: float, dim: Dims, keepdim: bool, dtype: Attribute | None
-) -> SSAValue:
-    x = b.cast(self if dtype is None else b.cast(self, dtype), work_type(b.result_element))
-    over = _dims(x, dim)
-    size = b.abs(x)
-    if ord in (inf, -inf):
-        return extreme(b, "max" if ord > 0 else "min", size, over, keepdim)
-    if ord == 0:
-        return reduced(b, "add", b.cast(b.truth(x), element_type(x.type)), over, keepdim)
-    total = reduced(b, "add", b.mul(x, x) if ord == 2 else power(b, size, ord), over, keepdim)
-    if ord == 2:
-        return b.sqrt(total)
-    return total if ord == 1 else b.math(math.PowFOp, total, b.like(total, 1 / ord))

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, least, most, static
-from ....dialects.shapes.polynomial import constant, plus, shown, times
+from ....dialects.shapes.polynomial import constant, plus, shown
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .registry import decomposes
@@ -136,41 +136,6 @@ def _read_at(b: Builder, x: SSAValue, dim: int, shape: Sequence[Extent], place: 
     exprs = [AffineExpr.dimension(d) for d in range(len(shape))][len(shape) - len(extents_of(x.type)) :]
     exprs[dim - len(shape)] = AffineExpr.symbol(0)
     return gathered(b, x, exprs, shape, [place])
-
-
-@decomposes("repeat")
-def repeat(b: Builder, self: SSAValue, repeats: Sequence[int]) -> SSAValue:
-    own = extents_of(self.type)
-    offset = len(repeats) - len(own)
-    if offset < 0 or any(n < 0 for n in repeats):
-        raise ShapeError(f"{list(repeats)} for a tensor of rank {len(own)}", argument="repeats")
-    shape = [_times(b, own[i - offset] if i >= offset else 1, r) for i, r in enumerate(repeats)]
-    exprs = dims(len(shape))[offset:]
-    indices: list[SSAValue] = []
-    for i, n in enumerate(own):
-        if repeats[offset + i] == 1:
-            continue
-        if isinstance(n, SymbolAttr):
-            exprs[i] = AffineExpr.symbol(len(indices))
-            indices.append(b.rem(b.iota(offset + i, shape), b.constant(n, shape, i64)))
-        else:
-            exprs[i] = exprs[i] % n if n > 1 else AffineExpr.constant(0)
-    return gathered(b, self, exprs, shape, indices) if indices else b.map(self, exprs, shape)
-
-
-def _times(b: Builder, extent: Extent, factor: int) -> Extent:
-    return b.algebra.extent(times(b.algebra.of(extent), constant(factor)))
-
-
-@decomposes("repeat_interleave.self_int")
-def repeat_interleave(b: Builder, self: SSAValue, repeats: int, dim: int | None, output_size: int | None) -> SSAValue:
-    x = self if dim is not None else reshape(b, self, size=[-1])
-    shape = list(extents_of(x.type))
-    dim = 0 if dim is None else normal_dim(dim, len(shape))
-    exprs = dims(len(shape))
-    exprs[dim] = exprs[dim] // repeats if repeats > 1 else exprs[dim]
-    shape[dim] = _times(b, shape[dim], repeats)
-    return b.map(x, exprs, shape)
 
 
 @decomposes("roll")
