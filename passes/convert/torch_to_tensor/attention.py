@@ -7,13 +7,13 @@ from math import sqrt
 from xdsl.dialects.builtin import i1
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr
 
 from ....dialects import payload
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Extent, extents_of
-from ....dialects.tensor.builder import Builder, broadcast_shape, work_type
+from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.tensor.builder import Builder, broadcast_shape, dims, work_type
 from ....errors import ShapeError
+from .matmul import contract
 from .random import keep_some
 from .registry import decomposes
 
@@ -41,11 +41,9 @@ def scaled_dot_product_attention(
     q, k, v = (b.cast(t, element) for t in (query, key, value))
     n = len(batch)
     scores_space = [*batch, rows, keys, depth]
-    scores = b.reduce(
-        "add",
-        b.mul(_spread(b, q, 1, [n, n + 2], scores_space), _spread(b, k, groups[0], [n + 1, n + 2], scores_space)),
-        [n + 2],
-    )
+    q, k, v = (_with_heads(b, x, group) for x, group in zip((q, k, v), (1, *groups), strict=True))
+    leading = {x: range(n - len(extents_of(x.type)) + 2, n) for x in (q, k, v)}
+    scores = contract(b, q, [*leading[q], n, n + 2], k, [*leading[k], n + 1, n + 2], scores_space, 1)
     scores = b.scaled(scores, 1 / sqrt(depth) if scale is None else scale) if depth or scale is not None else scores
     scores = _masked(b, scores, attn_mask, is_causal)
     shape = extents_of(scores.type)
@@ -58,8 +56,7 @@ def scaled_dot_product_attention(
         # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values.
         p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)
     space = [*batch, rows, width, keys]
-    weighted = b.mul(b.place(p, [*range(n + 1), n + 2], space), _spread(b, v, groups[1], [n + 2, n + 1], space))
-    o = b.reduce("add", weighted, [n + 2])
+    o = contract(b, p, [*range(n + 1), n + 2], v, [*leading[v], n + 2, n + 1], space, 1)
     # Normalised after the product, and the sum may run online. It is at least 1, or there is nothing to normalise.
     o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
     if attn_mask is None and _least(keys) > 0:
@@ -84,21 +81,15 @@ def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, i
     return heads // max(key_heads, 1), heads // max(value_heads, 1)
 
 
-def _spread(b: Builder, x: SSAValue, group: int, at: list[int], space: list[Extent]) -> SSAValue:
-    """`x` in the full index space: its last two dimensions at `at`, the ones before in front, heads in groups."""
-    shape = extents_of(x.type)
-    leading = len(space) - 3
-    offset = leading - (len(shape) - 2)
-    exprs: list[AffineExpr] = []
-    for i, extent in enumerate(shape[:-2]):
-        d = AffineExpr.dimension(offset + i)
-        grouped = d // group if group > 1 and i == len(shape) - 3 else d
-        exprs.append(grouped if extent != 1 or space[offset + i] == 1 else AffineExpr.constant(0))
-    exprs += [AffineExpr.dimension(d) for d in at]
-    for extent, d in zip(shape[-2:], at, strict=True):
-        if extent != space[d]:
-            raise ShapeError(f"a dimension of {extent} elements meets one of {space[d]}")
-    return b.map(x, exprs, space)
+def _with_heads(b: Builder, x: SSAValue, group: int) -> SSAValue:
+    """Keys or values with each head as often as query heads share it."""
+    shape = list(extents_of(x.type))
+    if group == 1:
+        return x
+    exprs = dims(len(shape))
+    exprs[-3] = exprs[-3] // group
+    shape[-3] = fixed(shape[-3]) * group
+    return b.map(x, exprs, shape)
 
 
 def _masked(b: Builder, scores: SSAValue, mask: SSAValue | None, is_causal: bool) -> SSAValue:

@@ -27,7 +27,9 @@ from .operand_types import check_types
 from .registry import argument_names, get_decompositions, parameter_name
 from .scalars import held_scalars
 
-WHERE_ONLY = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "copy", "cudnn_enabled"}
+WHERE_ONLY = frozenset(
+    "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
+)
 """Arguments that say where or how a tensor is stored, not what is in it. Decompositions do not see them."""
 
 _NAME = ("sym_name",)
@@ -80,12 +82,13 @@ def _check_element_type(made: Operation) -> None:
 
 
 def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[Attribute]) -> list[SSAValue]:
-    if len(results) != len(types):
+    """`results` in the types that are declared; what the overload has no result for is left away."""
+    if len(results) < len(types):
         raise ShapeError(f"{len(results)} results where {len(types)} are declared")
-    for value, declared in zip(results, types, strict=True):
+    for value, declared in zip(results, types, strict=False):
         if extents_of(value.type) != extents_of(declared):
             raise ShapeError(f"gives shape {shown(extents_of(value.type))}, declared as {shown(extents_of(declared))}")
-    return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=True)]
+    return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=False)]
 
 
 def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:

@@ -16,21 +16,7 @@ from .reshape import reshape_to
 from .windows import Bound, Strided, Upsampled, domain_of
 
 
-@decomposes("conv1d", "conv2d", "conv3d")
-def conv(
-    b: Builder,
-    input: SSAValue,
-    weight: SSAValue,
-    bias: SSAValue | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> SSAValue:
-    return convolution(b, input, weight, bias, stride, padding, dilation, False, [0], groups)
-
-
-@decomposes("convolution")
+@decomposes("conv1d", "conv2d", "conv3d", "convolution")
 def convolution(
     b: Builder,
     input: SSAValue,
@@ -39,9 +25,9 @@ def convolution(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
     groups: int,
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0,),
 ) -> SSAValue:
     spatial = len(extents_of(weight.type)) - 2
     element = work_type(b.result_element)

@@ -31,29 +31,19 @@ def _softmax_input(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None
     return x, [normal_dim(dim, rank)] if rank else []
 
 
-@decomposes("softmax.int")
-def softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
+@decomposes("softmax.int", "_softmax")
+def softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = None) -> SSAValue:
     x, over = _softmax_input(b, self, dim, dtype)
     e, total, _ = shifted_exp(b, x, over)
     # The sum is at least 1, so its inverse is neither an infinity nor too small to be exact.
     return b.div(e, b.keep(total, over, extents_of(x.type)), permit=FastMathFlag.ALLOW_RECIP)
 
 
-@decomposes("log_softmax.int")
-def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
+@decomposes("log_softmax.int", "_log_softmax")
+def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = None) -> SSAValue:
     x, over = _softmax_input(b, self, dim, dtype)
     _, total, distance = shifted_exp(b, x, over)
     return b.sub(distance, b.keep(b.log(total), over, extents_of(x.type)))
-
-
-@decomposes("_softmax")
-def inner_softmax(b: Builder, self: SSAValue, dim: int, half_to_float: bool) -> SSAValue:
-    return softmax(b, self, dim, None)
-
-
-@decomposes("_log_softmax")
-def inner_log_softmax(b: Builder, self: SSAValue, dim: int, half_to_float: bool) -> SSAValue:
-    return log_softmax(b, self, dim, None)
 
 
 @decomposes("logsumexp")
@@ -85,23 +75,10 @@ def _affine(b: Builder, y: SSAValue, weight: SSAValue | None, bias: SSAValue | N
     return y if bias is None else b.add(y, b.place(b.cast(bias, element), at, shape))
 
 
-@decomposes("rms_norm")
+@decomposes("rms_norm", "_fused_rms_norm")
 def rms_norm(
     b: Builder, input: SSAValue, normalized_shape: Sequence[int], weight: SSAValue | None, eps: float | None
-) -> SSAValue:
-    return _rms_norm(b, input, normalized_shape, weight, eps)[0]
-
-
-@decomposes("_fused_rms_norm")
-def fused_rms_norm(
-    b: Builder, input: SSAValue, normalized_shape: Sequence[int], weight: SSAValue | None, eps: float | None
 ) -> list[SSAValue]:
-    return list(_rms_norm(b, input, normalized_shape, weight, eps))
-
-
-def _rms_norm(
-    b: Builder, input: SSAValue, normalized_shape: Sequence[int], weight: SSAValue | None, eps: float | None
-) -> tuple[SSAValue, SSAValue]:
     x = b.working(input)
     shape = extents_of(x.type)
     over = _trailing(x, normalized_shape)
@@ -109,24 +86,11 @@ def _rms_norm(
         eps = {"f64": 2.220446049250313e-16}.get(str(element_type(x.type)), 1.1920928955078125e-07)
     scale = b.rsqrt(b.plus(mean_over(b, b.mul(x, x), over), eps))
     y = _affine(b, b.mul(x, b.keep(scale, over, shape)), weight, None, over)
-    return y, kept(b, scale, shape, over, True)
+    return [y, kept(b, scale, shape, over, True)]
 
 
-@decomposes("layer_norm")
+@decomposes("layer_norm", "native_layer_norm")
 def layer_norm(
-    b: Builder,
-    input: SSAValue,
-    normalized_shape: Sequence[int],
-    weight: SSAValue | None,
-    bias: SSAValue | None,
-    eps: float,
-    cudnn_enable: bool = True,
-) -> SSAValue:
-    return native_layer_norm(b, input, normalized_shape, weight, bias, eps)[0]
-
-
-@decomposes("native_layer_norm")
-def native_layer_norm(
     b: Builder,
     input: SSAValue,
     normalized_shape: Sequence[int],
@@ -150,46 +114,30 @@ def _standardised(b: Builder, x: SSAValue, over: Sequence[int], eps: float) -> t
     return b.mul(centred, b.keep(scale, over, shape)), mean, scale
 
 
-@decomposes("group_norm")
+@decomposes("group_norm", "native_group_norm")
 def group_norm(
     b: Builder,
     input: SSAValue,
-    num_groups: int,
     weight: SSAValue | None,
     bias: SSAValue | None,
     eps: float,
-) -> SSAValue:
-    return _group_norm(b, input, num_groups, weight, bias, eps)[0]
-
-
-@decomposes("native_group_norm")
-def native_group_norm(
-    b: Builder,
-    input: SSAValue,
-    weight: SSAValue | None,
-    bias: SSAValue | None,
-    N: int,
-    C: int,
-    HxW: int,
-    group: int,
-    eps: float,
+    num_groups: int = 0,
+    group: int = 0,
+    N: int = 0,
+    C: int = 0,
+    HxW: int = 0,
 ) -> list[SSAValue]:
-    return list(_group_norm(b, input, group, weight, bias, eps))
-
-
-def _group_norm(
-    b: Builder, input: SSAValue, groups: int, weight: SSAValue | None, bias: SSAValue | None, eps: float
-) -> tuple[SSAValue, SSAValue, SSAValue]:
-    shape = extents_of(input.type)
+    """The two overloads have other names for the number of groups."""
+    shape, groups = extents_of(input.type), num_groups or group
     if len(shape) < 2 or groups <= 0 or shape[1] % groups:
         raise ShapeError(f"{groups} groups of the channels of {list(shape)}", argument="num_groups")
     x = b.working(reshape_to(b, input, [shape[0], groups, shape[1] // groups, *shape[2:]]))
     over = list(range(2, len(shape) + 1))
     y, mean, scale = _standardised(b, x, over, eps)
-    return _affine(b, reshape_to(b, y, shape), weight, bias, [1]), mean, scale
+    return [_affine(b, reshape_to(b, y, shape), weight, bias, [1]), mean, scale]
 
 
-@decomposes("batch_norm")
+@decomposes("batch_norm", "_native_batch_norm_legit_no_training")
 def batch_norm(
     b: Builder,
     input: SSAValue,
@@ -197,41 +145,15 @@ def batch_norm(
     bias: SSAValue | None,
     running_mean: SSAValue | None,
     running_var: SSAValue | None,
-    training: bool,
     momentum: float,
     eps: float,
-) -> SSAValue:
+    training: bool = False,
+) -> list[SSAValue]:
     if training or running_mean is None or running_var is None:
         raise b.unsupported("training", "statistics of the batch are not supported; call the module's eval() first")
-    return _batch_norm(b, input, weight, bias, running_mean, running_var, eps)
-
-
-@decomposes("_native_batch_norm_legit_no_training")
-def native_batch_norm(
-    b: Builder,
-    input: SSAValue,
-    weight: SSAValue | None,
-    bias: SSAValue | None,
-    running_mean: SSAValue,
-    running_var: SSAValue,
-    momentum: float,
-    eps: float,
-) -> list[SSAValue]:
-    y = _batch_norm(b, input, weight, bias, running_mean, running_var, eps)
-    return [y, *(b.constant(0, (0,), element_type(t)) for t in b.result_types[1:])]
-
-
-def _batch_norm(
-    b: Builder,
-    input: SSAValue,
-    weight: SSAValue | None,
-    bias: SSAValue | None,
-    running_mean: SSAValue,
-    running_var: SSAValue,
-    eps: float,
-) -> SSAValue:
     x = b.working(input)
     shape, element = extents_of(x.type), element_type(x.type)
     scale = b.rsqrt(b.plus(b.cast(running_var, element), eps))
     centred = b.sub(x, b.place(b.cast(running_mean, element), [1], shape))
-    return _affine(b, b.mul(centred, b.place(scale, [1], shape)), weight, bias, [1])
+    y = _affine(b, b.mul(centred, b.place(scale, [1], shape)), weight, bias, [1])
+    return [y, *(b.constant(0, (0,), element_type(t)) for t in b.result_types[1:])]

@@ -78,22 +78,8 @@ def _flat_index(b: Builder, shape: Sequence[Extent], last: int) -> SSAValue:
     return total
 
 
-@decomposes("max_pool1d", "max_pool2d", "max_pool3d")
+@decomposes("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def max_pool(
-    b: Builder,
-    self: SSAValue,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> SSAValue:
-    x = b.working(self)
-    return _largest(b, x, _strided_windows(b, x, kernel_size, stride, padding, dilation, ceil_mode))
-
-
-@decomposes("max_pool2d_with_indices", "max_pool3d_with_indices")
-def max_pool_with_indices(
     b: Builder,
     self: SSAValue,
     kernel_size: Sequence[int],
@@ -103,7 +89,8 @@ def max_pool_with_indices(
     ceil_mode: bool,
 ) -> list[SSAValue]:
     x = b.working(self)
-    return _largest_and_place(b, x, _strided_windows(b, x, kernel_size, stride, padding, dilation, ceil_mode))
+    windows = _strided_windows(b, x, kernel_size, stride, padding, dilation, ceil_mode)
+    return _largest_and_place(b, x, windows) if len(b.result_types) > 1 else [_largest(b, x, windows)]
 
 
 @decomposes("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")

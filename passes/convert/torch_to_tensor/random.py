@@ -153,15 +153,8 @@ def _dropped(
     return b.select(kept, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), kept
 
 
-@decomposes("dropout")
-def dropout(b: Builder, input: SSAValue, p: float, train: bool, generator: SSAValue | None) -> SSAValue:
-    return _dropped(b, input, p, generator)[0] if train and p != 0 else input
-
-
-@decomposes("native_dropout")
-def native_dropout(
-    b: Builder, input: SSAValue, p: float, train: bool | None, generator: SSAValue | None
-) -> list[SSAValue]:
+@decomposes("dropout", "native_dropout")
+def dropout(b: Builder, input: SSAValue, p: float, train: bool | None, generator: SSAValue | None) -> list[SSAValue]:
     if train is False or p == 0:
         return [input, b.constant(True, shape_of(input.type), i1)]
     return list(_dropped(b, input, p, generator))

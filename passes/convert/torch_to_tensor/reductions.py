@@ -164,7 +164,7 @@ def _correction(unbiased: bool | None, correction: float | None) -> float:
     return 1 if correction is None else correction
 
 
-@decomposes("var", "var.dim", "var.correction")
+@decomposes("var", "var.dim", "var.correction", "var_mean.correction")
 def var(
     b: Builder,
     self: SSAValue,
@@ -172,14 +172,7 @@ def var(
     dim: Dims = None,
     correction: float | None = None,
     keepdim: bool = False,
-) -> SSAValue:
+) -> list[SSAValue]:
     over = _dims(self, dim)
-    found = moments(b, b.working(self), over, _correction(unbiased, correction))[0]
-    return kept(b, found, extents_of(self.type), over, keepdim)
-
-
-@decomposes("var_mean.correction")
-def var_mean(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
-    over = _dims(self, dim)
-    found = moments(b, b.working(self), over, _correction(None, correction))
+    found = moments(b, b.working(self), over, _correction(unbiased, correction))
     return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]

@@ -1,7 +1,7 @@
 """Decompositions of ATen operators into the tensor level, one file a family.
 
 A decomposition is a function that takes a `Builder` and the operator's arguments under their ATen names, and returns
-the result (or results). It is entered in the table by a decorator:
+the result (or results; those that an overload does not have are left away). It is entered in the table by a decorator:
 
 ```
 @decomposes("relu")

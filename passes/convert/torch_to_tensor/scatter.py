@@ -56,36 +56,23 @@ def _scatter(
     return b.select(b.cmp("ge", last, 0), b.like(x, src), x)
 
 
-@decomposes("scatter.src")
-def scatter_src(b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue) -> SSAValue:
-    return _scatter(b, self, dim, index, src, None, True)
-
-
-@decomposes("scatter.value")
-def scatter_value(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: Number) -> SSAValue:
-    return _scatter(b, self, dim, index, value, None, True)
-
-
-@decomposes("scatter.reduce")
-def scatter_src_reduce(b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue, reduce: str) -> SSAValue:
-    return _scatter(b, self, dim, index, src, reduce, True)
-
-
-@decomposes("scatter.value_reduce")
-def scatter_value_reduce(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: Number, reduce: str) -> SSAValue:
-    return _scatter(b, self, dim, index, value, reduce, True)
+@decomposes("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
+def scatter(
+    b: Builder,
+    self: SSAValue,
+    dim: int,
+    index: SSAValue,
+    src: SSAValue | None = None,
+    value: Number = 0,
+    reduce: str | None = None,
+    include_self: bool = True,
+) -> SSAValue:
+    return _scatter(b, self, dim, index, value if src is None else src, reduce, include_self)
 
 
 @decomposes("scatter_add")
 def scatter_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue) -> SSAValue:
     return _scatter(b, self, dim, index, src, "sum", True)
-
-
-@decomposes("scatter_reduce.two")
-def scatter_reduce(
-    b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue, reduce: str, include_self: bool
-) -> SSAValue:
-    return _scatter(b, self, dim, index, src, reduce, include_self)
 
 
 def slices_written(
@@ -161,13 +148,6 @@ def index_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSA
     return slices_written(b, self, dim, index, scaled, "sum", True)
 
 
-@decomposes("index_reduce")
-def index_reduce(
-    b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue, reduce: str, include_self: bool
-) -> SSAValue:
-    return slices_written(b, self, dim, index, source, reduce, include_self)
-
-
 @decomposes("index_put")
 def index_put(
     b: Builder, self: SSAValue, indices: Sequence[SSAValue | None], values: SSAValue, accumulate: bool
@@ -239,9 +219,17 @@ def masked_scatter(b: Builder, self: SSAValue, mask: SSAValue, source: SSAValue)
     return b.select(reshape_to(b, mask, shape), reshape_to(b, taken, shape), x)
 
 
-@decomposes("index_copy")
-def index_copy(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue) -> SSAValue:
-    return slices_written(b, self, dim, index, source, None, True)
+@decomposes("index_copy", "index_reduce")
+def index_copy(
+    b: Builder,
+    self: SSAValue,
+    dim: int,
+    index: SSAValue,
+    source: SSAValue,
+    reduce: str | None = None,
+    include_self: bool = True,
+) -> SSAValue:
+    return slices_written(b, self, dim, index, source, reduce, include_self)
 
 
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")

@@ -19,23 +19,18 @@ MOST_PAIRS = 1 << 37
 """About a tenth of a second of a large GPU. What would take longer needs another algorithm."""
 
 
-@decomposes("bucketize.Tensor")
-def bucketize(b: Builder, self: SSAValue, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
+@decomposes("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(b: Builder, self: SSAValue | Number, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
     if len(shape_of(boundaries.type)) != 1:
         raise ShapeError("boundaries have one dimension", argument="boundaries")
     return _position(b, boundaries, self, right)
 
 
-@decomposes("bucketize.Scalar")
-def bucketize_scalar(b: Builder, self: Number, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
-    return _position(b, boundaries, b.constant(self, [], element_type(boundaries.type)), right)
-
-
-@decomposes("searchsorted.Tensor")
+@decomposes("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
     b: Builder,
     sorted_sequence: SSAValue,
-    self: SSAValue,
+    self: SSAValue | Number,
     out_int32: bool,
     right: bool,
     side: str | None,
@@ -46,22 +41,9 @@ def searchsorted(
     return _position(b, sorted_sequence, self, right or side == "right")
 
 
-@decomposes("searchsorted.Scalar")
-def searchsorted_scalar(
-    b: Builder,
-    sorted_sequence: SSAValue,
-    self: Number,
-    out_int32: bool,
-    right: bool,
-    side: str | None,
-    sorter: SSAValue | None,
-) -> SSAValue:
-    value = b.constant(self, [], element_type(sorted_sequence.type))
-    return searchsorted(b, sorted_sequence, value, out_int32, right, side, sorter)
-
-
-def _position(b: Builder, ordered: SSAValue, values: SSAValue, right: bool) -> SSAValue:
+def _position(b: Builder, ordered: SSAValue, values: SSAValue | Number, right: bool) -> SSAValue:
     """How many elements of the last dimension of `ordered` come before each value, or are equal to it if `right`."""
+    values = b.operand(values, element_type(ordered.type), []) if not isinstance(values, SSAValue) else values
     common = promote(element_type(ordered.type), element_type(values.type))
     edges, x = b.working(b.cast(ordered, common)), b.working(b.cast(values, common))
     shape, rank = extents_of(x.type), len(extents_of(x.type))
