@@ -1,11 +1,11 @@
-"""Several tensors in one, and tensors inside others: cat, stack, pads, triangles, scattered slices."""
+"""Several tensors in one, and tensors inside others: cat, stack, pads, triangles, slices and diagonals written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
@@ -123,46 +123,25 @@ def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float 
     return self
 
 
-def _mirror(expr: AffineExpr, total: int) -> AffineExpr:
-    return expr * -1 + total
-
-
-_EDGES: dict[str, Callable[[AffineExpr, int, int], tuple[AffineExpr, AffineExpr]]] = {
-    "reflect": lambda d, before, n: (_mirror(d, before), _mirror(d, before + 2 * (n - 1))),
-    "replicate": lambda d, before, n: (AffineExpr.constant(0), AffineExpr.constant(n - 1)),
-    "circular": lambda d, before, n: (shifted(d, n - before), shifted(d, -before - n)),
+_EDGES: dict[str, Callable[[int, int], tuple[tuple[int, int], tuple[int, int]]]] = {
+    "reflect": lambda before, n: ((before, -1), (n - 2, -1)),
+    "replicate": lambda before, n: ((0, 0), (n - 1, 0)),
+    "circular": lambda before, n: ((n - before, 1), (0, 1)),
 }
-"""Which element each mode repeats at index `d` of the result: before the `n` real ones, and after them."""
+"""Which elements each mode repeats before the `n` real ones and after them: the first of them, and the step."""
 
 
 def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
-    """`x` with edges along `dim`: up to three pieces, each an affine view of its own range."""
-    own = extents_of(x.type)
-    n = fixed(own[dim])
+    """`x` with edges along `dim`: up to three pieces. A negative edge takes elements away."""
+    n = fixed(extents_of(x.type)[dim])
     most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
+    left = n + min(before, 0) + min(after, 0)
     if max(before, after) > most or not n or before + n + after < 0:
         raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
-    shape = list(own)
-    total = shape[dim] = before + n + after
-    d = AffineExpr.dimension(dim)
-    left, right = _EDGES[mode](d, before, n)
-    start, end = max(before, 0), max(min(before + n, total), 0)  # a negative edge takes elements away
-    ranges = [(left, 0, min(start, total)), (shifted(d, -before), start, end), (right, end, total)]
-    views: list[tuple[SSAValue, int]] = []
-    for expr, low, high in ranges:
-        if high > low:
-            exprs = dims(len(shape))
-            exprs[dim] = expr
-            inside = DomainAttr.get(AffineMap(len(shape), 0, (d,)), [(low, high)])
-            whole = high - low == total
-            views.append((b.map(x, exprs, shape) if whole else b.map(x, exprs, shape, inside, 0), high))
-    if not views:
-        return b.constant(0, shape, element_type(x.type))
-    result = views[-1][0]
-    index = b.iota(dim, shape) if len(views) > 1 else result
-    for view, high in reversed(views[:-1]):
-        result = b.select(b.cmp("lt", index, high), view, result)
-    return result
+    edges = _EDGES[mode](before, n)
+    parts = [(*edges[0], before), (max(-before, 0), 1, left), (*edges[1], after)]
+    pieces = [sliced(b, x, dim, start, size, step) for start, step, size in parts if size > 0]
+    return joined(b, pieces, dim) if pieces else sliced(b, x, dim, 0, 0)
 
 
 @decomposes("tril")
@@ -202,3 +181,19 @@ def slice_scatter(
     if step != 1:
         hit = b.both(hit, b.cmp("eq", b.rem(index, b.like(index, step)), 0))
     return b.select(hit, spread, self)
+
+
+@decomposes("diagonal_scatter")
+def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim1: int, dim2: int) -> SSAValue:
+    shape = extents_of(self.type)
+    row, column = normal_dim(dim1, len(shape)), normal_dim(dim2, len(shape))
+    below, right = max(-offset, 0), max(offset, 0)
+    size = extents_of(src.type)[-1]
+    index = dims(len(shape))
+    along = shifted(index[row], -below)
+    distance = along + shifted(index[column], -right) * -1
+    on_it = DomainAttr.get(AffineMap(len(shape), 0, (distance, along)), [(0, 1), (0, size)])
+    kept = [index[d] for d in range(len(shape)) if d not in (row, column)]
+    written = b.map(b.cast(src, element_type(self.type)), [*kept, along], shape, on_it, 0)
+    hit = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, on_it, False)
+    return b.select(hit, written, self)

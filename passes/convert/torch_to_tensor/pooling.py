@@ -14,6 +14,7 @@ from ....dialects.shapes.polynomial import constant, plus
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tensor.builder import Builder
 from .registry import decomposes
+from .reshape import numbered
 from .windows import Adaptive, Strided, Window, offsets, sliding
 
 
@@ -56,7 +57,7 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
     inner = offsets(b, x, windows)
     seen = sliding(b, x, windows, identity(ReductionKind.MAX, element_type(x.type)))
     space = extents_of(seen.type)
-    index = sliding(b, _flat_index(b, shape, len(plane)), windows, -1)
+    index = sliding(b, numbered(b, range(len(shape) - len(plane), len(shape)), shape), windows, -1)
     there = b.cmp("ge", index, 0)
     hit = b.both(there, b.cmp("eq", seen, b.keep(largest, inner, space)))
     first = b.reduce("min", b.select(hit, index, b.measured(b.algebra.product(plane), space, i64)), inner)
@@ -65,17 +66,6 @@ def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> li
         last = b.reduce("max", b.select(nan, index, b.like(index, -1)), inner)
         first = b.select(b.cmp("ge", last, 0), last, first)
     return [largest, first]
-
-
-def _flat_index(b: Builder, shape: Sequence[Extent], last: int) -> SSAValue:
-    """For every element of a tensor of `shape`, its number within the last `last` dimensions."""
-    total: SSAValue | None = None
-    for d in range(len(shape) - last, len(shape)):
-        stride = b.algebra.product(shape[d + 1 :])
-        term = b.iota(d, shape) if stride.number == 1 else b.mul(b.iota(d, shape), b.measured(stride, shape, i64))
-        total = term if total is None else b.add(total, term)
-    assert total is not None
-    return total
 
 
 @decomposes("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")

@@ -125,3 +125,15 @@ def moved(b: Builder, x: SSAValue, dim: int, offset: Polynomial, shape: Sequence
     exprs[dim] = AffineExpr.symbol(0)
     place = b.add(b.iota(dim, shape), b.measured(offset, shape, i64))
     return gathered(b, x, exprs, shape, [place])
+
+
+def numbered(b: Builder, over: Sequence[int], space: Sequence[Extent], first: int = 0) -> SSAValue:
+    """The number of every element of `space`, counted along the dimensions `over` from `first` on, as i64."""
+    number: SSAValue = b.constant(first, space, i64)
+    for d in over:
+        stride = b.algebra.product(space[e] for e in over if e > d)
+        place = b.iota(d, space)
+        known = stride.number is not None
+        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
+        number = b.add(number, term)
+    return number

@@ -21,6 +21,7 @@ from ....dialects.shapes.extents import Extent, extents_of, most
 from ....dialects.tensor import GatherOp, ReductionKind, ScatterOp, identity
 from ....dialects.tensor.builder import Builder, Number, dims, width_of
 from ....dialects.tensor.reduction_kinds import combine
+from .reshape import numbered
 
 FEW = 16
 """So many writes that every element may look at, or elements that may look at every write."""
@@ -122,18 +123,6 @@ class Writes:
 
 def _count(extents: Iterable[Extent]) -> int:
     return prod(map(most, extents))
-
-
-def numbered(b: Builder, over: Sequence[int], space: Sequence[Extent]) -> SSAValue:
-    """The number of every element of `space`, counted along the dimensions `over`."""
-    number: SSAValue = b.constant(0, space, i64)
-    for d in over:
-        stride = b.algebra.product(space[e] for e in over if e > d)
-        place = b.iota(d, space)
-        known = stride.number is not None
-        term = b.scaled(place, stride.number or 0) if known else b.mul(place, b.measured(stride, space, i64))
-        number = b.add(number, term)
-    return number
 
 
 def read_last(b: Builder, x: SSAValue, last: SSAValue, values: SSAValue, at: Sequence[AffineExpr]) -> SSAValue:

@@ -14,8 +14,7 @@ from ....dialects.shapes.polynomial import constant, plus, shown
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .registry import decomposes
-from .reshape import gathered, reshape_to
-from .scatter_builder import numbered
+from .reshape import gathered, numbered, reshape_to
 from .slicing import shifted, sliced
 
 
