@@ -21,7 +21,7 @@ from deplodock.backend.reference import run
 from deplodock.dialects.support.parsing import make_context
 from deplodock.dialects.tensor.builder import Builder
 from deplodock.frontend.capture.export import capture
-from deplodock.passes.convert.torch_to_tensor.philox import philox
+from deplodock.passes.convert.torch_to_tensor.random import philox
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 from ....errors import UnsupportedError
 from .antialiasing import ANTIALIASED
@@ -62,83 +64,34 @@ def _convolution_backward(
     return of_input, of_weight, of_bias
 
 
-def _native_multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """What `nn.MultiheadAttention` calls in inference. A mask of type 0 is of queries and keys, of type 1 of samples
-    and keys, of type 2 of all with heads; what it has is left out."""
-    weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-    q, k, v = (
-        F.linear(x, w, b).unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2)
-        for x, w, b in zip((query, key, value), weights, biases, strict=True)
-    )
-    scores = (q / math.sqrt(embed_dim // num_head)) @ k.transpose(-2, -1)
+def _transformer_encoder_layer_fwd(src: Tensor, embed_dim: int, num_heads: int, *rest: Any) -> Tensor:
+    """What `nn.TransformerEncoderLayer` calls in inference: the layer itself, without such a call. A mask of type 0 is
+    of queries and keys, of type 1 of samples and keys, of type 2 of all with heads; what it has is left out."""
+    attention, (use_gelu, norm_first, eps), others = rest[:4], rest[4:7], rest[7:15]
+    mask, mask_type = (*rest[15:], None, None)[:2]
     if mask is not None:
-        masked = mask.to(torch.bool)
-        masked = masked[:, None, None, :] if mask_type == 1 else masked
-        scores = scores.masked_fill(masked, -math.inf)
-    shares = torch.softmax(scores, -1)
-    result = F.linear((shares @ v).transpose(1, 2).flatten(2), proj_weight, proj_bias)
-    if not need_weights:
-        return result, result.new_empty(0)
-    return result, shares.mean(1) if average_attn_weights else shares
+        mask = torch.where((mask.flatten(0, 1) if mask_type == 2 else mask) != 0, -math.inf, 0.0).to(src.dtype)
+    activation = "gelu" if use_gelu else "relu"
+    with _disable_current_modes():
+        layer = nn.TransformerEncoderLayer(
+            embed_dim, num_heads, len(others[4]), 0.0, activation, eps, True, norm_first, device="meta"
+        )
+    weights = dict(zip(_ENCODER_WEIGHTS, (*attention, *others), strict=True))
+    masks = {"src_key_padding_mask" if mask_type == 1 else "src_mask": mask}
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        return torch.func.functional_call(layer.eval(), weights, (src,), masks)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def _transformer_encoder_layer_fwd(
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Tensor:
-    """What `nn.TransformerEncoderLayer` calls in inference."""
-
-    def norm(x: Tensor, which: int) -> Tensor:
-        weight, bias = ((norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2))[which]
-        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
-
-    def attention(x: Tensor) -> Tensor:
-        parameters = qkv_weight, qkv_bias, proj_weight, proj_bias
-        return _native_multi_head_attention(
-            x, x, x, embed_dim, num_heads, *parameters, mask, need_weights=False, mask_type=mask_type
-        )[0]
-
-    def feed_forward(x: Tensor) -> Tensor:
-        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
-        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
-
-    if norm_first:
-        x = src + attention(norm(src, 0))
-        return x + feed_forward(norm(x, 1))
-    x = norm(src + attention(src), 0)
-    return norm(x + feed_forward(x), 1)
+_ENCODER_WEIGHTS = [
+    f"{of}{kind}"
+    for of in ("self_attn.in_proj_", "self_attn.out_proj.", "norm1.", "norm2.", "linear1.", "linear2.")
+    for kind in ("weight", "bias")
+]
+"""The parameters of a layer as they are called in it, in the order in which the operator takes them."""
 
 
 def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
@@ -230,7 +183,6 @@ def _round(self: Tensor, *, decimals: int) -> Tensor:
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
-    aten._native_multi_head_attention.default: _native_multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer_fwd,
     aten.embedding_renorm.default: _embedding_renorm,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
