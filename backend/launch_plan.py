@@ -29,7 +29,7 @@ from ..dialects.shapes.ranges import constant_index
 from ..dialects.shapes.tile_counts import Count, most_tiles
 from ..dialects.support.aliasing import IN_PLACE, Pairs, pairs_of
 from ..dialects.support.calls import eager_results, is_eager
-from ..dialects.support.locations import location_text
+from ..dialects.support.locations import location_text, refused
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps
 from .cuda.writer import index_type
@@ -367,7 +367,7 @@ class _Host:
                     self._numbers[op.body.block.args[0]] = i
                     self.run(op.body.block.ops)
             elif not isinstance(op, ReturnOp | scf.YieldOp | ConstantOp):
-                raise CompileError("is no allocation and no launch", operator=op.name, location=location_text(op))
+                raise refused(op, "is no allocation and no launch", CompileError)
 
     def _number(self, value: SSAValue) -> int:
         number = self._numbers.get(value, constant_index(value))
@@ -380,7 +380,7 @@ class _Host:
         assert isinstance(op.result.type, MemRefType)
         row, source = op.row(self._number(op.index)), self._parts[op.source]
         if not 0 <= row < op.rows:
-            raise CompileError(f"row {row} of {op.source.type}", operator=op.name, location=location_text(op))
+            raise refused(op, f"row {row} of {op.source.type}", CompileError)
         item = dtype_of(op.result.type.element_type).bytes
         result = extents_of(op.result.type)  # pyright: ignore[reportUnknownArgumentType]
         size, begin = _bytes(item, result), (*source.begin, _bytes(row * item, op.row_extents))
@@ -419,7 +419,7 @@ class _Host:
             self.functions = known
             return
         if any(p.bytes is not None for p in parts):
-            raise CompileError("PyTorch computes no step of a recurrence", operator=op.name, location=location_text(op))
+            raise refused(op, "PyTorch computes no step of a recurrence", CompileError)
         where = tuple(p.buffer for p in parts)
         split = len(where) - eager_results(function)
         self._use(parts, range(split, len(where)))

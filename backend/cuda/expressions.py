@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Operation
 
 from ...dialects.payload import AssertOp, CastOp, CmpOp, Predicate, SelectOp, element_type, is_float
 from ...dialects.shapes.ranges import Ranges
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .types import (
@@ -186,7 +186,7 @@ class Scalars:
         """The C++ of an operation with one result. Raises CompileError for one that has no C++."""
         result = self._print(op, operands) if len(op.results) == 1 else None
         if result is None:
-            raise CompileError("cannot be printed as CUDA", operator=op.name, location=location_text(op))
+            raise refused(op, "cannot be printed as CUDA", CompileError)
         return result
 
     def _print(self, op: Operation, operands: Sequence[Expr]) -> Expr | None:

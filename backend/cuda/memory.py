@@ -15,7 +15,7 @@ from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.kernel.mma import MatrixRows
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import span
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...errors import CompileError
 from .expressions import add, infix, multiply
 from .ordering import registers
@@ -113,9 +113,7 @@ def wide(writer: Writer, op: LoadOp | StoreOp, kind: str) -> str:
     value = op.result if isinstance(op, LoadOp) else op.value
     size = c_size(value.type)
     if op.vec.data * size not in (2, 4, 8, 16):
-        raise CompileError(
-            f"no access is {op.vec.data * size} bytes wide", operator=op.name, location=location_text(op)
-        )
+        raise refused(op, f"no access is {op.vec.data * size} bytes wide", CompileError)
     name = f"{kind}{op.vec.data}"
     writer.use(f"{name}.{writer.type_of(value)}.{size}")
     return name

@@ -13,7 +13,7 @@ from xdsl.ir import Operation
 from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import location_text, refused
 from ...errors import BorderError, CompileError
 from . import atomic, cp_async, mma, shuffles, sm90, wgmma  # noqa: F401  they add their statements
 from .control import print_block
@@ -57,7 +57,7 @@ def _check_host(function: Operation) -> None:
     """Refuse what is neither a kernel nor a host function that launches kernels: it would be missing in the CUDA."""
     for op in function.walk():
         if op.dialect_name() not in ("kernel", "func") and op.name not in _HOST:
-            raise BorderError("is not of the kernel level", operator=op.name, location=location_text(op))
+            raise refused(op, "is not of the kernel level", BorderError)
 
 
 def used_helpers(module: ModuleOp) -> frozenset[str]:
@@ -136,11 +136,7 @@ def _declare_shared(writer: Writer, func: FuncOp) -> None:
         writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
     for op in buffers:
         if op.offset is None:
-            raise CompileError(
-                "shared memory has no place yet: run kernel-allocate-shared",
-                operator=op.name,
-                location=location_text(op),
-            )
+            raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)
         c = writer.type_of(op.result)
         name = writer.names.mint(op.result.name_hint, "buf")
         writer.places[op.result] = Place(name, 1)

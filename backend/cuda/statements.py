@@ -21,7 +21,7 @@ from ...dialects.kernel import (
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.kernel.memory_space import space_of
 from ...dialects.payload import element_type, is_payload
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
 from ..dtypes import STRUCTS
@@ -68,7 +68,7 @@ class Statements:
         elif is_payload(op):
             self._scalar(op)
         else:
-            raise CompileError("cannot be printed as CUDA", operator=op.name, location=location_text(op))
+            raise refused(op, "cannot be printed as CUDA", CompileError)
 
     def dies(self, value: SSAValue) -> bool:
         """Whether the current statement is the last one that reads `value`, which belongs to this very block."""
@@ -239,7 +239,7 @@ class Statements:
             writer.use(f"wrap_mul.{c}")
             writer.line(f"{pad}{at.text} = wrap_add({at.text}, wrap_mul({a}, {b}));")
         else:
-            raise CompileError(f"no outer product of {c}", operator=op.name, location=location_text(op))
+            raise refused(op, f"no outer product of {c}", CompileError)
 
     def store(self, op: StoreOp) -> None:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""

@@ -13,7 +13,7 @@ from ...dialects.kernel import (
     WgmmaWaitOp,
 )
 from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...errors import CompileError
 from .device.wgmma import wgmma_key
 from .mma import WORD, operand_array
@@ -26,7 +26,7 @@ def _kept(statements: Statements, acc: SSAValue, op: Operation) -> Place:
     """The registers of accumulators, which nothing else may read. Raises CompileError."""
     place = statements.owned(acc)
     if place is None:
-        raise CompileError("accumulators in flight are used twice", operator=op.name, location=location_text(op))
+        raise refused(op, "accumulators in flight are used twice", CompileError)
     return place
 
 

@@ -22,6 +22,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.hints import isa
 
+from ...errors import CompileError, ScheduleError
+
 
 def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
     """The location `file:line:column`. Lines and columns count from 1; column 0 means that it is not known."""
@@ -61,6 +63,13 @@ def location_text(op: Operation) -> str | None:
         return None
     place = f"{found.filename.data}:{found.line.data}"
     return f"{place}:{found.column.data}" if found.column.data else place
+
+
+def refused(
+    op: Operation, why: str, kind: type[CompileError] = ScheduleError, argument: str | None = None
+) -> CompileError:
+    """The error that says of `op`, at its place, what is wrong with it."""
+    return kind(why, operator=op.name, argument=argument, location=location_text(op))
 
 
 def line_text(location: Attribute) -> str | None:

@@ -9,9 +9,8 @@ from xdsl.ir import SSAValue
 from ....dialects import kernel
 from ....dialects.layouts.linear import LANE_BITS, Linear
 from ....dialects.payload import element_bytes
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.row_cache import ClusterAllGatherOp
-from ....errors import ScheduleError
 from ...analysis.swizzle import Reader, choose_shared
 from .emitter import Emitter
 from .shared_staging import load_shared, stage
@@ -27,11 +26,7 @@ def peers(
     for (buffer, shared), result in zip(staged, op.res, strict=True):
         held = layout(result)
         if any(basis[0] for basis in held.reg):
-            raise ScheduleError(
-                "a thread would hold what several blocks have; it reads from one",
-                operator=op.name,
-                location=location_text(op),
-            )
+            raise refused(op, "a thread would hold what several blocks have; it reads from one")
         rank, _ = out.thread_bits([basis[0] for basis in (*held.lane, *held.warp)])
         peer = out.emit(kernel.MapaOp(buffer, out.value(rank)), "peer")
         found.append(load_shared(out, peer, shared, _scalar_as_tile(held.without([0]))))

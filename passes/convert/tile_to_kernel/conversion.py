@@ -17,7 +17,7 @@ from ....dialects import kernel, payload, tile
 from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
 from ....dialects.payload import element_type, shape_of
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.dot import without_flight
 from ....dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ....dialects.tile.schedule import ScheduleAttr
@@ -30,7 +30,7 @@ from ....dialects.tile.warp_specialize import (
     TmaLoadOp,
     WarpSpecializeOp,
 )
-from ....errors import BorderError, ScheduleError
+from ....errors import BorderError
 from ...analysis.memory_access import Write
 from ...analysis.tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
 from ...rewriting import erase
@@ -118,11 +118,7 @@ class _Kernel:
         """The kernel at the kernel level."""
         count = prod(n for n in self.grid if isinstance(n, int))
         if count >= 1 << 31:
-            raise ScheduleError(
-                f"a grid has 1 to 2^31 - 1 blocks, not {count}",
-                location=location_text(self.op),
-                operator=self.op.name,
-            )
+            raise refused(self.op, f"a grid has 1 to 2^31 - 1 blocks, not {count}")
         used = [b if b.uses else None for b in self.op.blocks]
         for b, index in zip(self.op.blocks, self.out.block_indices([b is not None for b in used]), strict=True):
             self.values[b] = self.out.name(index, b.name_hint) if b.name_hint else index
@@ -151,7 +147,7 @@ class _Kernel:
             elif payload.is_payload(op):
                 self.lower_payload(op)
             else:
-                raise BorderError("has no lowering to the kernel level", operator=op.name, location=location_text(op))
+                raise refused(op, "has no lowering to the kernel level", BorderError)
 
     def of(self, value: SSAValue) -> SSAValue:
         """What `value` became."""
@@ -238,11 +234,7 @@ class _Kernel:
             return
         picks = layout.without(op.along.get_values()).picks(self.layout(op.source))
         if picks is None:
-            raise ScheduleError(
-                "needs elements of other threads (tile-assign-layouts inserts the conversion)",
-                operator=op.name,
-                location=location_text(op),
-            )
+            raise refused(op, "needs elements of other threads (tile-assign-layouts inserts the conversion)")
         same = picks == tuple(range(self.layout(op.source).registers))
         self.define(op.result, source if same else self.out.emit(kernel.ShuffleRegistersOp(source, picks)))
 
@@ -252,9 +244,7 @@ class _Kernel:
         new = shared_staging.reduce(self.out, op, self.of(op.source), layout)
         picks = self.layout(op.result).picks(reduced)
         if picks is None:
-            raise ScheduleError(
-                "leaves the result in other threads than its layout says", operator=op.name, location=location_text(op)
-            )
+            raise refused(op, "leaves the result in other threads than its layout says")
         if picks != tuple(range(reduced.registers)):
             new = self.out.emit(kernel.ShuffleRegistersOp(new, picks))
         self.from_vector(op.result, new)
@@ -268,7 +258,7 @@ class _Kernel:
         right, acc = layout_in_shared(op.rhs), self.layout(op.acc)
         if op.is_wgmma:
             why = "is asynchronous (tile-pipeline-dots makes it tile.dot_async)"
-            raise ScheduleError(why, operator=op.name, argument="atom", location=location_text(op))
+            raise refused(op, why, argument="atom")
         if op.atom is None:
             new = lower_dot(self.out, op, *values, (layout_in_shared(op.lhs), right, acc))
         else:
@@ -299,7 +289,7 @@ class _Kernel:
             new = shared_staging.convert(self.out, value, *ends, None if op.via is None else op.via.data, hint, through)
         if new is None:
             why = "cannot be converted so: a thread needs elements that it cannot reach"
-            raise ScheduleError(why, operator=op.name, argument="via", location=location_text(op))
+            raise refused(op, why, argument="via")
         self.define(op.result, new)
 
     def lower_slice(self, op: SliceOp) -> None:

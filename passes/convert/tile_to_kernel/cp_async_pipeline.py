@@ -20,9 +20,8 @@ from ....dialects.layouts.attributes import LayoutAttr, bases_of
 from ....dialects.layouts.linear import Linear, Shared
 from ....dialects.payload import Predicate, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.access import is_in_shared
-from ....errors import ScheduleError
 from ...analysis.memory_access import element_bytes, memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import Emitter, Index
@@ -107,13 +106,13 @@ class Rings:
                 chain.insert(0, older)
             found.append(self._make(op, new, chain))
         if sorted(p for f in found for p in f.positions) != carried:
-            raise _refused(op, "carries a tile in shared memory that no pipeline of copies brings")
+            raise refused(op, "carries a tile in shared memory that no pipeline of copies brings")
         if found:
             self.pipelines[op] = found
 
     def _make(self, op: scf.ForOp, new: tile.StageAsyncOp, chain: list[int]) -> Pipeline:
         if new in self._inside:
-            raise _refused(op, "carries one copy in two pipelines")
+            raise refused(op, "carries one copy in two pipelines")
         self._inside.add(new)
         before = self._before(op, chain)
         if before is not None:
@@ -124,7 +123,7 @@ class Rings:
         for slot, i in enumerate(chain):
             first, arg = op.iter_args[i].owner, op.body.block.args[1 + i]
             if not isinstance(first, tile.StageAsyncOp) or first in self._first_slots or arg.type != new.result.type:
-                raise _refused(op, "starts a pipeline with something other than copies of its own")
+                raise refused(op, "starts a pipeline with something other than copies of its own")
             self._first_slots[first] = slot
             self.of_tile[first.result] = self.of_tile[arg] = ring
         return Pipeline(ring, tuple(chain))
@@ -157,10 +156,6 @@ def yields(op: scf.ForOp) -> list[SSAValue]:
     return list(last.operands) if last is not None else []
 
 
-def _refused(op: Operation, why: str) -> ScheduleError:
-    return ScheduleError(why, operator=op.name, location=location_text(op))
-
-
 def below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
     """Upper bounds of symbols that the predicate of a copy promises."""
     test = op.predicate.owner if op.predicate is not None else None
@@ -190,7 +185,7 @@ def copy_async(
     place = shared_place(out, shared, places.layout, size)
     access.vec = min(access.vec, place.vec)
     if access.vec * size not in COPY_BYTES or access.per_register:
-        raise _refused(op, f"copies {access.vec * size} bytes at once; only 4, 8 or 16 are possible")
+        raise refused(op, f"copies {access.vec * size} bytes at once; only 4, 8 or 16 are possible")
     coordinates, checks = ([out.value(index) for index in part] for part in where)
     holds = holder_predicate(out, places.layout)
     if holds is not None:

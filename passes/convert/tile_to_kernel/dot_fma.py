@@ -9,8 +9,7 @@ from xdsl.ir import Block, SSAValue
 from ....dialects import kernel, tile
 from ....dialects.layouts.linear import Linear, Shared, log2
 from ....dialects.payload import shape_of
-from ....dialects.support.locations import location_text
-from ....errors import ScheduleError
+from ....dialects.support.locations import refused
 from ...analysis.dot_operands import operand_layout
 from ...analysis.memory_access import element_bytes
 from .emitter import Emitter
@@ -25,11 +24,7 @@ def lower_dot(
     rows = [i for i, basis in enumerate(c.reg) if basis[0]]
     cols = [i for i, basis in enumerate(c.reg) if basis[1]]
     if set(rows) & set(cols) or len(rows) + len(cols) != len(c.reg):
-        raise ScheduleError(
-            "accumulates in registers that are no grid of rows and columns",
-            operator=op.name,
-            location=location_text(op),
-        )
+        raise refused(op, "accumulates in registers that are no grid of rows and columns")
     depth = shape_of(op.lhs.type)[1]
     body = Block(arg_types=[IndexType(), acc.type])
     loop = scf.ForOp(out.value(0), out.value(depth), out.value(1), [acc], body)

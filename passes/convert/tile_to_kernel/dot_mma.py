@@ -11,8 +11,7 @@ from ....dialects.kernel.mma import ROW_BYTES, WORD_BYTES
 from ....dialects.layouts.linear import Linear, Shared, log2
 from ....dialects.layouts.mma import atom_depth, fragment, matrix_rows
 from ....dialects.payload import shape_of
-from ....dialects.support.locations import location_text
-from ....errors import ScheduleError
+from ....dialects.support.locations import refused
 from ...analysis.dot_operands import bits_of_accumulator, held_fragments
 from ...analysis.memory_access import element_bytes
 from .emitter import Emitter, Index
@@ -35,7 +34,7 @@ def lower_mma(
     if isinstance(a, Linear):
         held = held_fragments(op, c, a)
         if held is None:
-            raise _refused(
+            raise refused(
                 op, "multiplies a tile that other threads hold (tile-stage-dot-operands puts it where they read it)"
             )
         for step, registers in enumerate(held):
@@ -77,7 +76,7 @@ def _matrices(
             found = kernel.LdMatrixOp(buffer, out.value(place.origin), steps, count=count, trans=trans, xor=place.xor)
             return _rounded(out, out.emit(found, hint))
     if size != WORD_BYTES:
-        raise _refused(op, f"operand {operand} has no rows of {row} elements in shared memory")
+        raise refused(op, f"operand {operand} has no rows of {row} elements in shared memory")
     part = fragment(acc, operand, atom, size)
     layout = Linear(shared.shape, part.reg, part.lane, part.warp)
     place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
@@ -92,7 +91,3 @@ def _rounded(out: Emitter, registers: SSAValue) -> SSAValue:
     if element_bytes(registers.type) != WORD_BYTES:
         return registers
     return out.emit(payload.RoundTf32Op(registers), registers.name_hint)
-
-
-def _refused(op: tile.DotOp, why: str) -> ScheduleError:
-    return ScheduleError(why, operator=op.name, location=location_text(op))

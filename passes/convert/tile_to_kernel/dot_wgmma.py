@@ -10,9 +10,8 @@ from ....dialects.kernel.wgmma import slice_elements
 from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, log2
 from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
 from ....dialects.payload import shape_of
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.warp_specialize import ConsumerWaitOp
-from ....errors import ScheduleError
 from ...analysis.dot_operands import held_fragments
 from ...analysis.memory_access import element_bytes
 from ...analysis.tile_layouts import linear_of
@@ -35,17 +34,17 @@ def dot_async(
     a, b, c = layouts
     warps = 1 << len(c.warp)
     if warpgroup_accumulator(c.shape, warps) != c:
-        raise _refused(op, "accumulates in registers that are not those of products of warpgroups")
+        raise refused(op, "accumulates in registers that are not those of products of warpgroups")
     held = held_fragments(op, c, a) if isinstance(a, Linear) else []
     if held is None:
-        raise _refused(
+        raise refused(
             op, "multiplies a tile that other threads hold (tile-stage-dot-operands puts it where it is read)"
         )
     depth, each = shape_of(op.lhs.type)[1], slice_elements(op.lhs.type)
     left = None if isinstance(a, Linear) else (a, _boxes(op, a, 0))
     right = b, _boxes(op, b, 1)
     if left is not None and left[1].swizzle != right[1].swizzle:
-        raise _refused(op, f"operands swizzled by {left[1].swizzle} and {right[1].swizzle} bytes")
+        raise refused(op, f"operands swizzled by {left[1].swizzle} and {right[1].swizzle} bytes")
     step = min(depth, *(p[1].row for i, p in enumerate((left, right)) if p is not None and p[1].fast == 1 - i), depth)
     if not _follows(op):
         out.add_op(kernel.WgmmaFenceOp())
@@ -90,7 +89,7 @@ def _follows(op: tile.DotAsyncOp) -> bool:
 def _boxes(op: tile.DotAsyncOp, shared: Shared, operand: int) -> Boxes:
     boxes = boxes_of(shared, element_bytes(op.operands[operand].type))
     if boxes is None:
-        raise _refused(op, f"operand {operand} does not lie in boxes in shared memory")
+        raise refused(op, f"operand {operand} does not lie in boxes in shared memory")
     return boxes
 
 
@@ -113,9 +112,5 @@ def _panel(op: tile.DotAsyncOp, right: Place, acc: Linear) -> int | None:
     if boxes.fast == 0 or own == boxes.row:
         return None
     if own < boxes.row:
-        raise _refused(op, f"a warpgroup multiplies {own} of the {boxes.row} columns of a panel")
+        raise refused(op, f"a warpgroup multiplies {own} of the {boxes.row} columns of a panel")
     return shared.place((0, boxes.row))
-
-
-def _refused(op: tile.DotAsyncOp, why: str) -> ScheduleError:
-    return ScheduleError(why, operator=op.name, location=location_text(op))

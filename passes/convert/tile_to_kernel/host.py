@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ....dialects import kernel, tensor, tile
 from ....dialects.support.aliasing import UPDATES, pairs_of, set_pairs
 from ....dialects.support.calls import EAGER_RESULTS
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import location_text, refused
 from ....errors import CompileError
 from .scans import buffer_type, lower_fold
 
@@ -53,7 +53,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
             buffers.update(zip(op.res, results, strict=True))
             lower_fold(block, op, buffers)
         elif op is not last:
-            raise CompileError("is no launch and no call", operator=op.name, location=location_text(op))
+            raise refused(op, "is no launch and no call", CompileError)
     for value in wanted:
         if value in source.args:
             raise CompileError("an argument is returned as it is", operator="func.return", location=location_text(last))

@@ -17,9 +17,8 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.conversion import find_exchange
 from ....dialects.layouts.linear import Linear, Shared, is_disjoint, log2, register_width
 from ....dialects.payload import element_type
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tensor.reduction_kinds import combine
-from ....errors import ScheduleError
 from ...analysis.conversion_cost import route
 from ...analysis.memory_access import WIDEST, element_bytes
 from ...analysis.swizzle import Reader, choose_shared
@@ -185,11 +184,7 @@ def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> 
         value = out.emit(kernel.ShuffleRegistersOp(value, left))
     plan = compact.reduction(dims)
     if plan is None:
-        raise ScheduleError(
-            "reduces a layout whose bases mix reduced and kept dimensions, or repeat",
-            operator=op.name,
-            location=location_text(op),
-        )
+        raise refused(op, "reduces a layout whose bases mix reduced and kept dimensions, or repeat")
     if plan.registers:
         value = out.emit(kernel.ReduceRegistersOp(kind, value, plan.registers), hint)
     for mask in plan.shuffles:

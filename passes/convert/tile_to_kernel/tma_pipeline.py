@@ -29,7 +29,7 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANES, Shared
 from ....dialects.layouts.wgmma import Boxes, boxes_of
 from ....dialects.payload import element_bytes, element_type, shape_of
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
@@ -138,7 +138,7 @@ def tear_down(out: Emitter, queues: Sequence[Queue]) -> None:
 def take(out: Emitter, op: ConsumerWaitOp, queue: Queue) -> list[SSAValue]:
     """Wait for the next group; the places of its tiles."""
     if queue.taken is not None:
-        raise _refused(op, "takes from a ring before what was taken last is given back")
+        raise refused(op, "takes from a ring before what was taken last is given back")
     queue.taken = out.block
     out.add_op(kernel.MbarWaitOp(queue.full, out.value(queue.slot), out.value(queue.phase)))
     places: list[SSAValue] = []
@@ -153,7 +153,7 @@ def release(out: Emitter, op: ConsumerReleaseOp, queue: Queue, condition: SSAVal
     goes_on = queue.taken is not None
     slot = queue.late if op.is_late or not goes_on else queue.slot
     if slot is None or queue.taken not in (None, out.block):
-        raise _refused(op, "gives back what is taken elsewhere")
+        raise refused(op, "gives back what is taken elsewhere")
     _arrive(out, queue, out.value(slot), condition)
     queue.late = queue.slot if op.is_late else None
     queue.taken = None
@@ -234,14 +234,14 @@ def _load(
     element = element_type(op.result.type)
     boxes = boxes_of(shared, element_bytes(element))
     if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
-        raise _refused(op, "is no tile of two dimensions in boxes")
+        raise refused(op, "is no tile of two dimensions in boxes")
     shape = list(shape_of(op.result.type))
     row_bytes = boxes.row * element_bytes(element)
     first: Index = 0
     ranks = range(queue.cluster if op.multicast is not None else 0)
     if ranks:
         if not divides(shape[1 - boxes.fast], row_bytes, len(ranks)):
-            raise _refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
+            raise refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
         shape[1 - boxes.fast] //= len(ranks)
         first = out.mul(out.id("rank"), shape[1 - boxes.fast])
     extents = [1] * len(memory_type(memory).get_shape())
@@ -319,7 +319,3 @@ class Cursors:
         for q, slot in zip(self.late, values[len(cursors) :], strict=True):
             slot.name_hint = "last"
             q.late = slot
-
-
-def _refused(op: Operation, why: str) -> ScheduleError:
-    return ScheduleError(why, operator=op.name, location=location_text(op))

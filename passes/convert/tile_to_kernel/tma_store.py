@@ -13,10 +13,9 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
 from ....dialects.layouts.wgmma import boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.tma_store import TmaStoreOp
-from ....errors import ScheduleError
 from ...analysis.memory_access import memory_type
 from ...analysis.tile_layouts import shared_of_type
 from .emitter import Emitter, Index
@@ -32,7 +31,7 @@ def tma_store(
     shared, element = shared_of_type(op.value.type), element_type(op.value.type)
     boxes, dimensions = boxes_of(shared, element_bytes(element)), box_dimensions(op.map.data)
     if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
-        raise ScheduleError("is no tile of two dimensions in boxes", operator=op.name, location=location_text(op))
+        raise refused(op, "is no tile of two dimensions in boxes")
     groups = groups_apart(shared, held)
     own = part_of_group(shared.shape, groups) or shared.shape
     row = min(boxes.row, own[boxes.fast])
@@ -63,5 +62,5 @@ def staged_as(op: TmaStoreOp) -> tile.StageOp:
     """Where the tile of a box was put into shared memory. Raises ScheduleError if that is not known."""
     stage = op.value.owner
     if not isinstance(stage, tile.StageOp):
-        raise ScheduleError("stores what no tile.stage has staged", operator=op.name, location=location_text(op))
+        raise refused(op, "stores what no tile.stage has staged")
     return stage
