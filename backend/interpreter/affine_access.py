@@ -125,6 +125,15 @@ def inside(domain: DomainAttr | None, dims: Sequence[Array], symbols: Sequence[A
     return np.asarray(mask)
 
 
+def within(map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
+    """Where all coordinates of an access are inside of `shape`, as a bool array."""
+    mask = np.asarray(True)
+    for expr, extent in zip(map.results, shape, strict=True):
+        c = evaluate(expr, dims, symbols)
+        mask = mask & (c >= 0) & (c < extent)
+    return np.asarray(mask)
+
+
 def coordinates(
     map: AffineMap, shape: Sequence[int], dims: Sequence[Array], symbols: Sequence[Array], mask: Array
 ) -> tuple[Array, ...]:
@@ -161,13 +170,18 @@ def read(
         return _nothing(source, axes)  # no index at which a coordinate could be wrong
     dims = [axis.values() for axis in axes]
     mask = inside(domain, dims, symbols)
+    return fetch(source, map, dims, symbols, mask, np.zeros((), source.dtype) if fill is None else fill)
+
+
+def fetch(
+    source: Array, map: AffineMap, dims: Sequence[Array], symbols: Sequence[Array], mask: Array, fill: Array
+) -> Array:
+    """source[map(dims)[symbols]] where `mask` holds, else `fill`. Raises ExecutionError for a coordinate outside."""
     places = coordinates(map, source.shape, dims, symbols, mask)
     if 0 in source.shape:
-        shape = np.broadcast_shapes(mask.shape, *(p.shape for p in places))
-        assert fill is not None or 0 in shape
-        return np.broadcast_to(fill if fill is not None else np.zeros((), source.dtype), shape)
+        return np.broadcast_to(fill, np.broadcast_shapes(mask.shape, np.shape(fill), *(p.shape for p in places)))
     values = source[places] if places else source
-    return values if fill is None else np.where(mask, values, fill)
+    return values if mask.all() else np.where(mask, values, fill)
 
 
 def _nothing(source: Array, axes: Sequence[Axis]) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.ir import Attribute
 
 from ...dialects.tensor import ReductionKind
-from .domains import Array, TypedDomain
+from .domains import Array, TypedDomain, ranked
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,9 @@ def compact(x: Array) -> Array:
     return x[tuple(slice(0, 1) if s == 0 else slice(None) for s in x.strides)]
 
 
-def _extended(x: Array, rank: int) -> Array:
-    x = compact(x)
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)
-
-
 def _merge(domain: TypedDomain, product: Product, rank: int) -> tuple[Array, Array | None]:
     """Multiply factors together until at most two are left, the ones that grow least first."""
-    factors = [_extended(f, rank) for f in product.factors]
+    factors = [ranked(compact(f), rank) for f in product.factors]
     while len(factors) > 2:
         pairs = [(i, j) for i in range(len(factors)) for j in range(i)]
 

@@ -22,6 +22,12 @@ from ..dtypes import numpy_dtype
 Array = np.ndarray[Any, Any]
 
 
+def ranked(x: Array, rank: int) -> Array:
+    """`x` with exactly `rank` axes, the new ones in front."""
+    x = np.asarray(x)
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
 def _elementwise(f: Callable[[float], float]) -> Callable[[Array], Array]:
     """A function of Python floats as one of arrays, at float64 precision."""
     vectorised = np.frompyfunc(f, 1, 1)

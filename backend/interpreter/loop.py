@@ -29,7 +29,7 @@ from ...dialects.shapes.binding import Sizes
 from ...dialects.tensor import identity
 from .affine_access import Axis, coordinates, read
 from .contraction import Product, sum_of_product
-from .domains import Array, TypedDomain, combine_values, reduce_value
+from .domains import Array, TypedDomain, combine_values, ranked, reduce_value
 from .payload import feeds_only_a_sum
 from .tensor import full
 
@@ -116,8 +116,7 @@ class LoopFunctions(InterpreterFunctions):
         axes = tuple(range(len(ranges)))
         if isinstance(x, Product):
             return sum_of_product(self.domain, x, shape, axes)
-        x = np.asarray(x)
-        x = x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
+        x = ranked(x, len(shape))
         x = np.broadcast_to(x, shape[: len(ranges)] + x.shape[len(ranges) :])
         return reduce_value(self.domain, op.kind.data, x, axes, element_type(op.result.type))
 

@@ -9,9 +9,9 @@ from xdsl.ir import SSAValue
 from ...dialects import tensor
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
-from .affine_access import Axis, coordinates, evaluate, read
+from .affine_access import Axis, evaluate, fetch, read, within
 from .contraction import Product, compact, sum_of_product
-from .domains import Array, TypedDomain, reduce_value
+from .domains import Array, TypedDomain, ranked, reduce_value
 from .scatter import scatter_into
 
 
@@ -45,15 +45,9 @@ class TensorFunctions(InterpreterFunctions):
         source = full(args[0], op.source, self.sizes)
         symbols = [np.asarray(a).astype(np.int64) for a in args[1:]]
         dims = [axis.values() for axis in tensor_axes(self.sizes.shape(op.result.type))]
-        mask = np.asarray(True)
-        for expr, extent in zip(op.map.data.results, source.shape, strict=True):
-            c = evaluate(expr, dims, symbols)
-            mask = mask & (c >= 0) & (c < extent)
+        mask = within(op.map.data, source.shape, dims, symbols)
         zero = self.domain.constant(0, element_type(op.source.type))
-        if 0 in source.shape:
-            return (np.broadcast_to(zero, self.sizes.shape(op.result.type)),)
-        places = coordinates(op.map.data, source.shape, dims, symbols, mask)
-        return (np.where(mask, source[places], zero),)
+        return (fetch(source, op.map.data, dims, symbols, mask, zero),)
 
     @impl(tensor.ScatterOp)
     def scatter(self, interpreter: Interpreter, op: tensor.ScatterOp, args: PythonValues) -> PythonValues:
@@ -61,9 +55,7 @@ class TensorFunctions(InterpreterFunctions):
         values, *indices = (full(a, v, self.sizes) for a, v in zip(args[1:], op.operands[1:], strict=True))
         dims = [axis.values() for axis in tensor_axes(values.shape)]
         at = [np.broadcast_to(evaluate(e, dims, indices), values.shape) for e in op.map.data.results]
-        inside = np.ones(values.shape, np.bool_)
-        for coordinate, extent in zip(at, result.shape, strict=True):
-            inside &= (coordinate >= 0) & (coordinate < extent)
+        inside = np.broadcast_to(within(op.map.data, result.shape, dims, indices), values.shape)
         places = np.ravel_multi_index([c[inside] for c in at], result.shape) if inside.any() else np.zeros(0, np.int64)
         scatter_into(
             self.domain, op.kind.data, result.reshape(-1), places, values[inside], element_type(op.result.type)
@@ -76,8 +68,7 @@ class TensorFunctions(InterpreterFunctions):
         dims = tuple(int(d) for d in op.dims.get_values())
         if isinstance(x, Product):
             return (sum_of_product(self.domain, x, shape, dims),)
-        x = compact(x)
-        x = x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
+        x = ranked(compact(x), len(shape))
         wanted = [n if d in dims else x.shape[d] for d, n in enumerate(shape)]
         x = np.broadcast_to(x, wanted)
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)

@@ -29,6 +29,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
+from ...dialects.shapes.domain import DomainAttr
 from ...dialects.tile.dot import without_flight
 from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from ...dialects.tile.tma_store import SliceOp, TmaStoreOp
@@ -43,9 +44,9 @@ from ...dialects.tile.warp_specialize import (
     tiles_of,
 )
 from ...errors import ExecutionError
-from .affine_access import coordinates, evaluate, inside
+from .affine_access import coordinates, evaluate, fetch, inside, within
 from .circular_buffer import Rings
-from .domains import Array, TypedDomain, reduce_value
+from .domains import Array, TypedDomain, ranked, reduce_value
 from .row_cache import Row
 from .scatter import scatter_into
 
@@ -59,12 +60,6 @@ class Buffer:
 
     data: Array
     written: Array
-
-
-def _ranked(x: Array, rank: int) -> Array:
-    """`x` with exactly `rank` axes."""
-    x = np.asarray(x)
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def largest_tile(op: Operation) -> int:
@@ -137,7 +132,7 @@ class TileFunctions(InterpreterFunctions):
         dims = [np.arange(n).reshape((1, n) + (1,) * (len(shape) - 1 - d)) for d, n in enumerate(shape)]
         found: list[Array] = []
         for s, v in zip(symbols, values, strict=True):
-            v = _ranked(v, 1 + len(shape_of(s.type)))
+            v = ranked(v, 1 + len(shape_of(s.type)))
             found.append(v if shape_of(s.type) else v.reshape((-1,) + (1,) * len(shape)))
         return dims, found, self.active.reshape((-1,) + (1,) * len(shape))
 
@@ -145,43 +140,28 @@ class TileFunctions(InterpreterFunctions):
     def load(self, interpreter: Interpreter, op: tile.LoadOp, args: PythonValues) -> PythonValues:
         source = args[0].data if isinstance(args[0], Buffer) else args[0]
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + len(op.symbols)])
-        mask = inside(self.sizes.domain(op.domain), dims, symbols)
         fill = args[-1] if op.fill is not None else self.domain.constant(0, element_type(op.result.type))
-        fill = _ranked(fill, 1).reshape((-1,) + (1,) * len(dims))
-        if 0 in source.shape:
-            return (np.broadcast_to(fill, np.broadcast_shapes(fill.shape, mask.shape)),)
-        if not self.active.all():
-            mask = mask & active
-        places = coordinates(op.map.data, source.shape, dims, symbols, mask)
-        values = _ranked(source[places] if places else source, 1 + len(dims))
-        return (values if mask.all() else np.where(mask, values, fill),)
+        fill = ranked(fill, 1).reshape((-1,) + (1,) * len(dims))
+        mask = inside(self.sizes.domain(op.domain), dims, symbols)
+        mask = mask if self.active.all() else mask & active
+        return (ranked(fetch(source, op.map.data, dims, symbols, mask, fill), 1 + len(dims)),)
 
     @impl(tile.StageAsyncOp)
     def stage_async(self, interpreter: Interpreter, op: tile.StageAsyncOp, args: PythonValues) -> PythonValues:
         """The tile as it arrives; where nothing is copied it holds what nobody may read."""
         element, count = element_type(op.result.type), len(op.symbols)
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1 : 1 + count])
-        copied = active if op.predicate is None else active & _ranked(args[-1], 1).reshape((-1,) + (1,) * len(dims))
+        copied = active if op.predicate is None else active & ranked(args[-1], 1).reshape((-1,) + (1,) * len(dims))
         mask = inside(self.sizes.domain(op.domain), dims, symbols) & copied
-        zero, nothing = self.domain.constant(0, element), self.domain.constant(float("nan"), element)
-        if 0 in args[0].shape:
-            return (np.where(copied, zero, nothing),)
-        places = coordinates(op.map.data, args[0].shape, dims, symbols, mask)
-        values = _ranked(args[0][places] if places else args[0], 1 + len(dims))
-        return (np.where(mask, values, np.where(copied, zero, nothing)),)
+        rest = np.where(copied, self.domain.constant(0, element), self.domain.constant(float("nan"), element))
+        return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, rest), 1 + len(dims)),)
 
     @impl(TmaLoadOp)
     def tma_load(self, interpreter: Interpreter, op: TmaLoadOp, args: PythonValues) -> PythonValues:
-        source, zero = args[0], self.domain.constant(0, element_type(op.result.type))
+        zero = self.domain.constant(0, element_type(op.result.type))
         dims, symbols, active = self._space(op, op.result, op.symbols, args[1:])
-        at = [evaluate(e, dims, symbols) for e in op.map.data.results]
-        mask = active & np.ones((1,) * (1 + len(dims)), np.bool_)
-        for coordinate, extent in zip(at, source.shape, strict=True):
-            mask = mask & (coordinate >= 0) & (coordinate < extent)
-        if 0 in source.shape:
-            return (np.where(mask, zero, zero),)
-        places = coordinates(op.map.data, source.shape, dims, symbols, mask)
-        return (np.where(mask, _ranked(source[places], 1 + len(dims)), zero),)
+        mask = within(op.map.data, args[0].shape, dims, symbols) & active
+        return (ranked(fetch(args[0], op.map.data, dims, symbols, mask, zero), 1 + len(dims)),)
 
     @impl(RingOp)
     def ring(self, interpreter: Interpreter, op: RingOp, args: PythonValues) -> PythonValues:
@@ -230,7 +210,7 @@ class TileFunctions(InterpreterFunctions):
         found: list[Array] = []
         for value, old in zip(args, op.tiles, strict=True):
             shape = shape_of(old.type)
-            value = np.broadcast_to(_ranked(value, 1 + len(shape)), (len(self.active), *shape))
+            value = np.broadcast_to(ranked(value, 1 + len(shape)), (len(self.active), *shape))
             found.append(np.repeat(value.reshape(-1, op.ranks, *shape), op.ranks, axis=0))
         return tuple(found)
 
@@ -250,56 +230,42 @@ class TileFunctions(InterpreterFunctions):
 
     @impl(tile.StoreOp)
     def store(self, interpreter: Interpreter, op: tile.StoreOp, args: PythonValues) -> PythonValues:
-        value, buffer = args[0], args[1]
-        if not isinstance(buffer, Buffer):
-            raise ExecutionError("writes an input")
-        dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
-        self._write(op, value, buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
-        return ()
+        return self._write(op, args, op.domain)
+
+    @impl(TmaStoreOp)
+    def tma_store(self, interpreter: Interpreter, op: TmaStoreOp, args: PythonValues) -> PythonValues:
+        return self._write(op, args, None)
 
     @impl(tile.AtomicRmwOp)
     def atomic_rmw(self, interpreter: Interpreter, op: tile.AtomicRmwOp, args: PythonValues) -> PythonValues:
-        value, buffer = args[0], args[1]
-        if not isinstance(buffer, Buffer):
-            raise ExecutionError("writes an input")
-        dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        mask = inside(self.sizes.domain(op.domain), dims, symbols) & active
-        at = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
-        value, where = self._elements(op, value, mask, at)
+        buffer, value, where = self._elements(op, args, op.domain)
         places = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
         scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
         return ()
 
-    @impl(TmaStoreOp)
-    def tma_store(self, interpreter: Interpreter, op: TmaStoreOp, args: PythonValues) -> PythonValues:
-        buffer = args[1]
+    def _elements(
+        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, args: PythonValues, domain: DomainAttr | None
+    ) -> tuple[Buffer, Array, tuple[Array, ...]]:
+        """The buffer that a tile goes to, its elements that do, one after the other, and the coordinates of each."""
+        value, buffer = args[0], args[1]
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
-        dims, symbols, mask = self._space(op, op.value, op.symbols, args[2:])
-        for expression, extent in zip(op.map.data.results, buffer.data.shape, strict=True):
-            coordinate = evaluate(expression, dims, symbols)
-            mask = mask & (coordinate >= 0) & (coordinate < extent)
-        self._write(op, args[0], buffer, mask, coordinates(op.map.data, buffer.data.shape, dims, symbols, mask))
-        return ()
-
-    def _elements(
-        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, value: Array, mask: Array, places: Sequence[Array]
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """The elements of a tile where `mask` holds, one after the other, and the coordinates of each."""
+        dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
+        is_box = isinstance(op, TmaStoreOp)
+        mask = within(op.map.data, buffer.data.shape, dims, symbols) if is_box else np.asarray(True)
+        mask = mask & inside(self.sizes.domain(domain), dims, symbols) & active
+        places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)
-        value = np.broadcast_to(_ranked(value, len(shape)), shape)[mask]
-        return value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
+        value = np.broadcast_to(ranked(value, len(shape)), shape)[mask]
+        return buffer, value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
 
-    def _write(
-        self, op: tile.StoreOp | TmaStoreOp, value: Array, buffer: Buffer, mask: Array, places: Sequence[Array]
-    ) -> None:
-        """Write the elements of a tile where `mask` holds; none twice."""
+    def _write(self, op: tile.StoreOp | TmaStoreOp, args: PythonValues, domain: DomainAttr | None) -> PythonValues:
+        """Write the elements of a tile; none twice."""
+        buffer, value, where = self._elements(op, args, domain)
         data, written = buffer.data, buffer.written
-        if not places:  # a buffer of rank 0 takes no list of coordinates
-            data, written, places = data.reshape(1), written.reshape(1), (np.zeros(1, np.int64),)
-        value, where = self._elements(op, value, mask, places)
+        if not where:  # a buffer of rank 0 takes no list of coordinates
+            data, written, where = data.reshape(1), written.reshape(1), (np.zeros(len(value), np.int64),)
         old = written[where] & ~self.domain.same(data[where], value)
         data[where] = value
         written[where] = True
@@ -307,11 +273,12 @@ class TileFunctions(InterpreterFunctions):
         if wrong.any():
             at = tuple(int(np.atleast_1d(w)[int(np.argmax(wrong))]) for w in where)
             raise ExecutionError(f"element {at} is written twice, with different values")
+        return ()
 
     @impl(SliceOp)
     def slice(self, interpreter: Interpreter, op: SliceOp, args: PythonValues) -> PythonValues:
         whole, part = shape_of(op.source.type), shape_of(op.result.type)
-        value = _ranked(args[0], 1 + len(whole))
+        value = ranked(args[0], 1 + len(whole))
         for d, (first, count) in enumerate(zip(op.start, part, strict=True)):
             if value.shape[1 + d] != 1 or whole[d] == 1:
                 value = value.take(range(first, first + count), axis=1 + d)
@@ -320,18 +287,18 @@ class TileFunctions(InterpreterFunctions):
     @impl(tile.AffineOp)
     def affine(self, interpreter: Interpreter, op: tile.AffineOp, args: PythonValues) -> PythonValues:
         dims, symbols, _ = self._space(op, op.result, op.symbols, args)
-        return (_ranked(evaluate(op.map.data.results[0], dims, symbols), 1 + len(dims)),)
+        return (ranked(evaluate(op.map.data.results[0], dims, symbols), 1 + len(dims)),)
 
     @impl(tile.BroadcastOp)
     def broadcast(self, interpreter: Interpreter, op: tile.BroadcastOp, args: PythonValues) -> PythonValues:
-        x = _ranked(args[0], 1 + len(shape_of(op.source.type)))
+        x = ranked(args[0], 1 + len(shape_of(op.source.type)))
         return (np.expand_dims(x, tuple(1 + int(d) for d in sorted(op.along.get_values()))),)
 
     @impl(tile.ReduceOp)
     def reduce(self, interpreter: Interpreter, op: tile.ReduceOp, args: PythonValues) -> PythonValues:
         shape = shape_of(op.source.type)
         dims = tuple(1 + int(d) for d in op.dims.get_values())
-        x = _ranked(args[0], 1 + len(shape))
+        x = ranked(args[0], 1 + len(shape))
         x = np.broadcast_to(x, [n if d in dims else x.shape[d] for d, n in enumerate((1, *shape))])
         return (reduce_value(self.domain, op.kind.data, x, dims, element_type(op.source.type)),)
 
@@ -343,11 +310,11 @@ class TileFunctions(InterpreterFunctions):
         element = element_type(without_flight(op.acc.type))
         lhs, rhs = (self._operand(v, x, element, atom) for v, x in zip((op.lhs, op.rhs), args, strict=False))
         product = self.domain.matmul(lhs, rhs)
-        return self.domain.binary("arith.addf", _ranked(args[2], 3), product, element)
+        return self.domain.binary("arith.addf", ranked(args[2], 3), product, element)
 
     @impl(tile.AccumulatorsOp)
     def accumulators(self, interpreter: Interpreter, op: tile.AccumulatorsOp, args: PythonValues) -> PythonValues:
-        return args or (_ranked(self.domain.constant(float("nan"), Float32Type()), 3),)
+        return args or (ranked(self.domain.constant(float("nan"), Float32Type()), 3),)
 
     @impl(tile.DotAsyncOp)
     def dot_async(self, interpreter: Interpreter, op: tile.DotAsyncOp, args: PythonValues) -> PythonValues:
@@ -355,7 +322,7 @@ class TileFunctions(InterpreterFunctions):
         lhs, rhs, acc, *condition = args
         counts = condition[0] if condition else np.asarray(op.scale_d_zero is None)
         zero = self.domain.constant(0, Float32Type())
-        acc = np.where(counts.reshape(-1, 1, 1), _ranked(acc, 3), zero)
+        acc = np.where(counts.reshape(-1, 1, 1), ranked(acc, 3), zero)
         return (self._contract(op, (lhs, rhs, acc), "wgmma"),)
 
     @impl(tile.DotWaitOp)
@@ -364,7 +331,7 @@ class TileFunctions(InterpreterFunctions):
 
     def _operand(self, value: SSAValue, x: Array, element: Attribute, atom: str | None) -> Array:
         """An operand of a contraction as its atom takes it, in the accumulator's type, of full size in its tile."""
-        x = _ranked(x, 3)
+        x = ranked(x, 3)
         x = np.broadcast_to(x, (x.shape[0], *shape_of(value.type)))
         source = element_type(value.type)
         if not isinstance(source, AnyFloat):
@@ -384,7 +351,7 @@ class TileFunctions(InterpreterFunctions):
     @impl(scf.ForOp)
     def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
         """A loop; blocks that run fewer iterations than others keep their values and write nothing any more."""
-        lower, upper, step = (_ranked(a, 1) for a in args[:3])
+        lower, upper, step = (ranked(a, 1) for a in args[:3])
         state, outer = tuple(args[3:]), self.active
         most, count = trips(lower, upper, step)
         for i in range(most):
@@ -402,7 +369,7 @@ class TileFunctions(InterpreterFunctions):
         if running.all():
             return new
         mask = running.reshape((-1,) + (1,) * rank)
-        return np.where(mask, _ranked(new, 1 + rank), _ranked(old, 1 + rank))
+        return np.where(mask, ranked(new, 1 + rank), ranked(old, 1 + rank))
 
     @impl_terminator(scf.YieldOp)
     def yield_(

@@ -16,10 +16,10 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
-from ..interpreter.domains import Array
+from ..interpreter.domains import Array, ranked
 from .buffers import GlobalBuffer, SharedBuffer
 from .cp_async import Copy
-from .machine import Machine, ranked
+from .machine import Machine
 
 MOST_BARRIERS = 1 << 20
 """More than a buffer has mbarriers."""

@@ -21,12 +21,12 @@ from ...dialects.shapes.ranges import constant_index
 from ...errors import ExecutionError
 from ...progress import steps
 from ..dtypes import numpy_dtype
-from ..interpreter.domains import Array, TypedDomain
+from ..interpreter.domains import Array, TypedDomain, ranked
 from ..interpreter.payload import PayloadFunctions, stop
 from ..interpreter.running import Position
 from .async_units import AsyncUnits
 from .buffers import GlobalBuffer, SharedBuffer, poison
-from .machine import Machine, ranked
+from .machine import Machine
 from .program import KernelProgram
 from .report import KernelCounts, Report
 

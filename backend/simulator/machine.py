@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from ...dialects import kernel
 from ...dialects.shapes.binding import Sizes
-from ..interpreter.domains import Array, TypedDomain
+from ..interpreter.domains import Array, TypedDomain, ranked
 from .buffers import GlobalBuffer, SharedBuffer
 from .memory_stats import moved, sectors, wavefronts
 from .report import KernelCounts, Kind, Report
@@ -21,12 +21,6 @@ MAX_WIDTH = 16
 
 Mover = kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
 """What accesses memory."""
-
-
-def ranked(x: Array, rank: int) -> Array:
-    """`x` with exactly `rank` axes."""
-    x = np.asarray(x)
-    return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def register_offsets(bases: tuple[int, ...], exclusive_or: bool) -> Array:

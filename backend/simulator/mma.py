@@ -9,9 +9,9 @@ from xdsl.ir import SSAValue
 from ...dialects import kernel
 from ...dialects.kernel.mma import ROWS, mma_atom, word_elements
 from ...dialects.payload import element_type, shape_of
-from ..interpreter.domains import Array
+from ..interpreter.domains import Array, ranked
 from .buffers import SharedBuffer
-from .machine import Access, Machine, ranked
+from .machine import Access, Machine
 from .memory_access import load_shared, store_shared
 
 _LANE = np.arange(32)

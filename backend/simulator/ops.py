@@ -16,11 +16,11 @@ from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
-from ..interpreter.domains import Array, reduce_value
+from ..interpreter.domains import Array, ranked, reduce_value
 from . import cp_async, mma, tma, wgmma
 from .async_units import AsyncUnits, Scope
 from .buffers import GlobalBuffer, SharedBuffer
-from .machine import Access, Machine, ranked, register_offsets
+from .machine import Access, Machine, register_offsets
 from .memory_access import combine_global, load_global, load_shared, store_global, store_shared
 
 

@@ -17,11 +17,10 @@ from ...dialects import kernel
 from ...dialects.kernel.warp_specialize import launch_registers
 from ...dialects.payload import shape_of
 from ...errors import ExecutionError
-from ..interpreter.domains import BINARY, UNARY, Array
+from ..interpreter.domains import BINARY, UNARY, Array, ranked
 from ..interpreter.running import Position
 from ..interpreter.tile import trips
 from .async_units import AsyncUnits
-from .machine import ranked
 from .ops import OPERATIONS
 
 Values: TypeAlias = tuple[Any, ...]

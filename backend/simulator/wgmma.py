@@ -12,9 +12,8 @@ from ...dialects.kernel.mma import word_elements
 from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.kernel.wgmma import ROWS, SLICE_BYTES, AsyncAccumulatorsType
 from ...dialects.payload import element_type, shape_of
-from ..interpreter.domains import Array
+from ..interpreter.domains import Array, ranked
 from .async_units import AsyncUnits, PendingWgmma, Scope
-from .machine import ranked
 from .tma import swizzled
 
 _LANES = np.arange(128)
