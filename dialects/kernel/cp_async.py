@@ -128,8 +128,18 @@ class AsyncCommitOp(OrderedOp):
     name = "kernel.async_commit"
 
 
+class WaitForGroupsOp(OrderedOp):
+    """What waits until all groups of asynchronous operations but the `pending` newest are done."""
+
+    pending = prop_def(IntAttr)
+
+    def verify_(self) -> None:
+        if not 0 <= self.pending.data < 8:
+            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
+
+
 @irdl_op_definition
-class AsyncWaitOp(OrderedOp):
+class AsyncWaitOp(WaitForGroupsOp):
     """Wait until all groups of this thread have arrived but the `pending` newest.
 
     ```
@@ -138,12 +148,7 @@ class AsyncWaitOp(OrderedOp):
     """
 
     name = "kernel.async_wait"
-    pending = prop_def(IntAttr)
     assembly_format = "custom<Int>($pending) attr-dict"
-
-    def verify_(self) -> None:
-        if not 0 <= self.pending.data < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
 
 
 def slot_size(t: Attribute) -> int:

@@ -27,7 +27,6 @@ from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
     opt_prop_def,
-    prop_def,
     result_def,
     traits_def,
     var_operand_def,
@@ -42,6 +41,7 @@ from ..shapes.extents import extents_of
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
+from .cp_async import WaitForGroupsOp
 from .mbarrier import is_mbarriers
 from .memory import StoreOp, memory_bytes, shape_of_memory
 from .memory_space import is_shared_line
@@ -256,7 +256,7 @@ class BulkCommitOp(OrderedOp):
 
 
 @irdl_op_definition
-class BulkWaitOp(OrderedOp):
+class BulkWaitOp(WaitForGroupsOp):
     """Wait until all bulk groups of this thread but the `pending` newest are done; with `read`, until they have read
     shared memory. A thread waits for all its groups, at least for their reads, before it ends.
 
@@ -266,13 +266,8 @@ class BulkWaitOp(OrderedOp):
     """
 
     name = "kernel.bulk_wait"
-    pending = prop_def(IntAttr)
     read = opt_prop_def(UnitAttr)
     assembly_format = "custom<Int>($pending) (`read` $read^)? attr-dict"
-
-    def verify_(self) -> None:
-        if not 0 <= self.pending.data < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
 
 
 @irdl_op_definition

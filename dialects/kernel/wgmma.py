@@ -49,6 +49,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import OrderedOp
+from .cp_async import WaitForGroupsOp
 from .memory import shape_of_memory
 from .memory_space import is_shared_line
 from .mma import WORD_BYTES, is_factor
@@ -95,12 +96,8 @@ class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
             printer.print_attribute(self.registers)
 
 
-class _InOrder(OrderedOp):
-    """What keeps its place among the operations of the warpgroup: nothing may move across it."""
-
-
 @irdl_op_definition
-class UndefAccumulatorsOp(_InOrder):
+class UndefAccumulatorsOp(OrderedOp):
     """Accumulators without values: the first product into them must not accumulate.
 
     ```
@@ -114,7 +111,7 @@ class UndefAccumulatorsOp(_InOrder):
 
 
 @irdl_op_definition
-class RegistersToAccumulatorsOp(_InOrder):
+class RegistersToAccumulatorsOp(OrderedOp):
     """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them.
 
     ```
@@ -130,7 +127,7 @@ class RegistersToAccumulatorsOp(_InOrder):
 
 
 @irdl_op_definition
-class WgmmaFenceOp(_InOrder):
+class WgmmaFenceOp(OrderedOp):
     """Order what the warpgroup has done with its registers before the products that follow.
 
     Comes before the first product, and again whenever registers of accumulators or of A were written in between.
@@ -145,7 +142,7 @@ class WgmmaFenceOp(_InOrder):
 
 
 @irdl_op_definition
-class WgmmaOp(_InOrder):
+class WgmmaOp(OrderedOp):
     """Start a product: see the module's docstring.
 
     `scale_d_zero`: the accumulators' old values are overwritten (PTX scale-d = 0). `use_acc`: they count where the
@@ -250,7 +247,7 @@ class WgmmaOp(_InOrder):
 
 
 @irdl_op_definition
-class WgmmaCommitOp(_InOrder):
+class WgmmaCommitOp(OrderedOp):
     """Close the group of the warpgroup's products since the last group.
 
     ```
@@ -263,7 +260,7 @@ class WgmmaCommitOp(_InOrder):
 
 
 @irdl_op_definition
-class WgmmaWaitOp(_InOrder):
+class WgmmaWaitOp(WaitForGroupsOp):
     """Wait until all groups of products of the warpgroup but the `pending` newest are done; then they no longer read
     shared memory. With 0 the accumulators may become registers again; otherwise they stay accumulators.
 
@@ -275,7 +272,6 @@ class WgmmaWaitOp(_InOrder):
     """
 
     name = "kernel.wgmma_wait"
-    pending = prop_def(IntAttr)
     acc = operand_def(base(AsyncAccumulatorsType))
     result = result_def(base(AsyncAccumulatorsType) | base(VectorType))
     assembly_format = "custom<Int>($pending) `,` $acc attr-dict `:` type($acc) `->` type($result)"
@@ -286,9 +282,8 @@ class WgmmaWaitOp(_InOrder):
         super().__init__(pending, acc, acc.type if pending else acc.type.registers)
 
     def verify_(self) -> None:
+        super().verify_()
         assert isinstance(self.acc.type, AsyncAccumulatorsType)
-        if not 0 <= self.pending.data < 8:
-            raise VerifyException(f"waits until 0 to 7 groups are left, not {self.pending.data}")
         if self.result.type == self.acc.type:
             return
         if self.pending.data or self.result.type != self.acc.type.registers:

@@ -15,6 +15,7 @@ from xdsl.traits import is_side_effect_free
 from ...dialects import kernel, payload
 from ...dialects.payload import element_type, shape_of
 from ...dialects.support.aliasing import IN_PLACE, UPDATES, pairs_of, set_pairs
+from ...dialects.support.editing import set_fields
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace
 
@@ -98,7 +99,7 @@ def _only_what_is_new(store: kernel.StoreOp, found: PutBack) -> None:
         cast = payload.CastOp(new, stored)
         insert_before(store, cast, source=found.choice)
         new = cast.result
-    _rebuild(store, new, holds)
+    set_fields(store, value=new, predicate=holds)
 
 
 def _extracted(made: Operation, source: SSAValue, register: int) -> SSAValue:
@@ -120,23 +121,6 @@ def _holds_all(wide: Attribute, narrow: Attribute) -> bool:
     )
 
 
-def _rebuild(store: kernel.StoreOp, value: SSAValue, predicate: SSAValue | None) -> None:
-    """`store` with another value and predicate."""
-    new = kernel.StoreOp(
-        value,
-        store.memory,
-        store.coordinates,
-        regs=store.reg_bases,
-        vec=store.vec.data,
-        checks=list(store.checks),
-        steps=store.check_steps,
-        bounds=store.bounds,
-        predicate=predicate,
-        xor=store.xor is not None,
-    )
-    replace(store, new)
-
-
 def _skip_the_rest(block: Block) -> None:
     """If all stores have one predicate, put what comes after it into a conditional: there is nothing else to do."""
     stores = [op for op in block.walk() if isinstance(op, kernel.StoreOp)]
@@ -156,7 +140,7 @@ def _skip_the_rest(block: Block) -> None:
         op.detach()
         inner.add_op(op)
     for store in [op for op in inner.ops if isinstance(op, kernel.StoreOp)]:
-        _rebuild(store, store.value, None)
+        set_fields(store, predicate=None)
     inner.add_op(scf.YieldOp())
     conditional = scf.IfOp(predicate, [], Region(inner))
     conditional.location = predicate.owner.location

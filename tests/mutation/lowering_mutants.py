@@ -253,7 +253,13 @@ TO_THREADS = [
         "register_width(A, _, B)",
         "min(1 << len(A), B)",
     ),
-    in_pass("a contraction one short", "relu matmul", dots.lower_dot, "A.value(B)", "A.value(B - 4)", number=1),
+    in_pass(
+        "a contraction one short",
+        "relu matmul",
+        dots.lower_dot,
+        "A.accumulate(B, C, D, E, F)",
+        "A.accumulate(B, C - 4, D, E, F)",
+    ),
     in_pass(
         "rows taken for columns",
         "relu matmul",

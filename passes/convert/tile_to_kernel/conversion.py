@@ -401,7 +401,7 @@ class _Kernel:
         """The consumer's warps come first, so who a thread is stays as it was; of the producer one thread works."""
         out, found = self.out, list(self.queues.values())
         tma_pipeline.set_up(out, found, self.warps)
-        consumer, producer, elected = Block(arg_types=[IndexType()]), Block(arg_types=[IndexType()]), Block()
+        consumer, producer = Block(arg_types=[IndexType()]), Block(arg_types=[IndexType()])
         for block in (consumer, producer):
             block.args[0].name_hint = "w"
         with out.inside(consumer):
@@ -409,11 +409,9 @@ class _Kernel:
         for queue in found:
             queue.slot = queue.phase = 0
         with out.inside(producer):
-            first = out.emit(payload.CmpOp("eq", out.id("thread"), out.value(LANES * self.warps)), "elected")
-            with out.inside(elected):
+            first = payload.CmpOp("eq", out.id("thread"), out.value(LANES * self.warps))
+            with out.when(out.emit(first, "elected")):
                 self.lower_block(op.producer.block)
-                out.add_op(scf.YieldOp())
-            out.add_op(scf.IfOp(first, [], Region(elected)))
         self.producers = op.warps.data
         out.location = op.location
         programs, warps = [Region(consumer), Region(producer)], [self.warps, self.producers]

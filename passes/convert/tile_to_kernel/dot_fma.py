@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, UnitAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from ....dialects import kernel, tile
 from ....dialects.layouts.linear import Linear, Shared, log2
@@ -26,18 +24,13 @@ def lower_dot(
     if set(rows) & set(cols) or len(rows) + len(cols) != len(c.reg):
         raise refused(op, "accumulates in registers that are no grid of rows and columns")
     depth = shape_of(op.lhs.type)[1]
-    body = Block(arg_types=[IndexType(), acc.type])
-    loop = scf.ForOp(out.value(0), out.value(depth), out.value(1), [acc], body)
-    k, carried = body.args
-    k.name_hint = "kk"
-    carried.name_hint = op.result.name_hint or "acc"
-    with out.inside(body):
+
+    def add(k: SSAValue, carried: SSAValue) -> SSAValue:
         column = _slice(out, lhs, a, operand_layout(c, 0, depth), k, depth, 0)
         row = _slice(out, rhs, b, operand_layout(c, 1, depth), k, depth, 1)
-        total = out.emit(kernel.OuterFmaOp(column, row, carried, rows, cols), op.result.name_hint)
-        out.add_op(scf.YieldOp(total))
-    loop.attributes["unroll"] = UnitAttr()
-    return out.emit(loop, op.result.name_hint)
+        return out.emit(kernel.OuterFmaOp(column, row, carried, rows, cols), op.result.name_hint)
+
+    return out.accumulate(acc, depth, 1, op.result.name_hint, add)
 
 
 def _slice(
@@ -47,7 +40,4 @@ def _slice(
     along = 1 - operand
     moving = [shared.place(tuple(1 << i if d == along else 0 for d in range(2))) for i in range(log2(depth))]
     place = shared_place(out, shared, layout, element_bytes(buffer.type), moving, out.bits_of(k, moving))
-    hint = "a" if operand == 0 else "b"
-    return out.emit(
-        kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor), hint
-    )
+    return place.load(out, buffer, "a" if operand == 0 else "b")

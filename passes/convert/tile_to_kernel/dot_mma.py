@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, UnitAttr
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.mma import ROW_BYTES, WORD_BYTES
@@ -43,18 +41,13 @@ def lower_mma(
             right = _matrices(out, op, rhs, b, c, step * atom, 1)
             acc = out.emit(kernel.MmaOp(left, right, acc, bits.rows, bits.columns), op.result.name_hint)
         return acc
-    body = Block(arg_types=[IndexType(), acc.type])
-    loop = scf.ForOp(out.value(0), out.value(depth), out.value(atom), [acc], body)
-    k, carried = body.args
-    k.name_hint = "kk"
-    carried.name_hint = op.result.name_hint or "acc"
-    with out.inside(body):
+
+    def add(k: SSAValue, carried: SSAValue) -> SSAValue:
         left = _matrices(out, op, lhs, a, c, k, 0)
         right = _matrices(out, op, rhs, b, c, k, 1)
-        total = out.emit(kernel.MmaOp(left, right, carried, bits.rows, bits.columns), op.result.name_hint)
-        out.add_op(scf.YieldOp(total))
-    loop.attributes["unroll"] = UnitAttr()
-    return out.emit(loop, op.result.name_hint)
+        return out.emit(kernel.MmaOp(left, right, carried, bits.rows, bits.columns), op.result.name_hint)
+
+    return out.accumulate(acc, depth, atom, op.result.name_hint, add)
 
 
 def _matrices(
@@ -80,10 +73,7 @@ def _matrices(
     part = fragment(acc, operand, atom, size)
     layout = Linear(shared.shape, part.reg, part.lane, part.warp)
     place = shared_place(out, shared, layout, size, moving, out.bits_of(k, moving))
-    steps = [[r] for r in place.regs]
-    return _rounded(
-        out, out.emit(kernel.LoadOp(buffer, [out.value(place.origin)], steps, vec=place.vec, xor=place.xor), hint)
-    )
+    return _rounded(out, place.load(out, buffer, hint))
 
 
 def _rounded(out: Emitter, registers: SSAValue) -> SSAValue:

@@ -6,13 +6,13 @@ who the thread is goes to the head of the kernel, any other to where it is first
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, LocationAttr, UnknownLoc
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects import arith, scf
+from xdsl.dialects.builtin import IndexType, LocationAttr, UnitAttr, UnknownLoc
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ....dialects import kernel, payload
 from ....dialects.layouts.linear import LANE_BITS, is_disjoint
@@ -59,6 +59,28 @@ class Emitter:
         yield
         self._blocks.pop()
         self._memo.pop()
+
+    @contextmanager
+    def when(self, condition: SSAValue) -> Generator[None]:
+        """Append to what is done where the condition holds."""
+        body = Block()
+        with self.inside(body):
+            yield
+            self.add_op(scf.YieldOp())
+        self.add_op(scf.IfOp(condition, [], Region(body)))
+
+    def accumulate(
+        self, start: SSAValue, end: int, step: int, hint: str | None, add: Callable[[SSAValue, SSAValue], SSAValue]
+    ) -> SSAValue:
+        """A loop from 0 to `end`, to be unrolled, which carries a value: `add` takes counter and value to the next."""
+        body = Block(arg_types=[IndexType(), start.type])
+        loop = scf.ForOp(self.value(0), self.value(end), self.value(step), [start], body)
+        k, carried = body.args
+        k.name_hint, carried.name_hint = "kk", hint or "acc"
+        with self.inside(body):
+            self.add_op(scf.YieldOp(add(k, carried)))
+        loop.attributes["unroll"] = UnitAttr()
+        return self.emit(loop, hint)
 
     def add_op(self, op: _OpT, hint: str | None = None) -> _OpT:
         """Append `op`, with the location of what is being lowered and, for its result, a name."""

@@ -37,6 +37,11 @@ class SharedPlace:
     vec: int
     xor: bool
 
+    def load(self, out: Emitter, buffer: SSAValue, hint: str | None = None) -> SSAValue:
+        """Emit the load of the registers."""
+        at, regs = [out.value(self.origin)], [[r] for r in self.regs]
+        return out.emit(kernel.LoadOp(buffer, at, regs, vec=self.vec, xor=self.xor), hint)
+
 
 def shared_place(
     out: Emitter, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
@@ -123,10 +128,7 @@ def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear, 
         where = out.value(found.origin)
         op = kernel.LdMatrixOp(buffer, where, found.steps, count=found.count, trans=found.trans, xor=found.xor)
         return out.emit(op)
-    place = shared_place(out, shared, layout, element_bytes(element))
-    return out.emit(
-        kernel.LoadOp(buffer, [out.value(place.origin)], [[r] for r in place.regs], vec=place.vec, xor=place.xor)
-    )
+    return shared_place(out, shared, layout, element_bytes(element)).load(out, buffer)
 
 
 def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:

@@ -8,10 +8,11 @@ puts into the ring or takes from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, scf
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -115,17 +116,13 @@ def _only_wgmma(ring: SSAValue) -> bool:
 
 def set_up(out: Emitter, queues: Sequence[Queue], warps: int) -> None:
     """Let one thread initialise all barriers, before the partitions begin. `warps` are the consumer's."""
-    body = Block()
-    first = out.emit(payload.CmpOp("eq", out.id("thread"), out.value(0)), "first")
-    with out.inside(body):
+    with out.when(out.emit(payload.CmpOp("eq", out.id("thread"), out.value(0)), "first")):
         for q in queues:
             arrivals = (warps // WARPGROUP if q.per_warpgroup else warps * LANES) * q.cluster
             for slot in range(q.slots):
                 out.add_op(kernel.MbarInitOp(q.full, out.value(slot), 1))
                 out.add_op(kernel.MbarInitOp(q.empty, out.value(slot), arrivals))
         out.add_op(kernel.FenceMbarInitOp())
-        out.add_op(scf.YieldOp())
-    out.add_op(scf.IfOp(first, [], Region(body)))
     out.add_op(kernel.ClusterBarrierOp() if any(q.cluster > 1 for q in queues) else kernel.BarrierOp())
 
 
@@ -178,15 +175,9 @@ def _arrive(out: Emitter, queue: Queue, slot: SSAValue, condition: SSAValue | No
             arrivals = [kernel.MbarArriveOp(queue.empty, slot)]
         elected = out.emit(first, "elected")
         conditions = [elected if condition is None else out.emit(arith.AndIOp(elected, condition), "free")]
-    if not conditions:
+    with out.when(conditions[0]) if conditions else nullcontext():
         for arrive in arrivals:
             out.add_op(arrive)
-        return
-    body = Block()
-    with out.inside(body):
-        for arrive in (*arrivals, scf.YieldOp()):
-            out.add_op(arrive)
-    out.add_op(scf.IfOp(conditions[0], [], Region(body)))
 
 
 @dataclass

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects import scf
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.tma import TensorMapType
@@ -45,17 +44,13 @@ def tma_store(
     first = [out.thread_bits([*skipped, *(b[d] for b in groups)])[0] for d in range(2)]
     start, _ = out.thread_bits([*skipped, *(shared.place(b) for b in groups)])
     thread = out.rem(out.id("thread"), threads) if groups else out.id("thread")
-    elected = out.emit(payload.CmpOp("eq", out.value(thread), out.value(0)), "elected")
-    body = Block()
-    with out.inside(body):
+    with out.when(out.emit(payload.CmpOp("eq", out.value(thread), out.value(0)), "elected")):
         for panel in range(0, own[boxes.fast], boxes.row):
             at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
             inside = shared.place(tuple(panel if d == boxes.fast else 0 for d in range(2)))
             coordinates = [out.value(c) for c in evaluate_map(out, op.map.data, at, symbols)]
             out.add_op(kernel.TmaStoreOp(buffer, out.value(out.add(start, inside)), tensor_map, coordinates))
         out.add_op(kernel.BulkCommitOp())
-        out.add_op(scf.YieldOp())
-    out.add_op(scf.IfOp(elected, [], Region(body)))
 
 
 def staged_as(op: TmaStoreOp) -> tile.StageOp:
