@@ -7,6 +7,9 @@ Shared memory is `memref<..., "shared">`. The host side, `func.func @main`, is a
 loops of launches on slices of buffers.
 """
 
+# pyright: reportUnusedImport=false
+# ruff: noqa: F401  what is imported is what the package offers, and the operations of the dialect
+
 from __future__ import annotations
 
 from math import prod
@@ -40,6 +43,7 @@ from ..payload import ExtentOp
 from ..shapes.extents import SymbolAttr, extents_of, static
 from ..shapes.tile_counts import Count, CountAttr, counts_in, most_tiles
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.builders import definitions
 from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
 from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
@@ -304,57 +308,4 @@ class LaunchOp(OrderedOp):
     assembly_format = "$kernel `` `(` $buffers `)` attr-dict `:` type($buffers)"
 
 
-Kernel = Dialect(
-    "kernel",
-    [
-        FuncOp,
-        IdOp,
-        SharedOp,
-        LoadOp,
-        StoreOp,
-        AtomicRmwOp,
-        BarrierOp,
-        SubviewOp,
-        CopyAsyncOp,
-        AsyncCommitOp,
-        AsyncWaitOp,
-        ShuffleXorOp,
-        ShuffleOp,
-        PermuteRegistersOp,
-        ReduceRegistersOp,
-        ShuffleRegistersOp,
-        SplatOp,
-        ExtractOp,
-        IndicesOp,
-        OuterFmaOp,
-        LdMatrixOp,
-        StMatrixOp,
-        MmaOp,
-        MbarInitOp,
-        MbarExpectOp,
-        MbarArriveOp,
-        MbarWaitOp,
-        FenceMbarInitOp,
-        AdvanceOp,
-        GroupBarrierOp,
-        TensorMapOp,
-        TmaLoadOp,
-        TmaStoreOp,
-        BulkCommitOp,
-        BulkWaitOp,
-        FenceAsyncOp,
-        UndefAccumulatorsOp,
-        RegistersToAccumulatorsOp,
-        WgmmaFenceOp,
-        WgmmaOp,
-        WgmmaCommitOp,
-        WgmmaWaitOp,
-        WarpSpecializeOp,
-        ClusterBarrierOp,
-        MapaOp,
-        AllocOp,
-        SliceOp,
-        LaunchOp,
-    ],
-    [IdAttr, MbarrierType, TensorMapType, AsyncAccumulatorsType],
-)
+Kernel = Dialect("kernel", *definitions("kernel", globals()))

@@ -10,7 +10,7 @@ default has that unless it is given.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, VarOperandDef, VerificationContext
 from xdsl.utils.exceptions import VerifyException
 
@@ -109,3 +109,9 @@ class BuiltOp(IRDLOperation):
             return constraint.infer(context, length=1)
         except (ValueError, VerifyException) as error:
             raise TypeError(f"{self.name}: the type of `{result}` does not follow from the operands") from error
+
+
+def definitions(dialect: str, names: Mapping[str, Any]) -> tuple[list[type[Operation]], list[type[Attribute]]]:
+    """The operations and the attributes of a dialect among the `names` of its package, as `Dialect` takes them."""
+    own = [v for v in names.values() if isinstance(v, type) and str(getattr(v, "name", "")).startswith(f"{dialect}.")]
+    return [o for o in own if issubclass(o, Operation)], [a for a in own if issubclass(a, Attribute)]

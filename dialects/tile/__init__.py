@@ -6,6 +6,9 @@ global memory are memrefs, the arguments of the kernel; results are its trailing
 writes, so loads are pure.
 """
 
+# pyright: reportUnusedImport=false
+# ruff: noqa: F401  what is imported is what the package offers, and the operations of the dialect
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -35,15 +38,24 @@ from ..payload import element_type, shape_of
 from ..shapes.access import verify_access
 from ..shapes.domain import DomainAttr
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.builders import definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .access import verify_places
 from .async_copy import AwaitOp, CommitOp, StageAsyncOp
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
-from .row_cache import ROW_BUFFER_OPS, RowBufferType
+from .row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from .schedule import ScheduleAttr
-from .tma_store import TMA_STORE_OPS
-from .warp_specialize import WARP_SPECIALIZE_OPS, RingType
+from .tma_store import SliceOp, TmaStoreOp
+from .warp_specialize import (
+    ConsumerReleaseOp,
+    ConsumerWaitOp,
+    ProducerLoadOp,
+    RingOp,
+    RingType,
+    TmaLoadOp,
+    WarpSpecializeOp,
+)
 
 
 def tile_type(element: Attribute, shape: Sequence[int], encoding: Attribute | None = None) -> Attribute:
@@ -278,29 +290,4 @@ def _verify_moved(source: Attribute, result: Attribute, target: type[Attribute])
         raise VerifyException(f"{source} is not moved into {result}")
 
 
-Tile = Dialect(
-    "tile",
-    [
-        KernelOp,
-        LaunchOp,
-        LoadOp,
-        StoreOp,
-        AtomicRmwOp,
-        AffineOp,
-        BroadcastOp,
-        ReduceOp,
-        DotOp,
-        AccumulatorsOp,
-        DotAsyncOp,
-        DotWaitOp,
-        ConvertLayoutOp,
-        StageOp,
-        StageAsyncOp,
-        CommitOp,
-        AwaitOp,
-        *WARP_SPECIALIZE_OPS,
-        *ROW_BUFFER_OPS,
-        *TMA_STORE_OPS,
-    ],
-    [ScheduleAttr, LayoutAttr, SharedAttr, AsyncAccumulatorsType, RingType, RowBufferType],
-)
+Tile = Dialect("tile", *definitions("tile", globals()))

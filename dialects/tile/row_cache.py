@@ -170,7 +170,3 @@ class ClusterAllGatherOp(PureOp):
         if kernel is not None and kernel.cluster_size != self.ranks:
             has = f"clusters of {kernel.cluster_size}"
             raise VerifyException(f"tiles of every block of a cluster of {self.ranks} blocks in a kernel with {has}")
-
-
-ROW_BUFFER_OPS = [RowBufferOp, RowBufferStoreOp, RowBufferLoadOp, ClusterAllGatherOp]
-"""The operations of this file, for the dialect."""

@@ -73,7 +73,3 @@ class TmaStoreOp(FormattedOp):
         if not is_in_shared(self.value.type):
             raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
         verify_box(self.map.data)
-
-
-TMA_STORE_OPS = [SliceOp, TmaStoreOp]
-"""The operations of this file, for the dialect."""

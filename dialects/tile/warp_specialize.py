@@ -290,7 +290,3 @@ class WarpSpecializeOp(FormattedOp):
         ):
             if any(isinstance(o, wrong) for o in region.walk()):
                 raise VerifyException(f"a partition that {what}, which is what the other one does")
-
-
-WARP_SPECIALIZE_OPS = [RingOp, TmaLoadOp, ProducerLoadOp, ConsumerWaitOp, ConsumerReleaseOp, WarpSpecializeOp]
-"""The operations of this file, for the dialect."""
