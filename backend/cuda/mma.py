@@ -46,8 +46,8 @@ def print_mma(statements: Statements, op: MmaOp) -> None:
     helper = f"mma_{atom.shape}"
     writer.type_of(op.lhs)
     writer.use(f"{helper}.{atom.c_type}")
-    high, *rows = op.row_bits
-    cols = op.col_bits
+    high, *rows = op.rows.get_values()
+    cols = op.cols.get_values()
     lhs = _words(writer, *operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
     rhs = _words(writer, *operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
     pad = writer.unrolled(("i", 1 << len(rows)), ("j", 1 << len(cols)))

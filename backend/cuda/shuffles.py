@@ -18,7 +18,7 @@ from .writer import Place, Register, Writer, bare, terms
 
 def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
     """One shuffle for each register, or for each pair; what a lane keeps is copied."""
-    writer, flips = statements.writer, op.lane_xors
+    writer, flips = statements.writer, op.lane_xor.get_values()
     element, size = writer.type_of(op.result), registers(op.result)
     lane = None if op.lane is None else writer.read(op.lane)
     if size == 1:
@@ -49,7 +49,7 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
 
 def print_renumber(statements: Statements, op: PermuteRegistersOp) -> None:
     """For each move a choice between two registers, or pairs, by a bit of the lane's number."""
-    writer, moves = statements.writer, op.reg_xors
+    writer, moves = statements.writer, op.reg_xor.get_values()
     element, size = writer.type_of(op.result), registers(op.result)
     pair = element in STRUCTS and size > 1 and not any(m & 1 for m in moves)
     source = _pairs(statements, op.source) if pair else None

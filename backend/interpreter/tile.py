@@ -279,7 +279,7 @@ class TileFunctions(InterpreterFunctions):
     def slice(self, interpreter: Interpreter, op: SliceOp, args: PythonValues) -> PythonValues:
         whole, part = shape_of(op.source.type), shape_of(op.result.type)
         value = ranked(args[0], 1 + len(whole))
-        for d, (first, count) in enumerate(zip(op.start, part, strict=True)):
+        for d, (first, count) in enumerate(zip(op.at.get_values(), part, strict=True)):
             if value.shape[1 + d] != 1 or whole[d] == 1:
                 value = value.take(range(first, first + count), axis=1 + d)
         return (value,)

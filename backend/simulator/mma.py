@@ -91,9 +91,9 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     product = machine.domain.matmul(left, right)
 
     c, r = _by_warp(machine, acc, op.acc)
-    high, *blocks_down = op.row_bits
+    high, *blocks_down = op.rows.get_values()
     down = group + (r >> high & 1) * 8 + sum((r >> bit & 1) * (16 << i) for i, bit in enumerate(blocks_down))
-    across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.col_bits))
+    across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.cols.get_values()))
     part = product[:, down, across].reshape(c.shape)
     machine.count_flops(len(r) * 2 * depth)
     total = machine.domain.binary("arith.addf", c, part, wide)

@@ -115,7 +115,7 @@ def _shuffle(m: Machine, op: kernel.ShuffleOp, v: Scope) -> Array:
     x, threads = registers(v[op.source], op.source), np.arange(m.threads)
     lane = threads % LANES if op.lane is None else ranked(v[op.lane], 2)
     x = np.broadcast_to(x, (*m.active.shape, x.shape[2]))
-    flips = np.array([combine(op.lane_xors, r) for r in range(x.shape[2])])
+    flips = np.array([combine(op.lane_xor.get_values(), r) for r in range(x.shape[2])])
     m.find("divergent", op, m.active & (lane >= LANES), "{who} shuffles with a lane of another warp")
     partner = (threads - threads % LANES)[:, None] + ((lane % LANES)[..., None] ^ flips)
     partner = np.broadcast_to(partner, x.shape)
@@ -128,7 +128,7 @@ def _permute_registers(m: Machine, op: kernel.PermuteRegistersOp, v: Scope) -> A
     x, lane = registers(v[op.source], op.source), ranked(v[op.lane], 2)
     x = np.broadcast_to(x, (*m.active.shape, x.shape[2]))
     moved = np.zeros_like(lane)
-    for bit, move in enumerate(op.reg_xors):
+    for bit, move in enumerate(op.reg_xor.get_values()):
         moved = moved ^ (lane >> bit & 1) * move
     numbers = np.arange(x.shape[2]) ^ moved[..., None]
     return np.take_along_axis(x, np.broadcast_to(numbers, x.shape), axis=2)

@@ -234,18 +234,8 @@ class MmaOp(RegisterDotOp):
 
     name = "kernel.mma"
 
-    @property
-    def row_bits(self) -> list[int]:
-        """`rows` as numbers."""
-        return [int(b) for b in self.rows.get_values()]
-
-    @property
-    def col_bits(self) -> list[int]:
-        """`cols` as numbers."""
-        return [int(b) for b in self.cols.get_values()]
-
     def verify_(self) -> None:
-        rows, cols = self.row_bits, self.col_bits
+        rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
         (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
         if not rows or sorted(rows + cols) != list(range(1, c.bit_length() - 1)):
             raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers in pairs")

@@ -33,16 +33,12 @@ class ShuffleOp(PureOp):
     result = result_def(T)
     assembly_format = "$source (`from` $lane^)? `lane_xor` $lane_xor attr-dict `:` type($source)"
 
-    @property
-    def lane_xors(self) -> list[int]:
-        """`lane_xor` as numbers."""
-        return [int(f) for f in self.lane_xor.get_values()]
-
     def verify_(self) -> None:
         if shape_of(self.source.type) != (1 << len(self.lane_xor),):
             raise VerifyException(f"one flip for each bit of the register number, not {len(self.lane_xor)}")
-        if any(not 0 <= f < LANES for f in self.lane_xors):
-            raise VerifyException(f"lane_xor {self.lane_xors} of lanes 0 to {LANES - 1}")
+        flips = list(self.lane_xor.get_values())
+        if any(not 0 <= f < LANES for f in flips):
+            raise VerifyException(f"lane_xor {flips} of lanes 0 to {LANES - 1}")
 
 
 @irdl_op_definition
@@ -63,12 +59,8 @@ class PermuteRegistersOp(PureOp):
     result = result_def(T)
     assembly_format = "$source `by` $lane `reg_xor` $reg_xor attr-dict `:` type($source)"
 
-    @property
-    def reg_xors(self) -> list[int]:
-        """`reg_xor` as numbers."""
-        return [int(m) for m in self.reg_xor.get_values()]
-
     def verify_(self) -> None:
         (size,) = shape_of(self.source.type)
-        if size & (size - 1) or len(self.reg_xors) != LANE_BITS or any(not 0 <= m < size for m in self.reg_xors):
-            raise VerifyException(f"{self.reg_xors} is no reg_xor of {size} registers for {LANE_BITS} bits of a lane")
+        moves = list(self.reg_xor.get_values())
+        if size & (size - 1) or len(moves) != LANE_BITS or any(not 0 <= m < size for m in moves):
+            raise VerifyException(f"{moves} is no reg_xor of {size} registers for {LANE_BITS} bits of a lane")

@@ -43,8 +43,6 @@ from xdsl.irdl import (
     prop_def,
     result_def,
 )
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_bytes, element_type, is_vector, shape_of
@@ -85,15 +83,6 @@ class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
         (count,) = shape_of(self.registers)
         if count % 4 or not 4 <= count <= MOST_COLUMNS // 2:
             raise VerifyException(f"4 to 128 accumulators, in steps of 4, not {count}")
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        with parser.in_angle_brackets():
-            return [parser.parse_type()]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_attribute(self.registers)
 
 
 @irdl_op_definition

@@ -28,13 +28,8 @@ class SliceOp(PureOp):
     result = result_def(base(TensorType))
     assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
 
-    @property
-    def start(self) -> tuple[int, ...]:
-        """`at` as numbers."""
-        return tuple(int(n) for n in self.at.get_values())
-
     def verify_(self) -> None:
-        whole, part, start = shape_of(self.source.type), shape_of(self.result.type), self.start
+        whole, part, start = shape_of(self.source.type), shape_of(self.result.type), self.at.get_values()
         ranks = {len(whole), len(part), len(start)}
         if element_type(self.source.type) != element_type(self.result.type) or len(ranks) > 1:
             raise VerifyException(f"{self.result.type} is no part of {self.source.type}")

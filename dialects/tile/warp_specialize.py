@@ -276,14 +276,9 @@ class WarpSpecializeOp(FormattedOp):
         " attr-dict-with-keyword custom<Body>($producer)"
     )
 
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """Registers of a thread of the consumer and of the producer; empty where that is left alone."""
-        return tuple(int(n) for n in self.registers.get_values())
-
     def verify_(self) -> None:
-        if self.warps.data < 1 or len(self.budgets) not in (0, 2):
-            raise VerifyException(f"{self.warps.data} warps with {len(self.budgets)} numbers of registers")
+        if self.warps.data < 1 or len(self.registers) not in (0, 2):
+            raise VerifyException(f"{self.warps.data} warps with {len(self.registers)} numbers of registers")
         for region, wrong, what in (
             (self.consumer, ProducerLoadOp, "puts"),
             (self.producer, (ConsumerWaitOp, ConsumerReleaseOp), "takes"),

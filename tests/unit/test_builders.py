@@ -19,7 +19,7 @@ def test_positions_are_those_of_the_text_and_types_follow_from_operands():
     x, lane = values(VectorType(f32, [4]), IndexType())
     op = kernel.ShuffleOp(x, lane, [0, 2])
     op.verify()
-    assert (op.source, op.lane, op.lane_xors, op.result.type) == (x, lane, [0, 2], x.type)
+    assert (op.source, op.lane, op.lane_xor.get_values(), op.result.type) == (x, lane, (0, 2), x.type)
     assert kernel.ExtractOp(x).result.type == f32
 
 

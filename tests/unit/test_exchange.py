@@ -224,9 +224,9 @@ def test_machine_code(arch: str) -> None:
 
 def _plant(op: kernel.ShuffleOp, what: str) -> None:
     if what == "other flips":
-        op.properties["lane_xor"] = DenseArrayBase.from_list(i64, [f ^ 1 for f in op.lane_xors])
+        op.properties["lane_xor"] = DenseArrayBase.from_list(i64, [f ^ 1 for f in op.lane_xor.get_values()])
     elif what == "no flips":
-        op.properties["lane_xor"] = DenseArrayBase.from_list(i64, [0] * len(op.lane_xors))
+        op.properties["lane_xor"] = DenseArrayBase.from_list(i64, [0] * len(op.lane_xor.get_values()))
     else:
         op.properties["operandSegmentSizes"] = None  # pyright: ignore
         op.operands = [op.source]

@@ -293,7 +293,7 @@ class _Kernel:
         self.define(op.result, new)
 
     def lower_slice(self, op: SliceOp) -> None:
-        registers = self.layout(op.source).registers_of(self.layout(op.result), op.start)
+        registers = self.layout(op.source).registers_of(self.layout(op.result), op.at.get_values())
         self.define(op.result, self.out.emit(kernel.ShuffleRegistersOp(self.vector(op.source), registers)))
 
     def lower_tma_store(self, op: TmaStoreOp) -> None:
@@ -415,7 +415,7 @@ class _Kernel:
         self.producers = op.warps.data
         out.location = op.location
         programs, warps = [Region(consumer), Region(producer)], [self.warps, self.producers]
-        out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, op.budgets, programs))
+        out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, op.registers, programs))
         tma_pipeline.tear_down(out, found)
 
 
