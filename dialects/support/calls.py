@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from ...errors import CompileError
 from ..tensor import ScatterOp
 from ..tensor.scan import ScanOp
-from .locations import location_text
+from .locations import location_text, refused
 
 Call: TypeAlias = func.CallOp | ScanOp | ScatterOp
 """Operations of the host: what they read is in memory before them, what they give is in memory after them."""
@@ -77,7 +77,7 @@ def _inline_into(name: str, functions: dict[str, func.FuncOp], done: set[str], w
         if callee not in functions or functions[callee].is_declaration:
             raise CompileError(f"calls @{callee}, which has no body", location=location_text(call))
         if callee in (*within, name):
-            raise CompileError(f"@{callee} calls itself", operator=call.name, location=location_text(call))
+            raise refused(call, f"@{callee} calls itself", CompileError)
         _inline_into(callee, functions, done, (*within, name))
         _replace(call, functions[callee])
     done.add(name)

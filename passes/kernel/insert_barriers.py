@@ -31,7 +31,7 @@ from ...dialects.kernel import (
 )
 from ...dialects.kernel.warp_specialize import partition_of
 from ...dialects.shapes.ranges import constant_index
-from ...dialects.support.locations import copy_location, location_text
+from ...dialects.support.locations import copy_location, refused
 from ...errors import CompileError
 from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
 from ..remarks import emit_remark
@@ -231,17 +231,13 @@ class _Placement:
                 for access in self._accesses(inner):
                     inside.append(access)
                     if access.peer:
-                        raise CompileError(
+                        raise refused(
+                            inner,
                             "reads another block's memory in a partition, which no barrier of the cluster reaches",
-                            operator=inner.name,
-                            location=location_text(inner),
+                            CompileError,
                         )
                     if used.setdefault(access.buffer, number) != number:
-                        raise CompileError(
-                            "two partitions share a buffer that no mbarrier orders",
-                            operator=inner.name,
-                            location=location_text(inner),
-                        )
+                        raise refused(inner, "two partitions share a buffer that no mbarrier orders", CompileError)
             self.whole(program.block, State(unfenced=state.unfenced))
         return State(across={**state.across, **self._tracked(inside)})
 
@@ -253,10 +249,10 @@ class _Placement:
         self.accesses += len(accesses)
         for access in accesses:
             if any(access.conflicts(f) for f in state.flying):
-                raise CompileError(
+                raise refused(
+                    op,
                     "touches what an asynchronous copy may still be writing: there is no wait in between",
-                    operator=op.name,
-                    location=location_text(op),
+                    CompileError,
                 )
         boxes = [a for o in op.walk() if isinstance(o, TmaStoreOp) for a in accesses_of(o)]
         asynchronous = bool(boxes) or any(isinstance(o, WgmmaOp) for o in op.walk())
@@ -266,11 +262,7 @@ class _Placement:
         if asynchronous:
             met += [(a, p) for a in accesses for p in state.unfenced if a.conflicts(p)]
         if min(groups, default=0) < 0:
-            raise CompileError(
-                "overwrites what a box may still be stored from: its bulk group is open",
-                operator=op.name,
-                location=location_text(op),
-            )
+            raise refused(op, "overwrites what a box may still be stored from: its bulk group is open", CompileError)
         clusterwide = any(a.conflicts_across(p) for a in accesses for p in state.across)
         if met or clusterwide:
             state = self._wait(op, met, min(groups, default=None), clusterwide, state)
@@ -342,15 +334,11 @@ class _Placement:
     def _conditional(self, op: Operation, state: State) -> State:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
         if any(isinstance(o, AsyncCommitOp | AsyncWaitOp | CopyAsyncOp) for o in op.walk()):
-            raise CompileError("asynchronous copies under a condition", operator=op.name, location=location_text(op))
+            raise refused(op, "asynchronous copies under a condition", CompileError)
         inside = list(self._accesses_inside(op))
         for number, a in enumerate(inside):
             if any(a.conflicts(b) or a.conflicts_across(b) for b in inside[:number]):
-                raise CompileError(
-                    "accesses under a condition would need a barrier between them",
-                    operator=op.name,
-                    location=location_text(op),
-                )
+                raise refused(op, "accesses under a condition would need a barrier between them", CompileError)
         state = self._meet(op, inside, state)
         for inner in op.walk():
             if isinstance(inner, BulkCommitOp | BulkWaitOp):

@@ -11,9 +11,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop
-from ...dialects.support.locations import copy_location, location_text
+from ...dialects.support.locations import copy_location, refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
 from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
 
 
@@ -57,11 +56,10 @@ class SplitF32OperandsPass(ModulePass):
             if not isinstance(schedule, ScheduleAttr) or schedule.f32_matmul_precision.data != STORED:
                 continue
             if not (loads := wide_factors(nest)):
-                raise ScheduleError(
+                raise refused(
+                    nest,
                     "no factor of a product is loaded as f32, so none can be split before",
-                    operator=nest.name,
                     argument="f32_matmul_precision",
-                    location=location_text(nest),
                 )
             for load in loads:
                 source = load.source

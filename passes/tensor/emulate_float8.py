@@ -15,7 +15,7 @@ from xdsl.rewriter import Rewriter
 
 from ...dialects import payload
 from ...dialects.payload import element_type, is_float8, with_element
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.tensor.builder import UINT8, Builder
 from ...errors import UnsupportedError
 
@@ -124,9 +124,7 @@ class EmulateFloat8Pass(ModulePass):
         for inner in found:
             if not isinstance(inner, payload.CastOp) and inner.name not in MOVES:
                 kind = next(element_type(v.type) for v in (*inner.operands, *inner.results) if is_float8(v.type))
-                raise UnsupportedError(
-                    f"computes on {kind}, which is for storage only", operator=inner.name, location=location_text(inner)
-                )
+                raise refused(inner, f"computes on {kind}, which is for storage only", UnsupportedError)
         casts = [(o, o.operand.type, o.result.type) for o in found if isinstance(o, payload.CastOp)]
         for cast, source, target in casts:
             _expand(cast, source, target)
@@ -153,7 +151,7 @@ def _expand(op: payload.CastOp, source: Attribute, target: Attribute) -> None:
     if isinstance(op.operand.owner, payload.ConstantOp) and is_float8(target):
         return Rewriter.replace_op(op, _constant(op.operand.owner, target))
     if is_float8(source) == is_float8(target) or f32 not in (element_type(source), element_type(target)):
-        raise UnsupportedError(f"converts {source} to {target}", operator=op.name, location=location_text(op))
+        raise refused(op, f"converts {source} to {target}", UnsupportedError)
     b = Builder(location=op.location)
     if is_float8(source):
         result = decode(b, op.operand, FORMATS[str(element_type(source))])

@@ -17,9 +17,8 @@ from ...dialects.layouts.linear import Linear, Shared
 from ...dialects.layouts.mma import fragment
 from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import is_payload, shape_of
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
-from ...errors import ScheduleError
 from ..analysis.conversion_cost import route
 from ..analysis.dot_operands import held_fragments, operand_layout, readers
 from ..analysis.memory_access import element_bytes
@@ -136,9 +135,7 @@ def _in_boxes(op: tile.DotOp, operand: int, acc: Linear, warps: int) -> Shared:
             fitting = [b for fast in ways if (b := boxes_along(shape, fast, size, widest[fast])) is not None]
             found = min(fitting, key=lambda b: writer.cost(b.layout(shape, size))[0], default=None)
         if found is None:
-            raise ScheduleError(
-                f"operand {i} of {list(shape)} does not fit into boxes", operator=op.name, location=location_text(op)
-            )
+            raise refused(op, f"operand {i} of {list(shape)} does not fit into boxes")
         chosen[i] = found
     value, own = op.operands[operand], chosen[operand]
     shape, size = shape_of(value.type), element_bytes(value.type)

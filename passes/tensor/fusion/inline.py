@@ -19,7 +19,7 @@ from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of
 from ....dialects.support.calls import Call
-from ....dialects.support.locations import location_text
+from ....dialects.support.locations import refused
 from ....errors import UnsupportedError
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction
 
@@ -189,7 +189,7 @@ class Pull:
         if rule is not None:
             return rule(self, op, at, guard)
         if not payload.is_payload(op) or len(op.results) != 1:
-            raise UnsupportedError("cannot become part of a kernel", operator=op.name, location=location_text(op))
+            raise refused(op, "cannot become part of a kernel", UnsupportedError)
         return payload_node(self.graph, op, tuple([self.value(v, at, guard) for v in op.operands]))
 
     def _constant(self, op: payload.ConstantOp, at: tuple[Form, ...], guard: Guard) -> Node:
