@@ -90,6 +90,15 @@ def print_store(writer: Writer, op: StoreOp) -> None:
         writer.line(f"{head}{wide(writer, op, 'st')}({pointer_to(writer, op, r)}, {source});")
 
 
+def print_atomic(writer: Writer, op: AtomicRmwOp) -> None:
+    """One call for each register."""
+    prepare(writer, op)
+    name = f"atomic_{op.kind.data.value}"
+    writer.use(f"{name}.{writer.type_of(op.value)}")
+    with writer.registers_loop(op.registers, 1) as r:
+        writer.line(f"{guard(writer, op, r)}{name}({pointer_to(writer, op, r)}, {writer.read(op.value, r).text});")
+
+
 def guard(writer: Writer, op: StoreOp | AtomicRmwOp, r: Register) -> str:
     """What stands in front of the write of register `r`: `if (...) `, or nothing if it always happens."""
     met = condition(writer, op, r)

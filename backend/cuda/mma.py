@@ -15,27 +15,25 @@ WORD = 4
 
 
 def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
-    """One call a step; the loop variable counts the elements that a lane's rows have so far."""
-    writer, count = statements.writer, op.count.data
-    place = writer.declare(op.result)
-    helper = f"ldmatrix_x{count}{'_trans' if op.trans is not None else ''}"
-    writer.use(f"{helper}.{writer.type_of(op.result)}")
-    prepare(writer, op)
-    with writer.registers_loop(op.registers, op.row) as r:
-        target = _words(writer, place.name, 0, _place(r, count))
-        writer.line(f"{helper}({target}, {pointer_to(writer, op, r)});")
+    """Matrices into a new array."""
+    _print_matrices(statements, op, "ldmatrix", statements.writer.declare(op.result).name, 0)
 
 
 def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
-    """One call a step, of registers in the order of an array."""
+    """Matrices of registers in the order of an array."""
+    _print_matrices(statements, op, "stmatrix", *operand_array(statements, op.value))
+
+
+def _print_matrices(statements: Statements, op: LdMatrixOp | StMatrixOp, kind: str, array: str, first: int) -> None:
+    """One call a step; the loop variable counts the elements that a lane's rows have so far."""
     writer, count = statements.writer, op.count.data
-    name, first = operand_array(statements, op.value)
-    helper = f"stmatrix_x{count}{'_trans' if op.trans is not None else ''}"
-    writer.use(f"{helper}.{writer.type_of(op.value)}")
+    helper = f"{kind}_x{count}{'_trans' if op.trans is not None else ''}"
+    writer.use(f"{helper}.{writer.type_of(op.memory)}")
     prepare(writer, op)
     with writer.registers_loop(op.registers, op.row) as r:
-        source = _words(writer, name, first, _place(r, count))
-        writer.line(f"{helper}({pointer_to(writer, op, r)}, {source});")
+        operands = [_words(writer, array, first, _place(r, count)), pointer_to(writer, op, r)]
+        target, source = operands if isinstance(op, LdMatrixOp) else reversed(operands)
+        writer.line(f"{helper}({target}, {source});")
 
 
 def print_mma(statements: Statements, op: MmaOp) -> None:

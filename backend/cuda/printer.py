@@ -15,7 +15,7 @@ from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import location_text, refused
 from ...errors import BorderError, CompileError
-from . import atomic, cp_async, mma, shuffles, sm90, wgmma  # noqa: F401  they add their statements
+from . import cp_async, mma, shuffles, sm90, wgmma  # noqa: F401  they add their statements
 from .control import print_block
 from .device import helper_section
 from .memory import memory_extents

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import (
+    AtomicRmwOp,
     BarrierOp,
     IdOp,
     OuterFmaOp,
@@ -27,7 +28,7 @@ from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .expressions import OPERATORS
 from .hints import hint_of
-from .memory import is_stored_whole, memory_name, print_load, print_store
+from .memory import is_stored_whole, memory_name, print_atomic, print_load, print_store
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
 from .types import ATOM, TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
@@ -296,6 +297,7 @@ def nothing(_: Statements, __: Operation) -> None:
 _PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
     LoadOp: lambda s, op: print_load(s.writer, op),
     StoreOp: Statements.store,
+    AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
     BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
     SharedOp: nothing,
     IdOp: Statements.identify,

@@ -80,7 +80,7 @@ class PayloadFunctions(InterpreterFunctions):
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
         yield from super()._impls()
-        for op in (*arith.Arith.operations, *math.Math.operations):
+        for op in (*arith.Arith.operations, *math.Math.operations, *payload.Payload.operations):
             if op.name == arith.MulfOp.name:
                 continue
             for table, f in ((UNARY, _unary), (BINARY, _binary), (INTEGER, _integer)):
@@ -149,16 +149,8 @@ class PayloadFunctions(InterpreterFunctions):
             raise ExecutionError("numbers that are not stored in a type have no bits", operator=op.name)
         return (np.asarray(args[0]).view(self.domain.dtype(element_type(op.result.type))),)
 
-    @impl(payload.RoundTf32Op)
-    def round_tf32(self, interpreter: Interpreter, op: payload.RoundTf32Op, args: PythonValues) -> PythonValues:
-        return (self.domain.unary(op.name, args[0], element_type(op.result.type)),)
-
     @impl(payload.CombineBf16x3Op)
     def join(self, interpreter: Interpreter, op: payload.CombineBf16x3Op, args: PythonValues) -> PythonValues:
         element = element_type(op.result.type)
         small = self.domain.binary("arith.addf", args[2], args[1], element)
         return (self.domain.binary("arith.addf", small, args[0], element),)
-
-    @impl(payload.FmodOp)
-    def fmod(self, interpreter: Interpreter, op: payload.FmodOp, args: PythonValues) -> PythonValues:
-        return (self.domain.binary(op.name, args[0], args[1], element_type(op.result.type)),)

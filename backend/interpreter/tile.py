@@ -8,8 +8,9 @@ an error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from xdsl.dialects import scf
@@ -17,6 +18,7 @@ from xdsl.dialects.builtin import AnyFloat, Float32Type, MemRefType
 from xdsl.interpreter import (
     Interpreter,
     InterpreterFunctions,
+    OpImplResult,
     PythonValues,
     ReturnedValues,
     TerminatorValue,
@@ -84,6 +86,12 @@ class TileFunctions(InterpreterFunctions):
         self.sizes = sizes or Sizes()
         self.active = np.ones(1, np.bool_)
         self.rings = Rings()
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        yield from super()._impls()
+        for moved in (tile.AwaitOp, tile.DotWaitOp, tile.ConvertLayoutOp, tile.StageOp):  # the same tiles elsewhere
+            yield moved, lambda self, interpreter, op, args: OpImplResult(args, None)
 
     @impl(tile.LaunchOp)
     def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
@@ -224,10 +232,6 @@ class TileFunctions(InterpreterFunctions):
     def commit(self, interpreter: Interpreter, op: tile.CommitOp, args: PythonValues) -> PythonValues:
         return ()
 
-    @impl(tile.AwaitOp)
-    def await_(self, interpreter: Interpreter, op: tile.AwaitOp, args: PythonValues) -> PythonValues:
-        return args
-
     @impl(tile.StoreOp)
     def store(self, interpreter: Interpreter, op: tile.StoreOp, args: PythonValues) -> PythonValues:
         return self._write(op, args, op.domain)
@@ -325,10 +329,6 @@ class TileFunctions(InterpreterFunctions):
         acc = np.where(counts.reshape(-1, 1, 1), ranked(acc, 3), zero)
         return (self._contract(op, (lhs, rhs, acc), "wgmma"),)
 
-    @impl(tile.DotWaitOp)
-    def dot_wait(self, interpreter: Interpreter, op: tile.DotWaitOp, args: PythonValues) -> PythonValues:
-        return args
-
     def _operand(self, value: SSAValue, x: Array, element: Attribute, atom: str | None) -> Array:
         """An operand of a contraction as its atom takes it, in the accumulator's type, of full size in its tile."""
         x = ranked(x, 3)
@@ -339,14 +339,6 @@ class TileFunctions(InterpreterFunctions):
         if atom == "mma" and isinstance(source, Float32Type):
             x = self.domain.unary(payload.RoundTf32Op.name, x, source)
         return self.domain.cast(x, source, element) if atom is None else self.domain.factor(x, source, element)
-
-    @impl(tile.ConvertLayoutOp)
-    def convert_layout(self, interpreter: Interpreter, op: tile.ConvertLayoutOp, args: PythonValues) -> PythonValues:
-        return args
-
-    @impl(tile.StageOp)
-    def stage(self, interpreter: Interpreter, op: tile.StageOp, args: PythonValues) -> PythonValues:
-        return args
 
     @impl(scf.ForOp)
     def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:

@@ -13,7 +13,7 @@ from ....dialects.support.aliasing import UPDATES, pairs_of, set_pairs
 from ....dialects.support.calls import EAGER_RESULTS
 from ....dialects.support.locations import location_text, refused
 from ....errors import CompileError
-from .scans import buffer_type, lower_fold
+from .scans import append, buffer_type, lower_fold
 
 
 def lower_declaration(function: func.FuncOp) -> func.FuncOp:
@@ -47,7 +47,7 @@ def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
         elif isinstance(op, func.CallOp):
             results = [_result_buffer(block, op, r, wanted.get(r, ()), 0) for r in op.results]
             buffers.update(zip(op.results, results, strict=True))
-            _add(block, func.CallOp(op.callee, [*(buffers[i] for i in op.operands), *results], []), op)
+            append(block, func.CallOp(op.callee, [*(buffers[i] for i in op.operands), *results], []), op)
         elif isinstance(op, tensor.ScanOp):
             results = [_result_buffer(block, op, r, wanted.get(r, ()), 0) for r in op.res]
             buffers.update(zip(op.res, results, strict=True))
@@ -136,18 +136,12 @@ def _add_launch(
 ) -> None:
     name = op.kernel.string_value()
     if name in launchable:
-        _add(block, kernel.LaunchOp(name, [*(buffers[i] for i in op.inputs), *results]), op)
+        append(block, kernel.LaunchOp(name, [*(buffers[i] for i in op.inputs), *results]), op)
 
 
 def _result_buffer(block: Block, op: Operation, result: SSAValue, own: Sequence[SSAValue], copy: int) -> SSAValue:
     if copy < len(own):
         return own[copy]
-    buffer = _add(block, kernel.AllocOp(buffer_type(result.type)), op).results[0]
+    buffer = append(block, kernel.AllocOp(buffer_type(result.type)), op).results[0]
     buffer.name_hint = result.name_hint
     return buffer
-
-
-def _add(block: Block, op: Operation, source: Operation) -> Operation:
-    op.location = source.location
-    block.add_op(op)
-    return op

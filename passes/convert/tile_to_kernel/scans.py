@@ -36,7 +36,7 @@ def lower_fold(block: Block, op: tensor.ScanOp, buffers: dict[SSAValue, SSAValue
             if i not in op.kept:
                 alloc = kernel.AllocOp(memref_of(element_type(carry.type), [2, *padded_row(carry.type)]))
                 alloc.result.name_hint = carry.name_hint
-                rings[i] = _add(block, alloc, op).results[0]
+                rings[i] = append(block, alloc, op).results[0]
     _Steps(op, buffers, rings).lower(block)
 
 
@@ -58,8 +58,8 @@ class _Steps:
             body = Block(arg_types=[IndexType()])
             body.args[0].name_hint = "t"
             self._call(body, body.args[0], first=False, last=False)
-            _add(body, scf.YieldOp(), self.op)
-            _add(block, scf.ForOp(start, stop, by, [], Region(body)), self.op)
+            append(body, scf.YieldOp(), self.op)
+            append(block, scf.ForOp(start, stop, by, [], Region(body)), self.op)
         if end < steps:
             self._call(block, _number(block, steps - 1, self.op), first=False, last=True)
 
@@ -78,19 +78,20 @@ class _Steps:
             for v in op.each
         ]
         shared = [self.buffers[v] for v in op.shared]
-        _add(block, func.CallOp(op.step.string_value(), [*reads, *slices, *shared, *writes], []), op)
+        append(block, func.CallOp(op.step.string_value(), [*reads, *slices, *shared, *writes], []), op)
 
     def _row(self, block: Block, memory: SSAValue, row: AffineExpr, t: SSAValue, type: Attribute) -> SSAValue:
-        found = _add(block, kernel.SliceOp(memory, AffineMap(1, 0, (row,)), t, type), self.op).results[0]
+        found = append(block, kernel.SliceOp(memory, AffineMap(1, 0, (row,)), t, type), self.op).results[0]
         found.name_hint = memory.name_hint
         return found
 
 
 def _number(block: Block, value: int, source: Operation) -> SSAValue:
-    return _add(block, ConstantOp(value, IndexType()), source).results[0]
+    return append(block, ConstantOp(value, IndexType()), source).results[0]
 
 
-def _add(block: Block, op: Operation, source: Operation) -> Operation:
+def append(block: Block, op: Operation, source: Operation) -> Operation:
+    """Append `op`, which comes from where `source` does."""
     op.location = source.location
     block.add_op(op)
     return op

@@ -1,4 +1,4 @@
-"""Tiles through shared memory: staging, conversions of layouts, and reductions across the warps of a block.
+"""Tiles among the threads of a block: staging in shared memory, conversions of layouts, and reductions.
 
 Nothing here emits a barrier: a later pass places them where accesses meet.
 """
@@ -14,9 +14,9 @@ from xdsl.ir import Attribute, SSAValue
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.mma import ROW_BYTES
 from ....dialects.kernel.warp_specialize import WARPGROUP
-from ....dialects.layouts.conversion import find_exchange
-from ....dialects.layouts.linear import Linear, Shared, is_disjoint, log2, register_width
-from ....dialects.payload import element_type
+from ....dialects.layouts.conversion import Exchange, find_exchange
+from ....dialects.layouts.linear import Linear, Shared, combine as combine_images, is_disjoint, log2, register_width
+from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor.reduction_kinds import combine
 from ...analysis.conversion_cost import route
@@ -24,7 +24,6 @@ from ...analysis.memory_access import WIDEST, element_bytes
 from ...analysis.swizzle import Reader, choose_shared
 from .emitter import Emitter, Index
 from .global_access import holder_predicate
-from .layout_exchange import exchange
 from .scratch import Scratch, groups_apart
 
 
@@ -157,7 +156,7 @@ def convert(
         return None if picks is None else out.emit(kernel.ShuffleRegistersOp(value, picks), hint)
     if way == "shuffles":
         found = find_exchange(source, target)
-        return None if found is None else exchange(out, value, found, hint)
+        return None if found is None else _exchange(out, value, found, hint)
     if isinstance(element_type(value.type), IndexType):  # an index has no size in memory
         number = out.emit(payload.CastOp(value, i64))
         moved = convert(out, number, source, target, way, hint, scratch)
@@ -173,6 +172,23 @@ def convert(
     found = load_shared(out, buffer, shared, target, matrices=True)
     scratch.give(buffer)
     return found
+
+
+def _exchange(out: Emitter, value: SSAValue, found: Exchange, hint: str | None) -> SSAValue:
+    """The registers of a tile, exchanged within warps."""
+    value = _renumbered(out, value, found.before, hint)
+    sent = [combine_images(found.registers, r) for r in range(1 << len(found.registers))]
+    if sent != list(range(shape_of(value.type)[0])):
+        value = out.emit(kernel.ShuffleRegistersOp(value, sent))
+    if found.shuffles:
+        spare = [0] * out.warp_bits
+        lane = None if found.stays else out.value(out.thread_bits([*found.lanes, *spare])[0])
+        value = out.emit(kernel.ShuffleOp(value, lane, found.flips), hint)
+    return _renumbered(out, value, found.after, hint)
+
+
+def _renumbered(out: Emitter, value: SSAValue, moves: Sequence[int], hint: str | None) -> SSAValue:
+    return out.emit(kernel.PermuteRegistersOp(value, out.id("lane"), moves), hint) if any(moves) else value
 
 
 def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> SSAValue:
