@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .api import CompiledFunction
 from .capture.decompositions.table import decomposition_table
 from .capture.graph_capture import capture_graph
+from .capture.known_sizes import known_sizes
 
 
 def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -43,5 +44,5 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         partition_fn=min_cut_rematerialization_partition,
         decompositions=dict(decomposition_table()),
     )
-    with sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH), known_sizes():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]

@@ -61,7 +61,7 @@ def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
             continue
         with graph.graph.inserting_before(next(iter(graph.graph.nodes))):
             argument = graph.graph.placeholder(node.name)
-        argument.meta = {**node.meta, "val": tensor if mode is None else mode.from_tensor(tensor)}
+        argument.meta = {**node.meta, "val": tensor if mode is None else mode.from_tensor(tensor, static_shapes=True)}
         node.replace_all_uses_with(argument)
         graph.graph.erase_node(node)
         found.append((argument, tensor))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations, combinations_with_replacement
 from typing import Any
 from unittest.mock import patch
@@ -158,6 +159,13 @@ def _batch_norm(self: _BatchNorm, input: Tensor) -> Tensor:
     return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
 
+def _constant(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """What a function of numbers alone gives, such as a window of signals, as a constant of the program."""
+    with _disable_current_modes():
+        value = function(*args, **kwargs)
+    return torch.tensor(value.tolist(), dtype=value.dtype)
+
+
 _OF_CONSTANTS = frozenset(
     getattr(Tensor, name)
     for name in (
@@ -178,4 +186,8 @@ _FUNCTIONS: dict[Any, Callable[..., Tensor | None]] = {
     Tensor.__getitem__: _getitem,
     torch.masked_select: _masked_select,
     Tensor.masked_select: _masked_select,
+    **{
+        window: partial(_constant, window)
+        for window in (torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.kaiser_window)
+    },
 }

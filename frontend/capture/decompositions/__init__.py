@@ -17,7 +17,6 @@ from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
 from .quantized import QUANTIZED
 from .special import SPECIAL
-from .windows import WINDOWS
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -197,5 +196,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **ORDERING,
     **QUANTIZED,
     **SPECIAL,
-    **WINDOWS,
 }
