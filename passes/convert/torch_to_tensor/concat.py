@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 from xdsl.dialects.builtin import i1, i64
@@ -144,22 +145,16 @@ def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str
     return joined(b, pieces, dim) if pieces else sliced(b, x, dim, 0, 0)
 
 
-@decomposes("tril")
-def tril(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
-    return _triangle(b, self, "le", diagonal)
-
-
-@decomposes("triu")
-def triu(b: Builder, self: SSAValue, diagonal: int) -> SSAValue:
-    return _triangle(b, self, "ge", diagonal)
-
-
-def _triangle(b: Builder, x: SSAValue, predicate: str, diagonal: int) -> SSAValue:
-    shape = extents_of(x.type)
+def _triangle(b: Builder, self: SSAValue, diagonal: int, predicate: str) -> SSAValue:
+    shape = extents_of(self.type)
     row, column = b.iota(len(shape) - 2, shape), b.iota(len(shape) - 1, shape)
     inside = b.cmp(predicate, column, b.plus(row, diagonal) if diagonal else row)
-    x = b.working(x)
+    x = b.working(self)
     return b.select(inside, x, b.like(x, 0))
+
+
+decomposes("tril")(partial(_triangle, predicate="le"))
+decomposes("triu")(partial(_triangle, predicate="ge"))
 
 
 @decomposes("slice_scatter")

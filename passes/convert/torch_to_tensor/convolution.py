@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.shapes.extents import Extent, extents_of, static
-from ....dialects.shapes.polynomial import constant, divided, plus
+from ....dialects.shapes.extents import extents_of, static
 from ....dialects.tensor.builder import Builder, dims, work_type
 from ....errors import ShapeError
 from .registry import decomposes
@@ -36,8 +35,8 @@ def convolution(
     if not batched:
         x = reshape_to(b, x, [1, *extents_of(x.type)])
     lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
-    make = _upsampled if transposed else _strided
-    windows = make(b, extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists)
+    each = zip(extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists, strict=True)
+    windows = [(Upsampled if transposed else Strided).over(b.algebra, *sizes) for sizes in each]
     y = _contract_windows(b, x, w, windows, groups, transposed)
     if bias is not None:
         y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
@@ -48,39 +47,6 @@ def _each(values: Sequence[int], count: int) -> list[int]:
     if len(values) not in (1, count):
         raise ShapeError(f"{len(values)} values for {count} dimensions")
     return list(values) * count if len(values) == 1 else list(values)
-
-
-def _strided(
-    b: Builder,
-    extents: Sequence[Extent],
-    sizes: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    output_padding: Sequence[int],
-) -> list[Strided | Upsampled]:
-    windows: list[Strided | Upsampled] = []
-    for n, k, s, p, d in zip(extents, sizes, stride, padding, dilation, strict=True):
-        room = plus(b.algebra.of(n), constant(2 * p - d * (k - 1) - 1))
-        outputs = b.algebra.extent(plus(divided("div", room, s), constant(1)))
-        windows.append(Strided(n, outputs, k, s, p, d, whole=True))
-    return windows
-
-
-def _upsampled(
-    b: Builder,
-    extents: Sequence[Extent],
-    sizes: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    output_padding: Sequence[int],
-) -> list[Strided | Upsampled]:
-    windows: list[Strided | Upsampled] = []
-    for n, k, s, p, d, extra in zip(extents, sizes, stride, padding, dilation, output_padding, strict=True):
-        spread = plus(constant(-s - 2 * p + d * (k - 1) + 1 + extra), b.algebra.of(n), s)
-        windows.append(Upsampled(n, b.algebra.extent(spread), k, s, p, d))
-    return windows
 
 
 def _contract_windows(

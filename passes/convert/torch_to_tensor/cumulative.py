@@ -9,6 +9,7 @@ combination only has to be associative.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from xdsl.dialects import math
 from xdsl.dialects.builtin import i64
@@ -98,16 +99,6 @@ def cumprod(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SS
     return _scanned(b, self, dim, ReductionKind.MUL)
 
 
-@decomposes("cummax")
-def cummax(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
-    return _extreme_so_far(b, self, dim, ReductionKind.MAX)
-
-
-@decomposes("cummin")
-def cummin(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
-    return _extreme_so_far(b, self, dim, ReductionKind.MIN)
-
-
 def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:
     """The extreme value so far and where it was: of equal values the last, and a NaN (the last) beats all."""
     x = b.working(self)
@@ -122,6 +113,10 @@ def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -
         hit = b.either(hit, b.isnan(x))
     place = b.iota(dim, extents_of(x.type))
     return [best, scan(b, b.select(hit, place, b.like(place, 0)), dim, ReductionKind.MAX)]
+
+
+for _kind in (ReductionKind.MAX, ReductionKind.MIN):
+    decomposes(f"cum{_kind.value}")(partial(_extreme_so_far, kind=_kind))
 
 
 @decomposes("logcumsumexp")

@@ -61,14 +61,17 @@ def matmul(b: Builder, self: SSAValue, other: SSAValue | None = None, mat2: SSAV
     return product(b, self, mat2 if other is None else other)  # pyright: ignore[reportArgumentType]
 
 
+def times_transposed(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue:
+    """x [..., k] times the transpose of weight [..., k]."""
+    rows, rank = extents_of(x.type)[:-1], len(extents_of(x.type))
+    space = [*rows, *extents_of(weight.type)]
+    k = len(space) - 1
+    return contract(b, x, [*range(rank - 1), k], weight, [*range(rank - 1, k), k], space, 1)
+
+
 @decomposes("linear")
 def linear(b: Builder, input: SSAValue, weight: SSAValue, bias: SSAValue | None) -> SSAValue:
-    rows, rank = extents_of(input.type)[:-1], len(extents_of(input.type))
-    columns = extents_of(weight.type)[:-1]
-    inner = extents_of(weight.type)[-1]
-    space = [*rows, *columns, inner]
-    k = len(space) - 1
-    y = contract(b, input, [*range(rank - 1), k], weight, [*range(rank - 1, k), k], space, 1)
+    y = times_transposed(b, input, weight)
     return y if bias is None else b.add(*b.unify(y, bias, element=work_type(b.result_element)))
 
 

@@ -16,8 +16,8 @@ from xdsl.ir import SSAValue
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import extents_of, fixed, static
 from ....dialects.tensor.builder import Builder
-from ....errors import ShapeError
 from .concat import cat
+from .matmul import times_transposed
 from .random import keep_some
 from .registry import decomposes
 from .scan_builder import fold
@@ -49,11 +49,11 @@ def lstm_cell(b: Builder, x: SSAValue, states: list[SSAValue], w: Weights) -> li
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
         h, c = carries
         c = b.working(c)
-        i, f, g, o = _gates(b, b.add(slices[0], times(b, h, shared[0])), 4)
+        i, f, g, o = _gates(b, b.add(slices[0], times_transposed(b, h, shared[0])), 4)
         c = b.add(b.mul(b.sigmoid(f), c), b.mul(b.sigmoid(i), b.math(math.TanhOp, g)))
         h = b.mul(b.sigmoid(o), b.math(math.TanhOp, c))
         if len(shared) > 1:
-            h = times(b, h, shared[1])
+            h = times_transposed(b, h, shared[1])
         return [b.cast(h, storage), b.cast(c, storage)]
 
     shared = [w.state] if w.projection is None else [w.state, w.projection]
@@ -67,7 +67,7 @@ def gru_cell(b: Builder, x: SSAValue, states: list[SSAValue], w: Weights) -> lis
 
     def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
         h = b.working(carries[0])
-        from_state = times(b, carries[0], shared[0])
+        from_state = times_transposed(b, carries[0], shared[0])
         if len(shared) > 1:
             from_state = b.add(from_state, b.broadcast(b.working(shared[1]), extents_of(from_state.type)))
         (xr, xz, xn), (hr, hz, hn) = _gates(b, slices[0], 3), _gates(b, from_state, 3)
@@ -86,7 +86,7 @@ def _plain_cell(activation: Callable[[Builder, SSAValue], SSAValue]) -> Cell:
         storage = element_type(states[0].type)
 
         def step(b: Builder, carries: list[SSAValue], slices: list[SSAValue], shared: list[SSAValue]) -> list[SSAValue]:
-            return [b.cast(activation(b, b.add(slices[0], times(b, carries[0], shared[0]))), storage)]
+            return [b.cast(activation(b, b.add(slices[0], times_transposed(b, carries[0], shared[0]))), storage)]
 
         given = _input_part(b, x, w, with_state_bias=True)
         return fold(b, step, fixed(extents_of(x.type)[0]), states, [given], [w.state], [0])
@@ -94,20 +94,9 @@ def _plain_cell(activation: Callable[[Builder, SSAValue], SSAValue]) -> Cell:
     return cell
 
 
-def times(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue:
-    """x [..., k] times the transpose of weight [n, k], computed in f32 or f64."""
-    (*rows, k), (n, inner) = extents_of(x.type), extents_of(weight.type)
-    if k != inner:
-        raise ShapeError(f"{list(extents_of(x.type))} cannot be multiplied with weights {[n, inner]}")
-    space, last = [*rows, n, k], len(rows) + 1
-    left = b.place(b.working(x), [*range(len(rows)), last], space)
-    right = b.place(b.working(weight), [last - 1, last], space)
-    return b.reduce("add", b.mul(left, right), [last])
-
-
 def _input_part(b: Builder, x: SSAValue, w: Weights, *, with_state_bias: bool) -> SSAValue:
     """What the gates of all steps get from the input, [T, B, gates * hidden]."""
-    found = times(b, x, w.input)
+    found = times_transposed(b, x, w.input)
     for bias in (w.input_bias, w.state_bias if with_state_bias else None):
         if bias is not None:
             found = b.add(found, b.broadcast(b.working(bias), extents_of(found.type)))

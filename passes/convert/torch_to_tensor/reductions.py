@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from xdsl.dialects.builtin import i64
@@ -68,16 +69,6 @@ def prod_(
     return reduced(b, "mul", x, _dims(x, dim), keepdim)
 
 
-@decomposes("amax")
-def amax(b: Builder, self: SSAValue, dim: Dims, keepdim: bool) -> SSAValue:
-    return extreme(b, "max", self, _dims(self, dim), keepdim)
-
-
-@decomposes("amin")
-def amin(b: Builder, self: SSAValue, dim: Dims, keepdim: bool) -> SSAValue:
-    return extreme(b, "min", self, _dims(self, dim), keepdim)
-
-
 def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bool = False) -> SSAValue:
     """The largest or smallest element, NaN if there is one; over nothing there is none: ShapeError."""
     if 0 in [extents_of(x.type)[d] for d in over]:
@@ -85,18 +76,12 @@ def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bo
     return reduced(b, kind, b.working(x), over, keepdim)
 
 
-@decomposes("max", "max.dim")
-def max(b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue | list[SSAValue]:
-    return _extreme_with_position(b, "max", self, dim, keepdim)
-
-
-@decomposes("min", "min.dim")
-def min(b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue | list[SSAValue]:
-    return _extreme_with_position(b, "min", self, dim, keepdim)
+def _extreme_of(b: Builder, self: SSAValue, dim: Dims, keepdim: bool, kind: str) -> SSAValue:
+    return extreme(b, kind, self, _dims(self, dim), keepdim)
 
 
 def _extreme_with_position(
-    b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool
+    b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False, kind: str = ""
 ) -> SSAValue | list[SSAValue]:
     over = _dims(self, dim)
     value = extreme(b, kind, self, over, keepdim)
@@ -117,17 +102,7 @@ def position(b: Builder, kind: str, self: SSAValue, over: Sequence[int], keepdim
     return kept(b, found, shape, over, keepdim)
 
 
-@decomposes("argmax")
-def argmax(b: Builder, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
-    return _arg(b, "max", self, dim, keepdim)
-
-
-@decomposes("argmin")
-def argmin(b: Builder, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
-    return _arg(b, "min", self, dim, keepdim)
-
-
-def _arg(b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool) -> SSAValue:
+def _arg(b: Builder, self: SSAValue, dim: int | None, keepdim: bool, kind: str) -> SSAValue:
     shape = extents_of(self.type)
     if dim is not None:
         return position(b, kind, self, _dims(self, dim), keepdim)
@@ -135,14 +110,18 @@ def _arg(b: Builder, kind: str, self: SSAValue, dim: int | None, keepdim: bool) 
     return kept(b, found, shape, range(len(shape)), keepdim)
 
 
-@decomposes("any", "any.dim", "any.dims")
-def any(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False) -> SSAValue:
-    return reduced(b, "or", b.truth(self), _dims(self, dim), keepdim)
+for _kind in ("max", "min"):
+    decomposes(f"a{_kind}")(partial(_extreme_of, kind=_kind))
+    decomposes(_kind, f"{_kind}.dim")(partial(_extreme_with_position, kind=_kind))
+    decomposes(f"arg{_kind}")(partial(_arg, kind=_kind))
 
 
-@decomposes("all", "all.dim", "all.dims")
-def all(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False) -> SSAValue:
-    return reduced(b, "and", b.truth(self), _dims(self, dim), keepdim)
+def _of_truths(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False, kind: str = "") -> SSAValue:
+    return reduced(b, kind, b.truth(self), _dims(self, dim), keepdim)
+
+
+for _name, _kind in (("any", "or"), ("all", "and")):
+    decomposes(_name, f"{_name}.dim", f"{_name}.dims")(partial(_of_truths, kind=_kind))
 
 
 def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> tuple[SSAValue, SSAValue]:

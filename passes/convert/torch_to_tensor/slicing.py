@@ -87,15 +87,10 @@ def _from_front(b: Builder, extent: Extent, place: Extent) -> Polynomial:
 
 @decomposes("narrow")
 def narrow(b: Builder, self: SSAValue, dim: int, start: Extent, length: Extent) -> SSAValue:
-    shape = extents_of(self.type)
-    dim = normal_dim(dim, len(shape))
-    first = _from_front(b, shape[dim], start)
+    extent = extents_of(self.type)[normal_dim(dim, len(extents_of(self.type)))]
+    first = _from_front(b, extent, start)
     end = plus(first, b.algebra.of(length))
-    if first.number is None or end.number is None or not isinstance(shape[dim], int):
-        return _slice_of_some_size(b, self, dim, b.algebra.extent(first), b.algebra.extent(end), 1)
-    if first.number < 0 or end.number < first.number or end.number > fixed(shape[dim]):
-        raise ShapeError(f"[{start}:{end}] is outside of {shape[dim]} elements", argument="length")
-    return sliced(b, self, dim, first.number, length)
+    return slice_(b, self, dim, b.algebra.extent(first), b.algebra.extent(end), 1)
 
 
 @decomposes("select.int")

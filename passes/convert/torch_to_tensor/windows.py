@@ -14,6 +14,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.shapes.polynomial import Algebra, constant, divided, plus
 from ....dialects.tensor.builder import Builder, Number, dims
 from .slicing import shifted
 
@@ -33,6 +34,15 @@ class Strided:
     padding: int = 0
     dilation: int = 1
     whole: bool = False
+
+    @staticmethod
+    def over(
+        algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
+    ) -> Strided:
+        """As many positions as there are whole windows."""
+        room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
+        outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
+        return Strided(extent, outputs, size, stride, padding, dilation, whole=True)
 
     def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
         """The input position of output `o` at offset `k`."""
@@ -104,6 +114,16 @@ class Upsampled:
     stride: int
     padding: int
     dilation: int
+
+    @staticmethod
+    def over(
+        algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
+    ) -> Upsampled:
+        """As many outputs as receive an input, and `output_padding` more."""
+        last = constant(-stride - 2 * padding + dilation * (size - 1) + 1 + output_padding)
+        return Upsampled(
+            extent, algebra.extent(plus(last, algebra.of(extent), stride)), size, stride, padding, dilation
+        )
 
     def _spread(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
         return shifted(o + k * -self.dilation, self.padding)
