@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from ...backend import reference
 from ...backend.interpreter.running import main_function
 from ...dialects.payload import AssertOp, is_float
-from ...dialects.shapes.binding import symbols_of
+from ...dialects.shapes.binding import SIZES, symbols_of
 from ...dialects.shapes.extents import SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...errors import CompileError, ExecutionError
@@ -52,6 +52,7 @@ def check_known_indices(module: ModuleOp, constants: Mapping[int, torch.Tensor])
     block.add_op(ReturnOp())
     for arg in [a for a in block.args if not a.uses]:
         block.erase_arg(arg)
+    function.attributes.pop(SIZES, None)
     function.function_type = FunctionType.from_lists([a.type for a in block.args], [])
     try:
         reference.run(module, [to_numpy(tensors[a]) for a in block.args])
