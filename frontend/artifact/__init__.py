@@ -22,13 +22,10 @@ from ...dialects.support.printing import print_module
 from ...errors import CompileError, TargetError
 from ...progress import steps
 from ..api import CompiledFunction
-from ..capture.aliasing import Place, Step
-from ..capture.captured_program import Binding, CapturedProgram, Output
-from ..capture.dtypes import dtype_name, dtype_named
-from ..capture.eager_fallback import COMPLEX
+from ..capture.captured_program import Binding, CapturedProgram
 from ..compilation import Compilation
-from ..pytree_json import decode, encode
 from .manifest import ArtifactError, Folder, write_folder
+from .pytree_json import decode, encode
 from .safetensors import Bound, Checkpoint
 
 WEIGHTS = "weights.safetensors"
@@ -121,7 +118,7 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     for b in captured.bindings:
         entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
         if b.tensor is not None:
-            entry |= {"dtype": dtype_name(b.tensor.dtype), "shape": list(b.tensor.shape)}
+            entry |= {"dtype": encode(b.tensor.dtype), "shape": list(b.tensor.shape)}
             if b.tensor.device.type == "meta":
                 entry["names"] = list(program.names.get(b.name, (b.name,)))
             else:
@@ -131,35 +128,14 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     results = range(captured.out_spec.num_leaves)
     return {
         "bindings": bindings,
-        "outputs": [_output(o) for o in captured.outputs],
-        "changed": [[i, sorted(needs)] for i, needs in sorted(captured.changed.items())],
-        "updates": [list(u) for u in captured.updates],
-        "viewed": [[[i, dtype_name(d)] for i, d in sorted(found.items())] for found in captured.viewed],
-        "dense": captured.dense,
-        "checks": [list(c) for c in captured.checks],
-        "examples": [_example(e) for e in captured.examples],
+        **{name: encode(getattr(captured, name)) for name in _WRITTEN},
         "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
         "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
     }
 
 
-def _output(output: Output) -> list[object]:
-    place = output.place
-    where = None if place is None else encode((place.order, place.once, place.strided, place.gaps))
-    steps = [step.encoded() for step in output.steps]
-    return [output.kind, output.index, encode(output.value), steps, where, sorted(output.needs)]
-
-
-def _read_output(entry: list[Any]) -> Output:
-    kind, index, value, steps, where, needs = entry
-    place = None if where is None else Place(*decode(where))
-    return Output(kind, index, decode(value), tuple(map(Step.decoded, steps)), place, frozenset(map(int, needs)))
-
-
-def _example(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}
-    return {"value": encode(value)}
+_WRITTEN = ("outputs", "updates", "examples", "viewed", "dense", "checks", "changed")
+"""What is written down of a captured program as it is."""
 
 
 @dataclass(frozen=True)
@@ -223,19 +199,12 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             for b in entry["bindings"]:
                 bindings.append(_binding(b, stored, bound, folder))
                 step()
-        in_spec = pytree.tree_flatten(decode(entry["arguments"]))[1]
         captured = CapturedProgram(
             compilation.at("tensor"),
             tuple(bindings),
-            tuple(_read_output(o) for o in entry["outputs"]),
-            tuple((int(r), int(a)) for r, a in entry["updates"]),
-            tuple(_read_example(e) for e in entry["examples"]),
-            in_spec,
-            pytree.tree_flatten(decode(entry["result"]))[1],
-            viewed=_viewed(entry["viewed"]),
-            dense=bool(entry["dense"]),
-            checks=tuple((int(r), str(message)) for r, message in entry["checks"]),
-            changed={int(i): frozenset(map(int, needs)) for i, needs in entry["changed"]},
+            in_spec=pytree.tree_flatten(decode(entry["arguments"]))[1],
+            out_spec=pytree.tree_flatten(decode(entry["result"]))[1],
+            **{key: decode(entry[key]) for key in _WRITTEN},
         )
         programs[name] = CompiledFunction(captured, compilation, executor)
     return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
@@ -259,20 +228,4 @@ def _binding(
         raise folder.error(
             f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
         )
-    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, _dtype(entry["dtype"])))
-
-
-def _viewed(entry: list[list[list[Any]]]) -> tuple[dict[int, torch.dtype], dict[int, torch.dtype]]:
-    arguments, results = ({int(i): _dtype(name) for i, name in found} for found in entry)
-    return arguments, results
-
-
-def _dtype(name: str) -> torch.dtype:
-    """A data type of the caller's, complex ones included."""
-    return {dtype_name(d): d for d in COMPLEX}.get(name) or dtype_named(name)
-
-
-def _read_example(entry: dict[str, Any]) -> object:
-    if "value" in entry:
-        return decode(entry["value"])
-    return torch.empty(entry["shape"], dtype=_dtype(entry["dtype"]), device="meta")
+    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, decode(entry["dtype"])))

@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...errors import UnsupportedError
-from ..pytree_json import decode, encode
 from .eager_fallback import Operand
 from .symbolic_shapes import depends_on_data
 
@@ -43,39 +42,6 @@ class Step:
             return extent_of(value) if isinstance(value, torch.SymInt) else value
 
         return replace(self, args=pytree.tree_map(known, self.args))
-
-    def encoded(self) -> list[object]:
-        """As JSON. Raises CompileError for an argument that is neither a number nor a list of them."""
-
-        def known(value: Any) -> object:
-            if isinstance(value, Operand):
-                return {"tensor": []}
-            if isinstance(value, SymbolAttr):
-                return {"size": [value.hint, value.lower.data, value.upper.data]}
-            return {"list": [known(v) for v in value]} if isinstance(value, list | tuple) else encode(value)
-
-        return [str(self.operator).removeprefix("aten."), [known(a) for a in self.args], self.part]
-
-    @staticmethod
-    def decoded(entry: list[Any]) -> Step:
-        """What `encoded` wrote. Raises ValueError for anything else than an operator of ATen that makes a view."""
-
-        def known(value: Any) -> Any:
-            if isinstance(value, dict) and "tensor" in value:
-                return Operand(0)
-            if isinstance(value, dict) and "size" in value:
-                name, lower, upper = value["size"]
-                return SymbolAttr.get(str(name), int(lower), int(upper) - 1)
-            return [known(v) for v in value["list"]] if isinstance(value, dict) and "list" in value else decode(value)
-
-        name, args, part = entry
-        base, _, overload = str(name).partition(".")
-        operator = getattr(getattr(torch.ops.aten, base, None), overload, None)
-        if not isinstance(operator, torch._ops.OpOverload) or operator._schema.is_mutable:
-            raise ValueError("a view that is not understood")
-        if operator is not A_COPY.operator and not any(a.alias_info for a in operator._schema.arguments):
-            raise ValueError("a view that is not understood")
-        return Step(operator, tuple(known(a) for a in args), part)
 
     def __call__(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """The view of `tensor`; `sizes` are those that are known at run time only, by their names."""

@@ -130,9 +130,14 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
 def test_another_version_or_target_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="was compiled for sm_90a, not for sm_80"):
         load(saved, target="sm_80")
-    path = edited(copied(saved, tmp_path), lambda m: m.update(version=3))
-    with pytest.raises(ArtifactError, match="is of version 3 of the format"):
+    path = edited(copied(saved, tmp_path), lambda m: m.update(version=4))
+    with pytest.raises(ArtifactError, match="is of version 4 of the format"):
         load(path)
+
+
+def _example(manifest: dict[str, Any]) -> list[Any]:
+    """The data type and shape of the first example."""
+    return manifest["programs"]["main"]["examples"]["tuple"][0]["tensor"]
 
 
 HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -145,8 +150,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a program without files": lambda m: m["programs"].update(other=m["programs"]["main"]),
     "a strange structure": lambda m: m["programs"]["main"].update(arguments={"__reduce__": ["os.system", "true"]}),
     "a missing tensor": lambda m: m["programs"]["main"]["bindings"][0].update(tensor="tensor_99"),
-    "a strange data type": lambda m: m["programs"]["main"]["examples"][0].update(dtype="__class__"),
-    "a negative shape": lambda m: m["programs"]["main"]["examples"][0].update(shape=[-1, 10**30]),
+    "a strange data type": lambda m: _example(m).__setitem__(0, "__class__"),
+    "a negative shape": lambda m: _example(m).__setitem__(1, [-1, 10**30]),
     "an unknown target": lambda m: m.update(target="sm_1; rm -rf /"),
 }
 
