@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -14,7 +15,6 @@ from xdsl.ir.affine import (
     AffineDimExpr,
     AffineExpr,
     AffineMap,
-    AffineSymExpr,
 )
 
 from ...dialects.shapes.domain import DomainAttr
@@ -37,25 +37,7 @@ class Axis:
 
 def evaluate(expr: AffineExpr, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:
     """The value of an affine expression at arrays of indices; `floordiv` and `mod` round toward minus infinity."""
-    if isinstance(expr, AffineConstantExpr):
-        return np.asarray(expr.value, np.int64)
-    if isinstance(expr, AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, AffineSymExpr):
-        return symbols[expr.position]
-    assert isinstance(expr, AffineBinaryOpExpr)
-    a, b = evaluate(expr.lhs, dims, symbols), evaluate(expr.rhs, dims, symbols)
-    match expr.kind:
-        case AffineBinaryOpKind.Add:
-            return np.asarray(a + b)
-        case AffineBinaryOpKind.Mul:
-            return np.asarray(a * b)
-        case AffineBinaryOpKind.FloorDiv:
-            return np.asarray(a // b)
-        case AffineBinaryOpKind.CeilDiv:
-            return np.asarray(-(-a // b))
-        case AffineBinaryOpKind.Mod:
-            return np.asarray(a % b)
+    return np.asarray(expr.eval(cast(Any, dims), cast(Any, symbols)))
 
 
 def linear_form(expr: AffineExpr, dims: int) -> tuple[list[int], int] | None:

@@ -30,8 +30,10 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANES, Shared
 from ....dialects.layouts.wgmma import Boxes, boxes_of
 from ....dialects.payload import element_bytes, element_type, shape_of
+from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.access import box_dimensions
+from ....dialects.tile.tma_store import TmaStoreOp
 from ....dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,
@@ -40,7 +42,6 @@ from ....dialects.tile.warp_specialize import (
     TmaLoadOp,
 )
 from ....errors import ScheduleError
-from ...analysis.memory_access import memory_type
 from ...analysis.multicast import divides
 from ...analysis.tile_layouts import shared_of_type
 from .emitter import Emitter, Index
@@ -189,11 +190,25 @@ class Maps:
         default_factory=dict[tuple[SSAValue, TensorMapType], SSAValue]
     )
 
-    def of(self, memory: SSAValue, t: TensorMapType) -> SSAValue:
-        """The map of boxes `t` of a buffer."""
+    def of(self, op: TmaLoadOp | TmaStoreOp, memory: Index, boxes: Boxes, rows: int) -> SSAValue:
+        """The map of boxes, of so many rows each, of a buffer that a tile is loaded from or stored to."""
+        dimensions = box_dimensions(op.map.data)
+        if dimensions is None or not isinstance(memory, SSAValue):
+            raise refused(op, "is no tile of two dimensions in boxes")
+        extents = [1] * len(extents_of(memory.type))
+        extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, rows
+        t = TensorMapType.get(extents, element_type(memory.type), boxes.swizzle)
         if (memory, t) not in self.known:
             self.known[memory, t] = self.out.at_head(kernel.TensorMapOp(memory, t), f"{memory.name_hint or 'x'}_map")
         return self.known[memory, t]
+
+
+def tile_boxes(op: TmaLoadOp | TmaStoreOp, tile: SSAValue) -> Boxes:
+    """The boxes that a tile in shared memory lies in. Raises ScheduleError if there are none."""
+    boxes = boxes_of(shared_of_type(tile.type), element_bytes(tile.type))
+    if boxes is None:
+        raise refused(op, "is no tile of two dimensions in boxes")
+    return boxes
 
 
 def put(out: Emitter, op: ProducerLoadOp, queue: Queue, maps: Maps, values: dict[SSAValue, Index]) -> None:
@@ -221,13 +236,8 @@ def _load(
 ) -> None:
     """A tile, as one box for each of its panels; of a tile for all blocks of a cluster, this block's share of the rows,
     for all of them."""
-    memory, dimensions = values[op.source], box_dimensions(op.map.data)
-    element = element_type(op.result.type)
-    boxes = boxes_of(shared, element_bytes(element))
-    if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
-        raise refused(op, "is no tile of two dimensions in boxes")
-    shape = list(shape_of(op.result.type))
-    row_bytes = boxes.row * element_bytes(element)
+    boxes, shape = tile_boxes(op, op.result), list(shape_of(op.result.type))
+    row_bytes = boxes.row * element_bytes(op.result.type)
     first: Index = 0
     ranks = range(queue.cluster if op.multicast is not None else 0)
     if ranks:
@@ -235,9 +245,7 @@ def _load(
             raise refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
         shape[1 - boxes.fast] //= len(ranks)
         first = out.mul(out.id("rank"), shape[1 - boxes.fast])
-    extents = [1] * len(memory_type(memory).get_shape())
-    extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, shape[1 - boxes.fast]
-    tensor_map = maps.of(memory, TensorMapType.get(extents, element, boxes.swizzle))
+    tensor_map = maps.of(op, values[op.source], boxes, shape[1 - boxes.fast])
     symbols = [values[s] for s in op.symbols]
     for start in range(0, shape[boxes.fast], boxes.row):
         at = [start if d == boxes.fast else first for d in range(2)]

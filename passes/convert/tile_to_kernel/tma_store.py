@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.kernel.tma import TensorMapType
 from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
-from ....dialects.layouts.wgmma import boxes_of, part_of_group
-from ....dialects.payload import element_bytes, element_type
+from ....dialects.layouts.wgmma import part_of_group
 from ....dialects.support.locations import refused
-from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.tma_store import TmaStoreOp
-from ...analysis.memory_access import memory_type
 from ...analysis.tile_layouts import shared_of_type
 from .emitter import Emitter, Index
 from .scratch import groups_apart
-from .tma_pipeline import Maps, evaluate_map
+from .tma_pipeline import Maps, evaluate_map, tile_boxes
 
 
 def tma_store(
@@ -27,18 +23,13 @@ def tma_store(
 ) -> None:
     """Let one thread start the boxes of a tile; if each warpgroup, which held it as `held`, has boxes of its own, let
     one of each do so. They are one bulk group."""
-    shared, element = shared_of_type(op.value.type), element_type(op.value.type)
-    boxes, dimensions = boxes_of(shared, element_bytes(element)), box_dimensions(op.map.data)
-    if boxes is None or dimensions is None or not isinstance(memory, SSAValue):
-        raise refused(op, "is no tile of two dimensions in boxes")
+    shared, boxes = shared_of_type(op.value.type), tile_boxes(op, op.value)
     groups = groups_apart(shared, held)
     own = part_of_group(shared.shape, groups) or shared.shape
     row = min(boxes.row, own[boxes.fast])
     if row != boxes.row:
         groups, own = (), shared.shape
-    extents = [1] * len(memory_type(memory).get_shape())
-    extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, own[1 - boxes.fast]
-    tensor_map = maps.of(memory, TensorMapType.get(extents, element, boxes.swizzle))
+    tensor_map = maps.of(op, memory, boxes, own[1 - boxes.fast])
     threads = LANES * WARPGROUP if groups else LANES * held.warps
     skipped = [0] * (LANE_BITS + log2(WARPGROUP))
     first = [out.thread_bits([*skipped, *(b[d] for b in groups)])[0] for d in range(2)]
