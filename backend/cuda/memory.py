@@ -9,9 +9,8 @@ from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
 from xdsl.ir import Attribute, SSAValue
 
 from ...dialects.kernel import SharedOp
-from ...dialects.kernel.atomic import AtomicRmwOp
 from ...dialects.kernel.cp_async import CopyAsyncOp
-from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.kernel.memory import AtomicRmwOp, LoadOp, StoreOp
 from ...dialects.kernel.mma import MatrixRows
 from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import span

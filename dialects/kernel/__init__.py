@@ -44,7 +44,6 @@ from ..shapes.extents import SymbolAttr, extents_of, static
 from ..shapes.tile_counts import Count, CountAttr, counts_in, most_tiles
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..support.builders import definitions
-from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
 from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
 from .host import SliceOp
@@ -58,11 +57,20 @@ from .mbarrier import (
     MbarrierType,
     MbarWaitOp,
 )
-from .memory import LoadOp, MemoryAccess, StoreOp
+from .memory import AtomicRmwOp, LoadOp, MemoryAccess, StoreOp
 from .memory_space import SHARED, is_shared
 from .mma import LdMatrixOp, MmaOp, StMatrixOp
-from .registers import ExtractOp, IndicesOp, OuterFmaOp, ReduceRegistersOp, ShuffleRegistersOp, ShuffleXorOp, SplatOp
-from .shuffle import PermuteRegistersOp, ShuffleOp
+from .registers import (
+    ExtractOp,
+    IndicesOp,
+    OuterFmaOp,
+    PermuteRegistersOp,
+    ReduceRegistersOp,
+    ShuffleOp,
+    ShuffleRegistersOp,
+    ShuffleXorOp,
+    SplatOp,
+)
 from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
 from .warp_specialize import WarpSpecializeOp
 from .wgmma import (

@@ -1,6 +1,6 @@
-"""Loads and stores of the kernel dialect: n-dimensional, checked, several registers wide.
+"""Loads, stores and atomic operations of the kernel dialect: n-dimensional, checked, several registers wide.
 
-Both operations access one element for every register r of a thread. Its coordinate along dimension d is
+These operations access one element for every register r of a thread. Its coordinate along dimension d is
 
     coordinate[d] + sum over the set bits b of r of regs[b][d]
 
@@ -26,6 +26,7 @@ from xdsl.dialects.builtin import (
     IntAttr,
     IntegerType,
     MemRefType,
+    StringAttr,
     UnitAttr,
     VectorType,
     i1,
@@ -45,13 +46,14 @@ from xdsl.irdl import (
     traits_def,
     var_operand_def,
 )
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases, bases_of
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static
 from ..support.assembly import FormattedOp
+from ..tensor import KindAttr, verify_atomic
 from .memory_space import space_of
 
 
@@ -73,9 +75,6 @@ ACCESS = (
 
 ACCESS_TYPES = "attr-dict `:` type($memory) custom<IndexTypes>(type($coordinates), type($checks))"
 """The types of an access."""
-
-WRITE = f"$value `,` {ACCESS} (`if` $predicate^)? {ACCESS_TYPES} `,` type($value)"
-"""The text of an operation that writes registers to memory."""
 
 
 class MemoryAccess(FormattedOp):
@@ -215,8 +214,23 @@ class LoadOp(MemoryAccess):
             raise VerifyException(f"fill of type {self.fill.type} in registers of {self.result.type}")
 
 
+class _MemoryWrite(MemoryAccess):
+    """What writes registers to memory, in the threads where the predicate, if any, holds."""
+
+    value = operand_def(base(VectorType))
+    predicate = opt_operand_def(i1)
+    assembly_format = f"$value `,` {ACCESS} (`if` $predicate^)? {ACCESS_TYPES} `,` type($value)"
+
+    @property
+    def registers(self) -> int:
+        return shape_of(self.value.type)[0]
+
+    def verify_(self) -> None:
+        self.verify_access(self.value.type)
+
+
 @irdl_op_definition
-class StoreOp(MemoryAccess):
+class StoreOp(_MemoryWrite):
     """Registers to memory, in the threads where the predicate, if any, holds.
 
     ```
@@ -225,20 +239,41 @@ class StoreOp(MemoryAccess):
     """
 
     name = "kernel.store"
-    value = operand_def(base(VectorType))
-    predicate = opt_operand_def(i1)
     traits = traits_def(MemoryWriteEffect())
-    assembly_format = WRITE
-
-    @property
-    def registers(self) -> int:
-        return shape_of(self.value.type)[0]
 
     def verify_(self) -> None:
-        self.verify_access(self.value.type)
+        super().verify_()
         space = space_of(self.memory.type)
         if space is None or not space.writable:
             raise VerifyException("a block stores to its own shared memory, not to that of others in the cluster")
+
+
+@irdl_op_definition
+class AtomicRmwOp(_MemoryWrite):
+    """Combine registers into memory, each element at once, in the threads where the predicate, if any, holds.
+
+    Threads of any block may combine into one element, in an order that is open: no such access races with another, and
+    nothing but these may touch the element in the same launch. Nothing is returned. It is relaxed, in the scope of the
+    device: no other access is ordered by it.
+
+    ```
+    kernel.atomic_rmw add %v, %y[%i] where (%i) in [0:100] if %first : memref<100xf32> (index, index), vector<1xf32>
+    ```
+    """
+
+    name = "kernel.atomic_rmw"
+    kind = prop_def(KindAttr)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = f"$kind {_MemoryWrite.assembly_format}"
+
+    def verify_(self) -> None:
+        super().verify_()
+        verify_atomic(self.kind.data, element_type(self.value.type))
+        if self.vec.data != 1:
+            raise VerifyException("an atomic operation is on one element")
+        space = getattr(self.memory.type, "memory_space", None)
+        if isinstance(space, StringAttr):
+            raise VerifyException(f"combines into global memory, not into {space.data} memory")
 
 
 def memory_bytes(t: Attribute) -> int:

@@ -39,11 +39,10 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_bytes, element_type
 from ..shapes.extents import extents_of
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
-from .atomic import AtomicRmwOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
 from .cp_async import WaitForGroupsOp
 from .mbarrier import is_mbarriers
-from .memory import StoreOp, memory_bytes, shape_of_memory
+from .memory import AtomicRmwOp, StoreOp, memory_bytes, shape_of_memory
 from .memory_space import is_shared_line
 
 SWIZZLES = (0, 32, 64, 128)

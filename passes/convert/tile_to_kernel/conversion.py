@@ -34,15 +34,7 @@ from ....errors import BorderError
 from ...analysis.memory_access import Write
 from ...analysis.tile_layouts import layout_in_registers, layout_in_shared, linear_of, shared_of
 from ...rewriting import erase
-from . import (
-    cp_async_pipeline,
-    global_access,
-    row_cache,
-    scratch,
-    shared_staging,
-    tma_pipeline,
-    tma_store,
-)
+from . import cp_async_pipeline, global_access, row_cache, scratch, shared_staging, tma_pipeline, tma_store
 from .cluster_exchange import peers
 from .dot_fma import lower_dot
 from .dot_mma import lower_mma

@@ -16,15 +16,7 @@ from xdsl.ir import Attribute, SSAValue
 from ....dialects import kernel, payload
 from ....dialects.layouts.linear import Linear
 from ....dialects.payload import shape_of
-from ....dialects.shapes.affine import (
-    DIM,
-    DIV,
-    MOD,
-    SYM,
-    Atom,
-    Form,
-    number_of,
-)
+from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, number_of
 from ...analysis.register_offsets import Offsets, TileForms
 from .emitter import Emitter, Index
 

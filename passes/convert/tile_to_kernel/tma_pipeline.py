@@ -34,13 +34,7 @@ from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.access import box_dimensions
 from ....dialects.tile.tma_store import TmaStoreOp
-from ....dialects.tile.warp_specialize import (
-    ConsumerReleaseOp,
-    ConsumerWaitOp,
-    ProducerLoadOp,
-    RingType,
-    TmaLoadOp,
-)
+from ....dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, ProducerLoadOp, RingType, TmaLoadOp
 from ....errors import ScheduleError
 from ...analysis.multicast import divides
 from ...analysis.tile_layouts import shared_of_type
