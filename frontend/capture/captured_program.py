@@ -20,7 +20,6 @@ from .aliasing import Place, Step
 from .arrays import capturing
 from .dtypes import dtype_of
 from .eager_fallback import EagerCall
-from .gradients import changed_without_gradient, without_gradient
 from .importer import is_dense
 
 
@@ -217,9 +216,9 @@ class CapturedProgram:
             if o.kind == "result":
                 same = self.outputs.index(o)
                 others = [arguments[n] for n in sorted(o.needs)]
-                leaves[i] = leaves[same] if same < i else without_gradient(leaves[i], others)
+                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], others)
         for argument, needs in self.changed.items():
-            changed_without_gradient(arguments[argument], [arguments[n] for n in sorted(needs)])
+            _changed_without_gradient(arguments[argument], [arguments[n] for n in sorted(needs)])
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
         """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
@@ -314,3 +313,42 @@ def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tupl
     returned = {o.index for o in outputs if o.kind == "result"}
     only = {result: argument for result, argument in reversed(updates) if result not in returned}
     set_pairs(main_function(module), UPDATES, sorted(only.items()))
+
+
+class _Missing(torch.autograd.Function):
+    """The identity, in place, on the first of its arguments, as if it depended on the others.
+
+    In eager PyTorch a result requires a gradient where a parameter does. Here it does, too, but to ask for the gradient
+    is an error: were it a plain tensor, whatever is trained through it would silently not be.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise ExecutionError(
+            "a program of deplodock.compile has no gradients; call it under torch.no_grad(), or train with "
+            'torch.compile(module, backend="deplodock")'
+        )
+
+
+def _without_gradient(value: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
+    """`value`, which a program computed, as a result that depends on those of `others` that require gradients."""
+    requiring = [t for t in others if t.requires_grad]
+    if not requiring or not (value.is_floating_point() or value.is_complex()):
+        return value
+    if value._base is not None:  # of which autograd would not know
+        memory = value.untyped_storage()
+        place = value.storage_offset(), value.shape, value.stride()
+        value = torch.empty(0, dtype=value.dtype, device=value.device).set_(memory, *place)
+    return _Missing.apply(value, *requiring)  # pyright: ignore[reportReturnType]
+
+
+def _changed_without_gradient(target: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
+    """Note that `target`, which a program changed in place, now depends on `others`."""
+    requiring = [t for t in others if t.requires_grad and t is not target]
+    if requiring:
+        _Missing.apply(target, *requiring)

@@ -145,32 +145,18 @@ _IN_OWN_TYPE: Mapping[str, Function] = {
     "trunc": _of_floats(math.TruncOp),
 }
 
+_MATH = (
+    *(math.AcosOp, math.AcoshOp, math.AsinOp, math.AsinhOp, math.AtanOp, math.AtanhOp, math.CosOp, math.CoshOp),
+    *(math.SinOp, math.SinhOp, math.TanOp, math.TanhOp, math.ExpOp, math.Exp2Op, math.ExpM1Op, math.LogOp),
+    *(math.Log10Op, math.Log1pOp, math.Log2Op, math.SqrtOp, math.RsqrtOp, math.ErfOp),
+)
+"""Ops that are called as the operators of ATen that they compute."""
+
 _OF_ONE: Mapping[str, Function | type[Operation]] = {
-    "acos": math.AcosOp,
-    "acosh": math.AcoshOp,
     "angle": _angle,
-    "asin": math.AsinOp,
-    "asinh": math.AsinhOp,
-    "atan": math.AtanOp,
-    "atanh": math.AtanhOp,
-    "cos": math.CosOp,
-    "cosh": math.CoshOp,
-    "erf": math.ErfOp,
-    "exp": math.ExpOp,
-    "exp2": math.Exp2Op,
-    "expm1": math.ExpM1Op,
-    "log": math.LogOp,
-    "log10": math.Log10Op,
-    "log1p": math.Log1pOp,
-    "log2": math.Log2Op,
     "reciprocal": lambda b, x: b.div(b.like(x, 1), x),
-    "rsqrt": math.RsqrtOp,
     "sigmoid": Builder.sigmoid,
-    "sin": math.SinOp,
-    "sinh": math.SinhOp,
-    "sqrt": math.SqrtOp,
-    "tan": math.TanOp,
-    "tanh": math.TanhOp,
+    **{op.name.removeprefix("math."): op for op in _MATH},
 }
 
 

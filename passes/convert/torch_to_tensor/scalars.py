@@ -13,7 +13,7 @@ parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
 
 from xdsl.dialects.builtin import f16, i1
@@ -25,51 +25,30 @@ from ....dialects.torch import Value
 from ....errors import UnsupportedError
 from .type_promotion import rounded
 
-HELD = {
-    "fill": ("value",),
-    "fmod": ("other",),
-    "hardshrink": ("lambd",),
-    "masked_fill": ("value",),
-    "pow": ("self", "exponent"),
-    "remainder": ("self", "other"),
-    "softshrink": ("lambd",),
-    "threshold": ("threshold", "value"),
-    "where": ("self", "other"),
-    "xlogy": ("self", "other"),
-}
+
+def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
+    """Operator -> some of its arguments, from rows of both."""
+    return {name: arguments for name, *arguments in map(str.split, rows.split(","))}
+
+
+HELD = _arguments(
+    """fill value, fmod other, hardshrink lambd, masked_fill value, pow self exponent, remainder self other,
+    softshrink lambd, threshold threshold value, where self other, xlogy self other"""
+)
 """Operator -> scalars that its kernel holds in the type of the tensors."""
 
-CHECKED = {
-    "add": ("alpha",),
-    "addcdiv": ("value",),
-    "addcmul": ("value",),
-    "clamp": ("min", "max"),
-    "clamp_max": ("max",),
-    "clamp_min": ("min",),
-    "constant_pad_nd": ("value",),
-    "fill": ("value",),
-    "full": ("fill_value",),
-    "full_like": ("fill_value",),
-    "hardshrink": ("lambd",),
-    "hardtanh": ("min_val", "max_val"),
-    "index_add": ("alpha",),
-    "index_fill": ("value",),
-    "masked_fill": ("value",),
-    "new_full": ("fill_value",),
-    "pow": ("exponent",),
-    "rsub": ("alpha",),
-    "scalar_tensor": ("s",),
-    "scatter": ("value",),
-    "softshrink": ("lambd",),
-    "sub": ("alpha",),
-    "threshold": ("threshold", "value"),
-}
+CHECKED = _arguments(
+    """add alpha, addcdiv value, addcmul value, clamp min max, clamp_max max, clamp_min min, constant_pad_nd value,
+    fill value, full fill_value, full_like fill_value, hardshrink lambd, hardtanh min_val max_val, index_add alpha,
+    index_fill value, masked_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
+    softshrink lambd, sub alpha, threshold threshold value"""
+)
 """Operator -> scalars that PyTorch refuses where the type they are held in does not hold them."""
 
-CHECKED_INTEGERS = {"where": ("self", "other")}
+CHECKED_INTEGERS = _arguments("where self other")
 """The same where that is an integer type."""
 
-DIVISORS = {"div": "other", "floor_divide": "other", "fmod": "other", "remainder": "other"}
+DIVISORS = {"div": "other", "fmod": "other", "remainder": "other"}
 """Operator -> what an integer may not be divided by if it is 0."""
 
 SUMS = ("add", "sub", "rsub")
