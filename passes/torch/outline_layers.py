@@ -127,6 +127,8 @@ class OutlineLayersPass(ModulePass):
 
     def _candidates(self, function: func.FuncOp) -> list[list[Operation]]:
         ops = list(function.body.block.ops)[:-1]
+        if any(o.regions for o in ops):
+            return []  # not the torch level
         runs = _runs_of_layers(ops) if any(LAYER in o.attributes for o in ops) else find_repeats(ops, 2 * self.min_ops)
         return [run for run in runs if len(run) >= self.min_ops]
 
@@ -164,18 +166,9 @@ class Part:
     outputs: list[SSAValue] = field(default_factory=list[SSAValue])
 
     def __post_init__(self) -> None:
-        own = set(self.ops)
-        inside = {r for op in self.ops for r in op.results}
-        seen: dict[SSAValue, None] = {}
-        for op in self.ops:
-            for inner in op.walk():
-                for operand in inner.operands:
-                    if operand not in inside and not _is_inner(operand, op):
-                        seen.setdefault(operand)
-        self.inputs = list(seen)
-        self.outputs = [
-            r for op in self.ops for r in op.results if any(_top(u.operation, op) not in own for u in r.uses)
-        ]
+        own, inside = set(self.ops), {r for op in self.ops for r in op.results}
+        self.inputs = list(dict.fromkeys(v for op in self.ops for v in op.operands if v not in inside))
+        self.outputs = [r for op in self.ops for r in op.results if any(u.operation not in own for u in r.uses)]
 
     def key(self) -> object:
         """Equal for equal parts: whatever `outline` keeps of one when another stands for it."""
@@ -185,73 +178,28 @@ class Part:
         return types, ops, tuple(number[v] for v in self.outputs)
 
 
-def _is_inner(value: SSAValue, op: Operation) -> bool:
-    """Whether `value` is defined in a region of `op`."""
-    owner = value.owner.parent_op() if isinstance(value.owner, Block) else value.owner.parent_op()
-    while owner is not None and owner is not op:
-        owner = owner.parent_op()
-    return owner is op
-
-
-def _top(op: Operation, sibling: Operation) -> Operation:
-    """The op in the block of `sibling` that is or holds `op`."""
-    while op.parent is not sibling.parent:
-        parent = op.parent_op()
-        assert parent is not None
-        op = parent
-    return op
-
-
 def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name: str) -> None:
-    """Move the first of these equal parts into a function `name` in front of `function`, and call it for each."""
-    block = function.body.block
-    for part in reversed(parts[1:]):  # from the end, so that what a later part reads is still there
-        call = _call(block, part, name)
-        for old, new in zip(part.outputs, call.results, strict=True):
-            old.replace_all_uses_with(new)
-            new.name_hint = old.name_hint
-        for op in reversed(part.ops):
-            erase(op)
-    first = parts[0]
-    call = _call(block, first, name)
-    for old, new in zip(first.outputs, call.results, strict=True):
-        own = set(first.ops)
-        for use in [u for u in old.uses if _top(u.operation, first.ops[0]) not in own]:
-            use.operation.operands[use.index] = new
+    """Make the first of these equal parts a function `name` in front of `function`, and call it in place of each."""
+    first, location = parts[0], location_of(parts[0].ops[0])
     body = Block(arg_types=[v.type for v in first.inputs])
-    for arg, value in zip(body.args, first.inputs, strict=True):
+    values: dict[SSAValue, SSAValue] = dict(zip(first.inputs, body.args, strict=True))
+    for value, arg in values.items():
         arg.name_hint = _without_numbers(value.name_hint)
-        own = set(first.ops)
-        for use in [u for u in value.uses if u.operation is not call and _holds(first, u.operation, own)]:
-            use.operation.operands[use.index] = arg
-    for op in first.ops:
-        op.detach()
-        body.add_op(op)
-    end = func.ReturnOp(*first.outputs)
-    end.location = location_of(call)
+    body.add_ops([op.clone(values) for op in first.ops])
+    end = func.ReturnOp(*(values[v] for v in first.outputs))
     body.add_op(end)
     types = [a.type for a in body.args], [v.type for v in first.outputs]
     outlined = func.FuncOp(name, types, Region(body), "private")
-    outlined.location = location_of(call)
+    end.location = outlined.location = location
     module.body.block.insert_op_before(outlined, function)
-
-
-def _holds(part: Part, op: Operation, own: set[Operation]) -> bool:
-    """Whether `op` is one of `own` or inside one of them."""
-    while op not in own:
-        parent = op.parent_op()
-        if parent is None:
-            return False
-        op = parent
-    return True
-
-
-def _call(block: Block, part: Part, name: str) -> func.CallOp:
-    """A call in front of the part's first op, which is also behind all that it reads."""
-    call = func.CallOp(name, part.inputs, [v.type for v in part.outputs])
-    call.location = location_of(part.ops[0])
-    block.insert_op_before(call, part.ops[0])
-    return call
+    for part in reversed(parts):  # from the end, so that what a later part reads is still there
+        call = func.CallOp(name, part.inputs, types[1])
+        call.location = location_of(part.ops[0])
+        function.body.block.insert_op_before(call, part.ops[0])
+        for old, new in zip(part.outputs, call.results, strict=True):
+            old.replace_all_uses_with(new)
+            new.name_hint = old.name_hint
+        erase(*reversed(part.ops))
 
 
 def _without_numbers(hint: str | None) -> str | None:
