@@ -14,7 +14,7 @@ from ....dialects.shapes.polynomial import constant, plus, shown
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .registry import decomposes
-from .reshape import gathered, reshape_to
+from .reshape import gathered, numbered, reshape_to
 from .slicing import shifted, sliced
 
 
@@ -140,6 +140,8 @@ def _read_at(b: Builder, x: SSAValue, dim: int, shape: Sequence[Extent], place: 
 @decomposes("roll")
 def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int]) -> SSAValue:
     shape = extents_of(self.type)
+    if not dims and any(isinstance(n, SymbolAttr) for n in shape):
+        return _rolled(b, self, shifts[0])
     if not dims:
         flat = reshape_to(b, self, [b.algebra.extent(b.algebra.product(shape))])
         return reshape_to(b, roll(b, flat, shifts, [0]), shape)
@@ -156,6 +158,19 @@ def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int])
             exprs[dim] = (exprs[dim] + (extent - shift % extent)) % extent
             self = b.map(self, exprs, shape)
     return self
+
+
+def _rolled(b: Builder, x: SSAValue, shift: int) -> SSAValue:
+    """All elements moved on by `shift` places, in their order, where the strides are known at run time only."""
+    shape = extents_of(x.type)
+    size = b.measured(b.algebra.product(shape), shape, i64)
+    place = b.rem(b.plus(numbered(b, range(len(shape)), shape), -shift), size)  # from -size + 1 on
+    place, at = b.rem(b.add(place, size), size), list[SSAValue]()
+    for extent in reversed(shape):
+        along = b.constant(extent, shape, i64)
+        at.insert(0, b.rem(place, along))
+        place = b.floordiv(place, along)
+    return gathered(b, x, [AffineExpr.symbol(d) for d in range(len(shape))], shape, at)
 
 
 @decomposes("diagonal")
