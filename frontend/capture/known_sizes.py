@@ -176,18 +176,14 @@ _OF_CONSTANTS = frozenset(
 """What gives a constant of constants: views of masks, and logic."""
 
 _FUNCTIONS: dict[Any, Callable[..., Tensor | None]] = {
-    torch.bincount: _bincount,
-    Tensor.bincount: _bincount,
-    torch.cov: _cov,
-    Tensor.cov: _cov,
-    torch.corrcoef: _corrcoef,
-    Tensor.corrcoef: _corrcoef,
-    torch.combinations: _combinations,
-    Tensor.__getitem__: _getitem,
-    torch.masked_select: _masked_select,
-    Tensor.masked_select: _masked_select,
+    **dict.fromkeys((torch.bincount, Tensor.bincount), _bincount),
+    **dict.fromkeys((torch.cov, Tensor.cov), _cov),
+    **dict.fromkeys((torch.corrcoef, Tensor.corrcoef), _corrcoef),
+    **dict.fromkeys((torch.masked_select, Tensor.masked_select), _masked_select),
     **{
         window: partial(_constant, window)
         for window in (torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.kaiser_window)
     },
+    torch.combinations: _combinations,
+    Tensor.__getitem__: _getitem,
 }

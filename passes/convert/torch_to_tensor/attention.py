@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from ....dialects import payload
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.shapes.extents import extents_of, fixed, least
 from ....dialects.tensor.builder import Builder, broadcast_shape, dims, work_type
 from ....errors import ShapeError
 from .matmul import contract
@@ -59,15 +59,11 @@ def scaled_dot_product_attention(
     o = contract(b, p, [*range(n + 1), n + 2], v, [*leading[v], n + 2, n + 1], space, 1)
     # Normalised after the product, and the sum may run online. It is at least 1, or there is nothing to normalise.
     o = b.div(o, b.keep(total, [n + 1], extents_of(o.type)), permit=FastMathFlag.ALLOW_RECIP)
-    if attn_mask is None and _least(keys) > 0:
+    if attn_mask is None and least(keys) > 0:
         return o
     # PyTorch gives 0, not NaN, for a row of which no key may be seen, or where there is none.
     hidden = b.cmp("eq", highest, float("-inf"))
     return b.select(b.keep(hidden, [n + 1], extents_of(o.type)), b.like(o, 0), o)
-
-
-def _least(extent: Extent) -> int:
-    return extent if isinstance(extent, int) else extent.minimum
 
 
 def _group_size(query: SSAValue, key: SSAValue, value: SSAValue) -> tuple[int, int]:

@@ -125,12 +125,6 @@ def pieces(b: Builder, x: SSAValue, dim: int, sizes: Sequence[int]) -> list[SSAV
     return [sliced(b, x, dim, sum(sizes[:i]), n) for i, n in enumerate(sizes)]
 
 
-@decomposes("split.Tensor")
-def split(b: Builder, self: SSAValue, split_size: int, dim: int) -> list[SSAValue]:
-    extent = fixed(extents_of(self.type)[normal_dim(dim, len(extents_of(self.type)))])
-    return pieces(b, self, dim, even_sizes(extent, split_size))
-
-
 def even_sizes(extent: int, size: int) -> list[int]:
     """`extent` in parts of `size`, the last of which may be smaller; one empty part of nothing."""
     if size <= 0:
@@ -138,11 +132,13 @@ def even_sizes(extent: int, size: int) -> list[int]:
     return [min(size, extent - i) for i in range(0, extent, size)] or [0]
 
 
-@decomposes("split_with_sizes", "split.sizes")
-def split_with_sizes(
-    b: Builder, self: SSAValue, dim: int, split_sizes: Sequence[int] = (), split_size: Sequence[int] = ()
+@decomposes("split.Tensor", "split.sizes", "split_with_sizes")
+def split(
+    b: Builder, self: SSAValue, dim: int, split_size: int | Sequence[int] = (), split_sizes: Sequence[int] = ()
 ) -> list[SSAValue]:
-    return pieces(b, self, dim, split_sizes or split_size)
+    if isinstance(split_size, int):
+        split_size = even_sizes(fixed(extents_of(self.type)[normal_dim(dim, len(extents_of(self.type)))]), split_size)
+    return pieces(b, self, dim, split_size or split_sizes)
 
 
 @decomposes("chunk")
