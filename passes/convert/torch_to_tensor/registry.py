@@ -64,8 +64,9 @@ def get_decompositions() -> Mapping[str, Decomposition]:
 
 
 def argument_names(function: Callable[..., object]) -> tuple[str, ...]:
-    """The ATen arguments that a decomposition takes: all its parameters but the builder."""
-    names = tuple(signature(function).parameters)[1:]
+    """The ATen arguments that a decomposition takes: all its parameters but the builder, and those that are bound."""
+    found = signature(function).parameters.values()
+    names = tuple(p.name for p in found if p.kind is not p.KEYWORD_ONLY)[1:]
     return tuple(n.removesuffix("_") if iskeyword(n.removesuffix("_")) else n for n in names)
 
 
