@@ -26,13 +26,19 @@ def size_of(name: str) -> int:
     return BYTES[base.replace("longlong", "long long").replace("uint", "int")] * int(count)
 
 
-def wants(helpers: str) -> dict[str, dict[int, int]]:
-    """To how many bytes each helper wants its arguments aligned: to the types that its body takes them for."""
-    found: dict[str, dict[int, int]] = {}
+def wants(helpers: str) -> dict[str, dict[tuple[int, str], int]]:
+    """To how many bytes each helper wants its arguments aligned, by position and element type: to the types that its
+    body takes them for."""
+    found: dict[str, dict[tuple[int, str], int]] = {}
     for name, parameters, body in _FUNCTION.findall(helpers):
-        names = [re.split(r"[ *&()]+", p.split("[")[0].strip(" )"))[-1] for p in parameters.split(",")]
-        casts = [(size_of(kind), names.index(p)) for kind, p in _CAST.findall(body) if p in names]
-        found[name] = {position: max(s for s, n in casts if n == position) for _, position in casts}
+        given = [p.split("[")[0].strip(" )") for p in parameters.split(",")]
+        names = [re.split(r"[ *&()]+", p)[-1] for p in given]
+        for kind, p in _CAST.findall(body):
+            if p in names:
+                position = names.index(p)
+                key = position, re.split(r" *[*&(]", given[position].removeprefix("const "))[0]
+                wanted = found.setdefault(name, {})
+                wanted[key] = max(size_of(kind), wanted.get(key, 0))
     return found
 
 
@@ -42,12 +48,13 @@ def unaligned_arrays(cuda: str) -> Iterator[str]:
     wanted = wants(helpers.removeprefix(HELPERS_MARK))
     for kernel in kernels.split("__global__")[1:]:
         aligned = {n: int(a) if a else size_of(kind) for a, kind, n, _ in _ARRAY.findall(kernel)}
-        element = {n: size_of(kind) for _, kind, n, _ in _ARRAY.findall(kernel)}
+        kinds = {n: kind for _, kind, n, _ in _ARRAY.findall(kernel)}
+        element = {n: size_of(kind) for n, kind in kinds.items()}
         for name, arguments in re.findall(r"\b(\w+)(?:<\d+>)?\((.*)\);", kernel):
-            for position, bytes_ in wanted.get(name, {}).items():
+            for (position, kind), bytes_ in wanted.get(name, {}).items():
                 start = re.fullmatch(r"&?(\w+)(?:\[(.*)\])?", _split(arguments)[position])
-                if start is None or start[1] not in aligned:
-                    continue
+                if start is None or start[1] not in aligned or kind in BYTES and kind != kinds[start[1]]:
+                    continue  # `kind` is another overload
                 at = int(start[2]) * element[start[1]] if (start[2] or "").isdigit() else 0
                 if aligned[start[1]] % bytes_ or at % bytes_:
                     yield f"{name} takes {start[0]} for {bytes_} bytes, but it is aligned to {aligned[start[1]]}"

@@ -95,8 +95,18 @@ NARROW = {
         lambda k: k.atom == "fma" and k.products > 0,
         "CUDA cores read a factor by columns: it is transposed on its way, in pieces of 4 bytes",
     ),
-    "LDG": (lambda k: False, ""),
+    "LDG": (
+        lambda k: k.products > 0 and smallest_operand(k) < 16 * 32 * k.schedule.warps.data,
+        "a small tile of one operand has less than 16 bytes for each thread",
+    ),
 }
+
+
+def smallest_operand(k: Kernel) -> float:
+    """Bytes of the smallest tile of an operand of a matmul, in f32 on CUDA cores."""
+    tiles, info = Tiles.of(k.model.info, plan_of(k.schedule)), k.model.info
+    factors = [f for p in k.model.products for f in p.factors]
+    return min(float(tiles.elements(info.dependence.of(f))[0]) for f in factors) * (4 if k.atom == "fma" else 2)
 
 
 def least_width(k: Kernel, opcode: str) -> float:

@@ -15,15 +15,14 @@ from ..analysis.dependence import access_indices
 from ..analysis.split_reduction import splittable
 from .clusters import BLOCKS, may_cluster, operand_loads
 from .legality import violated
-from .matmul import Matmul, by_products, distinct, is_nested, matmul_plans, may_be_rows
-from .mma import mma_plans
+from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
+from .matmul_space import matmul_plans
 from .nest_info import NestInfo
-from .points import Floats, Plan, Points, points_of, total
+from .points import Floats, Plan, Points, join, points_of, total
 from .resources import resources
 from .rows import elementwise_plans, row_plans
-from .staging import staged
+from .staging import loads_by_tma, staged
 from .tiles import Tiles
-from .wgmma import GROUPS, loads_by_tma, with_grid_swizzle
 
 SMALLEST = 1 << 14
 """Bytes that a part of a divided reduction reads at least."""
@@ -41,26 +40,26 @@ STAGES = (3, 4, 2)
 SLOTS = (4, 3, 2)
 """The same where boxes come through a ring: its depth costs no registers, and hides what arrives late."""
 
+GROUPS = (8, 4, 2)
+"""Tiles down a patch of blocks that run at the same time."""
+
 
 def candidates(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Points]:
     """The schedules to choose from."""
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
-        points = with_grid_swizzle(info, points) if products else points
+        points = _with_grid_swizzle(info, points) if products else points
         whole, *divided = points.variants(1 + len(CROWD))
-        for parts in (whole, *_divided(info, divided, target, bool(products) and is_nested(products))):
-            for found, rows in by_products(once, Tiles(info, parts)):
-                yield from _with_copies(info, parts.at(rows), target, found)
+        parts = join([whole, *_divided(info, divided, target, bool(products) and is_nested(products))])
+        for found, rows in by_products(once, Tiles(info, parts)):
+            yield from _with_copies(info, parts.at(rows), target, found)
 
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Plan]:
     """Tiles and warps."""
     if products:
-        plans = [*mma_plans(info, target, products, precision)]
-        yield from plans
-        if not plans or any(p.f32_matmul_precision == "tf32" for p in plans):  # a permission, no wish
-            scalar = matmul_plans(info, target, products)
-            yield from scalar if is_nested(products) else (replace(p, group_m=GROUPS[0]) for p in scalar)
+        plans = matmul_plans(info, target, products, precision)
+        yield from plans if is_nested(products) else (replace(p, group_m=GROUPS[0]) for p in plans)
         if may_be_rows(info, products):
             yield from row_plans(info, target)
     elif info.reductions:
@@ -69,38 +68,44 @@ def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: st
         yield from elementwise_plans(info, target)
 
 
+def _with_grid_swizzle(info: NestInfo, points: Points) -> Points:
+    """Schedules with blocks in patches of at most `group_m`, where the grid can be divided so."""
+    counts = np.stack([np.ones(len(points)), *Tiles(info, points).counts.values()], axis=1).astype(np.int64)
+    before_last = (counts != 1)[:, ::-1].cumsum(axis=1)[:, ::-1] == 2
+    second = np.where(before_last & (counts != 1), counts, 0).max(axis=1)
+    found = np.ones(len(points), dtype=np.int64)
+    for group in reversed(GROUPS):
+        found = np.where((second > 0) & (second % group == 0) & (group <= points.group_m), group, found)
+    return replace(points, group_m=found)
+
+
 def _with_copies(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
-    """Schedules that have the same matrix products with plain copies, and with asynchronous ones where some factor
-    comes chunk by chunk and is used as it is."""
-    *ahead, plain = points.variants(2 * len(SLOTS) + len(STAGES) + 1)
-    boxes, early = ahead[: 2 * len(SLOTS)], ahead[2 * len(SLOTS) :]
+    """Schedules that have the same matmuls with plain copies, and with asynchronous ones where some operand comes chunk
+    by chunk and is used as it is."""
+    boxes, clustered, ahead, plain = points.variants(4)
     if points.atom == "wgmma" and target.has("tma") and loads_by_tma(products, points.precision):
-        yield from _with_boxes(info, boxes, target, products)
+        ring = _ring(info, replace(boxes, copy="tma").repeated(stages=SLOTS), target, products)
+        yield ring
+        if target.has("cluster") and not is_nested(products):
+            ring = replace(ring, cluster=BLOCKS, order=ring.order + clustered.order[0] - boxes.order[0])
+            yield ring.at(may_cluster(info, replace(ring, cluster=1), operand_loads(products)))
     if products and target.has("cp_async"):
-        found = staged(Tiles(info, points), products)
-        for stages, copied in zip(STAGES, early, strict=True):
-            fits = stages * found.early + found.late <= target.shared_per_block * 3 // 4
-            fits &= (found.early > 0) & (stages <= found.chunks)
-            yield replace(copied, copy="cp_async", stages=np.full(len(points), stages)).at(fits)
+        found = replace(ahead, copy="cp_async").repeated(stages=STAGES)
+        held = staged(Tiles(info, found), products)
+        fits = held.bytes(found) <= target.shared_per_block * 3 // 4
+        yield found.at(fits & (held.early > 0) & (found.stages <= held.chunks))
     yield plain
 
 
-def _with_boxes(info: NestInfo, variants: list[Points], target: Target, products: list[Matmul]) -> Iterator[Points]:
-    """Schedules with factors that come as boxes, with persistent blocks where there are more tiles than run at once,
-    and with clusters where neighbours have a factor in common."""
-    clusters = target.has("cluster") and not is_nested(products)
-    chunks = staged(Tiles(info, variants[0]), products).chunks
-    for stages, ahead, together in zip(SLOTS, variants[::2], variants[1::2], strict=True):
-        few = stages <= np.maximum(chunks, 2)
-        ahead = replace(ahead, copy="tma", stages=np.full(len(ahead), stages)).at(few)
-        tiles = Tiles(info, ahead)
-        takes = resources(info, tiles, target, products)
-        resident, fits = takes.resident * target.sms, ~violated(takes.violations, len(ahead))
-        ahead = replace(ahead, num_ctas=np.where(tiles.blocks > resident, resident, 0)).at(fits)
-        yield ahead
-        if clusters:
-            clustered = replace(ahead, cluster=BLOCKS, order=together.order[few][fits])
-            yield clustered.at(may_cluster(info, ahead, operand_loads(products)))
+def _ring(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Points:
+    """Schedules with TMA operands that have room for their stages, with persistent blocks where there are more tiles
+    than run at once."""
+    points = points.at(points.stages <= np.maximum(staged(Tiles(info, points), products).chunks, 2))
+    tiles = Tiles(info, points)
+    takes = resources(info, tiles, target, products)
+    at_once = takes.resident * target.sms
+    points = replace(points, num_ctas=np.where(tiles.blocks > at_once, at_once, 0))
+    return points.at(~violated(takes.violations, len(points)))
 
 
 def _divided(info: NestInfo, variants: list[Points], target: Target, nested: bool) -> Iterator[Points]:

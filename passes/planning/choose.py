@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from ...errors import ScheduleError
 from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
-from .matmul import is_nested
 from .nest_info import NestInfo
 from .points import Floats
 from .roofline import GAP
@@ -63,15 +61,15 @@ def _seconds(maker: NestOp, target: Target) -> float:
     return GAP + rates.launch + rates.ramp + moved / rates.memory
 
 
-MIN_SPLIT_K_SPEEDUP, MIN_SPLIT_K_SPEEDUP_NESTED = 1.5, 1.1
-"""So many times faster a product must be in parts, and one inside another reduction: its rows have no end."""
+MIN_SPLIT_K_SPEEDUP = 1.1
+"""So many times faster a matmul must be in parts, which take memory."""
 
 MIN_CLUSTER_SPEEDUP = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
 
-HIDING, NEARLY = 0.02, 0.9
-"""The share of what is done while memory is waited for that counts, where that is nearly all: of products that wait
-for the same bytes the one with the least besides is taken."""
+HIDING = 0.02
+"""The share that counts of what is done while a kernel waits for something else: of matmuls that wait for the same
+bytes the one with the least besides is taken."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +122,10 @@ class Candidate:
 
 
 def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
-    """All candidates, the fastest first; those that cannot be carried out last. Of equally fast ones the one that was
-    enumerated first comes first. A product with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower: it takes a
-    second kernel and memory for its parts, inside another reduction `MIN_SPLIT_K_SPEEDUP_NESTED` times; one in
-    clusters `MIN_CLUSTER_SPEEDUP` times. Without `divide` there are none with divided sums."""
+    """All candidates, the fastest first; those whose registers would spill behind the others, and those that cannot be
+    carried out last. Of equally fast ones the one that was enumerated first comes first. A matmul with a divided sum
+    counts `MIN_SPLIT_K_SPEEDUP` times slower, one in clusters `MIN_CLUSTER_SPEEDUP` times. Without `divide` there are
+    none with divided sums."""
     model = Model(info, target)
     points = candidates(info, target, model.found, precision)
     chosen = (p if divide else p.at(p.split_k == 1) for p in points)
@@ -135,24 +133,28 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)
     ranked = [
-        (math.inf if refused else seconds, order, predictions, row)
+        (refused, spills, seconds, order, Candidate(predictions, row))
         for predictions in found
-        for row, (seconds, order, refused) in enumerate(
-            zip(_weighed(model, predictions), predictions.points.order, predictions.violated, strict=True)
+        for row, (refused, spills, seconds, order) in enumerate(
+            zip(
+                predictions.violated,
+                predictions.takes.spills,
+                _weighed(model, predictions),
+                predictions.points.order,
+                strict=True,
+            )
         )
     ]
-    ranked.sort(key=lambda r: r[:2])
-    return [Candidate(predictions, row) for _, _, predictions, row in ranked]
+    return [candidate for *_, candidate in sorted(ranked, key=lambda r: r[:4])]
 
 
 def _weighed(model: Model, p: Predictions) -> Floats:
     """Seconds by which schedules are compared."""
-    worth, meeting = (MIN_SPLIT_K_SPEEDUP, MIN_CLUSTER_SPEEDUP) if model.found else (1.0, 1.0)
-    if is_nested(model.found):
-        worth = MIN_SPLIT_K_SPEEDUP_NESTED
-    times = np.where(p.points.split_k > 1, worth, 1.0) * (meeting if p.points.cluster > 1 else 1.0)
-    waits = bool(model.found) & (p.times["memory"] > NEARLY * p.longest)
-    return p.seconds * times + np.where(waits, HIDING * p.hidden, 0.0)
+    if not model.found:
+        return p.seconds
+    weights = np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0)
+    weights = weights * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
+    return p.seconds * weights + HIDING * p.hidden
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
@@ -84,10 +85,15 @@ class NestInfo:
         """The reduction indices in the order of a schedule's `chunk`."""
         return [i for r in self.reductions for i in r.indices]
 
+    def tile_of(self, block: Iterable[int], chunk: Iterable[int]) -> dict[SSAValue, int]:
+        """The extents of a schedule's tiles by index."""
+        return dict(zip((*self.free, *self.reduction_indices), (*block, *chunk), strict=True))
+
     def may_be_longer(self, indices: Iterable[SSAValue]) -> bool:
         """Whether one of `indices` can take more values than are planned with, being known only at run time."""
         return any(most(self.sizes[i]) > self.extents[i] for i in indices)
 
+    @cached_property
     def contiguous(self) -> dict[SSAValue, int]:
         """Index -> bytes of the tensors that are read with neighbouring elements at neighbouring values of it."""
         found: dict[SSAValue, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
@@ -88,6 +88,12 @@ class Points:
         for n in range(count):
             yield replace(self, order=self.order * count + n)
 
+    def repeated(self, **choices: Sequence[int]) -> Points:
+        """These schedules with each of the `choices` of one number, of equally good ones the first choice first."""
+        ((name, values),) = choices.items()
+        variants = zip(self.variants(len(values)), values, strict=True)
+        return join([replace(v, **{name: np.full(len(self), n)}) for v, n in variants])
+
     def schedule(self, row: int) -> ScheduleAttr:
         """One of the schedules as an attribute."""
         numbers = {name: int(getattr(self, name)[row]) for name in NUMBERS}
@@ -110,6 +116,12 @@ def points_of(plans: Iterable[Plan]) -> list[Points]:
         words = (p.serial, p.cluster, p.atom, p.copy, p.f32_matmul_precision, p.cache_rows)
         found.append(Points(*words, **columns, order=order))
     return found
+
+
+def join(parts: Sequence[Points]) -> Points:
+    """Schedules that agree in their words, together."""
+    columns = {n: np.concatenate([getattr(p, n) for p in parts]) for n in (*LISTS, *NUMBERS, "order")}
+    return replace(parts[0], **columns)
 
 
 def product(values: Iterable[Any], rows: int) -> Floats:

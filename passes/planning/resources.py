@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...dialects.kernel.warp_specialize import WARPGROUP
+from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.target import REGISTERS, Target, occupancy
 from ..analysis.dependence import access_indices
@@ -33,6 +33,9 @@ them. All of them are there at the launch: ptxas compiles no such instruction fo
 gives its warps."""
 
 
+COMPUTING = 40
+"""Registers of a thread of a warpgroup beside its accumulators, while it computes."""
+
 BARRIERS, EXCHANGES = 1024, 4096
 """Bytes of the mbarriers of rings and what alignment leaves free; with what warps exchange for other reductions."""
 
@@ -52,10 +55,11 @@ class Violation:
 
 @dataclass(frozen=True)
 class Resources:
-    """`registers` of a thread (an estimate), `shared` bytes of a block, `resident` blocks of a multiprocessor, and
-    where that is more than there is."""
+    """`registers` of a thread (an estimate) and where that is more than one can have (`spills`), `shared` bytes of a
+    block, `resident` blocks of a multiprocessor, and what is more than there is."""
 
     registers: Ints
+    spills: Bools
     shared: Floats
     resident: Ints
     violations: list[Violation]
@@ -91,7 +95,10 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     held = total((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
     many = "a thread would keep {:.0f} sums in registers; it has {} of them"
     found.append(Violation(held > REGISTERS, "block", lambda n: many.format(held[n], REGISTERS)))
-    registers = np.minimum(REGISTERS, _registers(info, tiles, products, threads))
+    estimate = _registers(info, tiles, products, threads)
+    registers, spills = np.minimum(REGISTERS, estimate), estimate > REGISTERS
+    if points.atom == "wgmma":
+        spills = _held(tiles, products) + COMPUTING > _consumer_registers(points.warps)
     resident = occupancy(target, threads, registers, shared)
     if points.atom == "wgmma":
         sums = largest((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
@@ -112,7 +119,20 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     # The compiler is told the number of threads, and will not take more registers than fit.
     given = np.where(resident == 0, target.registers_per_sm // threads, registers)
     resident = np.where(resident == 0, occupancy(target, threads, given // 8 * 8, shared), resident)
-    return Resources(given, shared, np.maximum(1, resident), found)
+    return Resources(given, spills, shared, np.maximum(1, resident), found)
+
+
+def _held(tiles: Tiles, products: list[Matmul]) -> Floats:
+    """Registers of a thread of a warpgroup for the accumulators of all matmuls, and for those that are an operand of
+    the next one, rounded to half of their size."""
+    sums = (_accumulators(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
+    return total(sums, tiles.rows) / (32 * tiles.points.warps)
+
+
+def _consumer_registers(warps: Ints) -> Ints:
+    """Registers of a thread of so many warps beside those that copy."""
+    counts, each = np.unique(warps, return_inverse=True)
+    return np.array([consumer_registers(int(n)) for n in counts])[each]
 
 
 def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:

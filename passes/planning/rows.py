@@ -93,7 +93,7 @@ def _snug(extent: int, most: int) -> int:
 
 def _other_direction(info: NestInfo) -> SSAValue | None:
     """A free index other than the last along which large tensors are contiguous in memory."""
-    found = info.contiguous()
+    found = info.contiguous
     last = info.free[-1]
     others = [(size, i) for i, index in enumerate(info.free[:-1]) if (size := found.get(index, 0)) > 4096]
     if not others or info.extents[last] < 8:
@@ -185,7 +185,7 @@ def plan_rows(info: NestInfo, target: Target, widest: int = WIDTHS[0]) -> Plan:
     Rows that do not fit into registers are looped over: the reductions in chunks, then the rest tile by tile.
     Where memory is contiguous along a free index instead (sums of columns), a tile holds a part of many columns.
     """
-    contiguous = info.contiguous()
+    contiguous = info.contiguous
     reduced = [i for i in info.free if i in info.reduced]
     along = max((contiguous.get(i, 0) for r in info.reductions for i in r.indices), default=0)
     columns = [i for i in reduced if contiguous.get(i, 0) > along]

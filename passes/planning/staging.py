@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import Float32Type
+from xdsl.dialects.builtin import Float32Type, TensorType
 from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr
 
 from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
+from ...dialects.shapes.extents import extents_of
 from ..analysis.operand_types import parts_of
 from .matmul import Matmul
-from .matmul_precision import is_tf32
+from .matmul_precision import is_tf32, lies_along_k
 from .points import Floats, Points, largest, total
 from .tiles import Tiles
 
 PART_BYTES = 6
 """Bytes of the three parts that an f32 number is split into on its way to shared memory."""
+
+PITCH = 16
+"""Bytes of which the rows of a buffer start at multiples, for boxes."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,26 @@ def loads_of(factor: SSAValue, narrow: bool) -> list[loop.LoadOp]:
     if narrow and isinstance(op, payload.CastOp):
         op = op.operand.owner
     return [op] if isinstance(op, loop.LoadOp) else []
+
+
+def loads_by_tma(products: list[Matmul], precision: str) -> bool:
+    """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes; of
+    f32, if all lie along what is summed."""
+    found = [(p, load) for p in products for f in p.factors for load in loads_of(f, narrow=True)]
+    if precision == "bf16x3":  # what is to be split on its way is no box
+        found = [(p, load) for p, load in found if not is_wide(load)]
+    turned = any(is_tf32(p, precision) and not lies_along_k(p, load) for p, load in found)
+    return not turned and any(_is_box(load) for _, load in found)
+
+
+def _is_box(load: loop.LoadOp) -> bool:
+    source = load.source.type
+    assert isinstance(source, TensorType)
+    extents = extents_of(source)  # pyright: ignore[reportUnknownArgumentType]
+    known = [n for n in extents if isinstance(n, int)]
+    results = load.map.data.results
+    plain = all(isinstance(e, AffineDimExpr | AffineConstantExpr) for e in results)
+    if len(known) < len(extents) or not plain or load.symbols or not isinstance(results[-1], AffineDimExpr):
+        return False
+    size = element_bytes(load.source.type)
+    return all(prod(known[d:]) * size % PITCH == 0 for d in range(1, len(known)))

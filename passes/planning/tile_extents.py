@@ -57,7 +57,7 @@ class TileExtents:
     def chunk_reductions(self, budget: int) -> None:
         """Decide on the reduction indices that are still open: tiles of at most `budget` elements, and the index along
         which memory is contiguous first. Reductions that run together get the same."""
-        contiguous = self.info.contiguous()
+        contiguous = self.info.contiguous
         around = {r.op: r.around for r in self.info.reductions}
         for group in sorted(self.info.groups, key=lambda g: self._nesting(g[0])):
             if all(a in self.decided for op in group for a in op.body.block.args):

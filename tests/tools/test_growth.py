@@ -53,10 +53,15 @@ SMALLEST = {
 
 LONG = {
     "chain_of_gathers",
+    "chain_of_sums_over_all",
     "embeddings",
     "experts_as_a_loop",
     "growing_concatenations",
     "heads_as_a_loop",
+    "integer_powers",
+    "masked_updates",
+    "one_concatenation_of_many",
+    "resampling_chain",
     "slice_assignments",
     "slices_of_one_tensor",
     "unequal_transformer_blocks",
