@@ -14,13 +14,14 @@ from ...dialects.target import Target
 from ..analysis.dependence import access_indices
 from ..analysis.split_reduction import splittable
 from .clusters import BLOCKS, may_cluster, operand_loads
+from .elementwise import elementwise_plans
 from .legality import violated
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
 from .matmul_space import matmul_plans
 from .nest_info import NestInfo
 from .points import Floats, Plan, Points, join, points_of, total
 from .resources import resources
-from .rows import elementwise_plans, row_plans
+from .row_space import row_plans
 from .staging import loads_by_tma, staged
 from .tiles import Tiles
 

@@ -67,7 +67,10 @@ MIN_SPLIT_K_SPEEDUP = 1.1
 MIN_CLUSTER_SPEEDUP = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
 
-HIDING = 0.02
+ALIKE = 1.005
+"""Schedules without matmuls that are no more than so many times slower than the fastest are as fast as it is."""
+
+HIDING = 0.005
 """The share that counts of what is done while a kernel waits for something else: of matmuls that wait for the same
 bytes the one with the least besides is taken."""
 
@@ -132,8 +135,10 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)
+    able = [p.seconds[~(p.violated | p.takes.spills)] for p in found]
+    least = 0.0 if model.found else ALIKE * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [
-        (refused, spills, seconds, order, Candidate(predictions, row))
+        (refused, spills, max(seconds, least), order, Candidate(predictions, row))
         for predictions in found
         for row, (refused, spills, seconds, order) in enumerate(
             zip(

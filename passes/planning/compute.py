@@ -40,6 +40,9 @@ ALONE = 12
 """Warps with which a multiprocessor works at its rate on what is between two products of a warp: there each operation
 waits for the one before."""
 
+PARTITIONS = 4
+"""Parts of a multiprocessor that each issue instructions of their own warps: fewer warps leave some of them idle."""
+
 CHAINED = 33.0
 """Cycles from an `mma.sync` to the next one that adds to the same sums."""
 
@@ -95,6 +98,7 @@ class Arithmetic:
             issued = ISSUED if points.copy == "cp_async" else 2 * ISSUED
             vector = vector + issued / COPIED * total((self._moved(p, tiles, on[p]) for p in self.products), rows)
         compute = (vector / rates.vector + special / rates.special) * target.sms
+        compute = compute / np.minimum(1.0, warps / PARTITIONS)
         if self.nested and points.atom == "mma":
             compute = compute / np.where(np.any([*on.values()], axis=0), np.minimum(1.0, warps / ALONE), 1.0)
         shared, multiplied = np.zeros(rows), np.zeros(rows)

@@ -36,7 +36,7 @@ WARPS = (4, 8, 16, 2, 1)
 THREADS = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 1))
 """Register tiles of a thread on CUDA cores."""
 
-ACCUMULATORS = (4, 128)
+ACCUMULATORS = {"mma": (4, 64), "wgmma": (4, 128)}
 """Accumulators of a thread on tensor cores, at least and at most."""
 
 MOST_WARPS = 8
@@ -116,7 +116,7 @@ class _Space:
 
     def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
         """Whether warps of an atom can have a tile of the result."""
-        least, most = ACCUMULATORS
+        least, most = ACCUMULATORS[atom]
         if self.nested:
             return 16 * warps == tile[0]
         return least <= self.several * tile[0] * tile[1] // (32 * warps) <= most and (

@@ -1,0 +1,104 @@
+"""The space of schedules of a nest without matmuls: rows and elements of a tile, chunks of the sums, and warps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from xdsl.ir import SSAValue
+
+from ...dialects.kernel.cluster import CLUSTERS
+from ...dialects.payload import element_bytes
+from ...dialects.target import Target
+from ..analysis.cluster_rows import SHARED_LENGTH
+from .nest_info import NestInfo, contiguous_index
+from .points import Plan
+from .tile_extents import MAX_WARPS, TileExtents
+
+ROWS = (1, 2, 4, 8, 16, 64, 128, 256)
+"""Elements of a tile over the free indices that reductions depend on."""
+
+WIDTHS = (32768, 16384, 8192, 4096, 2048, 1024, 256, 64)
+"""Elements of a tile over the other free indices, and of one over a reduction."""
+
+PER_THREAD = (8, 16, 32, 64)
+"""Elements of the largest tile that a thread holds."""
+
+LARGEST = 1 << 15
+"""Elements of a tile at most: what the registers of a block hold of one tensor."""
+
+WARPS, HELD = 4, 16
+"""Of about equally fast schedules the one is taken whose blocks have a warp for each part of a multiprocessor, and so
+many elements in each thread: enough loads under way, and registers for several tiles."""
+
+SECTOR = 32
+"""Bytes of memory that are moved together."""
+
+
+def row_plans(info: NestInfo, target: Target) -> list[Plan]:
+    """Every point of the space: a block takes tiles over the free indices, along which memory is contiguous first,
+    walks through those that do not cover their rows, and reduces chunk by chunk. Rows may be in shared memory while
+    they are walked through, and long ones may be shared by the blocks of a cluster. Tiles have whole sectors, if
+    these are enough to give every multiprocessor one."""
+    tiles = _tiles(info)
+    wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
+    found: dict[Plan, tuple[int, ...]] = {}
+    for sizes in wide if any(sizes.blocks() >= target.sms for sizes in wide) else tiles:
+        for plan, rank in _plans(info, target, sizes):
+            found.setdefault(plan, rank)
+    return sorted(found, key=lambda plan: found[plan])
+
+
+def _tiles(info: NestInfo) -> list[TileExtents]:
+    """Different tiles and chunks."""
+    rows, rest = _in_order(info, True), _in_order(info, False)
+    found: dict[tuple[int, ...], TileExtents] = {}
+    for height, width, chunk in product(ROWS if rows else (1,), WIDTHS if rest else (1,), WIDTHS):
+        sizes = TileExtents(info)
+        sizes.fill(rows, height)
+        sizes.fill(rest, width)
+        sizes.chunk_reductions(chunk)
+        found.setdefault((*sizes.tile.values(),), sizes)
+    return [sizes for sizes in found.values() if _largest(info, sizes) <= LARGEST]
+
+
+def _largest(info: NestInfo, sizes: TileExtents) -> int:
+    """Elements of the largest tile."""
+    return max(sizes.elements(i) for i in (info.free, *((*r.around, *r.indices) for r in info.reductions)))
+
+
+def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
+    """Whether no load or store takes a part of a sector, where it could have the whole."""
+    along = [(contiguous_index(op), element_bytes(op.source.type)) for op in info.loads]
+    last = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
+    along += [(last, element_bytes(r.type)) for r in info.nest.res]
+    return all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in along)
+
+
+def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
+    """The schedules with some tiles, and what decides among those that are about equally fast."""
+    rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
+    walked, varies, tile = [info.free.index(i) for i in rest], info.may_be_longer(rest), _largest(info, sizes)
+    for ranks, held in product(_clusters(info, target, sizes), PER_THREAD):
+        warps = max(1, tile // (32 * held))
+        covered = all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies
+        for sizes.serial in [[]] if covered else [walked, []]:
+            for where in ("registers", "shared") if len(sizes.serial) == 1 and not varies else ("registers",):
+                if warps <= MAX_WARPS:
+                    each = tile // (32 * warps)
+                    off = abs(warps.bit_length() - WARPS.bit_length()), abs(each.bit_length() - HELD.bit_length())
+                    yield sizes.plan(warps, cluster=ranks, cache_rows=where), (not covered, ranks, *off)
+
+
+def _in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:
+    """The free indices that some reduction depends on, or those that none does: those along which most bytes are
+    contiguous first, then the last."""
+    found = [i for i in info.free if (i in info.reduced) == reduced]
+    return sorted(found, key=lambda i: (-info.contiguous.get(i, 0), -info.free.index(i)))
+
+
+def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, ...]:
+    """How many blocks may share a row: several where it is long, and a block has no other."""
+    long = any(info.extents[i] >= SHARED_LENGTH for i in info.reduction_indices)
+    one = all(sizes.tile[i] == 1 for i in info.reduced)
+    return CLUSTERS if long and one and target.has("cluster") else (1,)
