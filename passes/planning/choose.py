@@ -163,8 +163,8 @@ def _weighed(model: Model, p: Predictions) -> Floats:
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:
-    """What was considered for a nest, as text: a line for each of the `shown` fastest candidates and for those that are
-    refused."""
+    """What was considered for a nest, as text: a line for each of the `shown` fastest candidates, and for as many that
+    are refused."""
     info = NestInfo(nest)
     ranked = rank(info, target, precision)
     reduced = ", ".join(extents_text(group[0].sizes) for group in info.groups)
@@ -177,7 +177,9 @@ def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precis
         slowest = possible[-1].prediction
         assert slowest is not None
         lines.append(f"  and {len(possible) - shown} slower ones, up to {_us(slowest.seconds)} us")
-    lines += [f"  {c}" for c in ranked if c.prediction is None]
+    refused = [c for c in ranked if c.prediction is None]
+    lines += [f"  {c}" for c in refused[:shown]]
+    lines += [f"  and {len(refused) - shown} more that are refused"] if len(refused) > shown else []
     return "".join(f"{line}\n" for line in lines)
 
 

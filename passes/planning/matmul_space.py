@@ -36,7 +36,7 @@ WARPS = (4, 8, 16, 2, 1)
 THREADS = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 1))
 """Register tiles of a thread on CUDA cores."""
 
-ACCUMULATORS = {"mma": (4, 64), "wgmma": (4, 128)}
+ACCUMULATORS = {"mma": (8, 64), "wgmma": (8, 128)}
 """Accumulators of a thread on tensor cores, at least and at most."""
 
 MOST_WARPS = 8

@@ -96,7 +96,8 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     many = "a thread would keep {:.0f} sums in registers; it has {} of them"
     found.append(Violation(held > REGISTERS, "block", lambda n: many.format(held[n], REGISTERS)))
     estimate = _registers(info, tiles, products, threads)
-    registers, spills = np.minimum(REGISTERS, estimate), estimate > REGISTERS
+    registers = np.minimum(REGISTERS, estimate)
+    spills = estimate > np.minimum(REGISTERS, target.registers_per_sm // threads)
     if points.atom == "wgmma":
         spills = _held(tiles, products) + COMPUTING > _consumer_registers(points.warps)
     resident = occupancy(target, threads, registers, shared)
@@ -155,7 +156,9 @@ def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: In
         sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
         elements = largest((tiles.elements(indices) for indices in sets), rows)
         sources = len({op.source for op in info.loads})
-        return np.rint(ROWS + elements / threads * (1 if sources <= 2 else 1.5)).astype(np.int64)
+        tails = np.any([tiles.info.extents[i] % tile != 0 for i, tile in tiles.tile.items()], axis=0)
+        each = np.maximum(1.0 if sources <= 2 else 1.5, np.where(tails, 2.0, 1.0))  # which elements there are, too
+        return np.rint(ROWS + elements / threads * each).astype(np.int64)
     operands, base = np.zeros(rows), np.full(rows, SUMS)
     for p in products:
         on = on_tensor_cores(p, tiles)

@@ -31,8 +31,8 @@ WARPS, HELD = 4, 16
 """Of about equally fast schedules the one is taken whose blocks have a warp for each part of a multiprocessor, and so
 many elements in each thread: enough loads under way, and registers for several tiles."""
 
-SECTOR = 32
-"""Bytes of memory that are moved together."""
+SECTOR, ACCESS = 32, 16
+"""Bytes of memory that are moved together, and that one thread moves at once."""
 
 
 def row_plans(info: NestInfo, target: Target) -> list[Plan]:
@@ -68,26 +68,38 @@ def _largest(info: NestInfo, sizes: TileExtents) -> int:
 
 
 def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
-    """Whether no load or store takes a part of a sector, where it could have the whole."""
+    """Whether no load or store takes a part of a sector, where it could have the whole, and a warp has 16 bytes of the
+    widest elements for each thread."""
     along = [(contiguous_index(op), element_bytes(op.source.type)) for op in info.loads]
     last = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
     along += [(last, element_bytes(r.type)) for r in info.nest.res]
-    return all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in along)
+    whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in along)
+    return whole and _largest(info, sizes) >= 32 * ACCESS // max(n for _, n in along)
 
 
 def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
-    """The schedules with some tiles, and what decides among those that are about equally fast."""
+    """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once, in
+    few blocks, with results that each are in one thread, and then as `WARPS` and `HELD` say."""
     rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
-    walked, varies, tile = [info.free.index(i) for i in rest], info.may_be_longer(rest), _largest(info, sizes)
+    walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
+    looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
+    may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
     for ranks, held in product(_clusters(info, target, sizes), PER_THREAD):
         warps = max(1, tile // (32 * held))
-        covered = all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies
-        for sizes.serial in [[]] if covered else [walked, []]:
-            for where in ("registers", "shared") if len(sizes.serial) == 1 and not varies else ("registers",):
-                if warps <= MAX_WARPS:
-                    each = tile // (32 * warps)
-                    off = abs(warps.bit_length() - WARPS.bit_length()), abs(each.bit_length() - HELD.bit_length())
-                    yield sizes.plan(warps, cluster=ranks, cache_rows=where), (not covered, ranks, *off)
+        if warps > MAX_WARPS:
+            continue
+        copies = sizes.elements(info.free) < 32 * warps * info.vector()
+        off = abs(warps.bit_length() - WARPS.bit_length())
+        off += abs((tile // (32 * warps)).bit_length() - HELD.bit_length())
+        if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
+            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, copies, off)
+            continue
+        if not looped:  # every block reduces again
+            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, copies, off)
+        for kept in (True, False) if may_keep else (False,):
+            row = "shared" if kept else "registers"
+            plan = sizes.plan(warps, serial=walked, cluster=ranks, cache_rows=row)
+            yield plan, (not kept, ranks, kept, copies, off)
 
 
 def _in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:

@@ -21,7 +21,6 @@ class TileExtents:
     def __init__(self, info: NestInfo) -> None:
         self.info = info
         self.tile: dict[SSAValue, int] = dict.fromkeys(info.extents, 1)
-        self.serial: list[int] = []
         self.decided: set[SSAValue] = set()
 
     def set(self, index: SSAValue, extent: int) -> int:
@@ -47,12 +46,8 @@ class TileExtents:
         return prod(self.tile[i] for i in indices)
 
     def blocks(self) -> int:
-        """How many blocks the grid has."""
-        n = 1
-        for i, index in enumerate(self.info.free):
-            if i not in self.serial:
-                n *= -(-self.info.extents[index] // self.tile[index])
-        return n
+        """How many tiles the free indices have."""
+        return prod(-(-self.info.extents[i] // self.tile[i]) for i in self.info.free)
 
     def chunk_reductions(self, budget: int) -> None:
         """Decide on the reduction indices that are still open: tiles of at most `budget` elements, and the index along
@@ -82,7 +77,6 @@ class TileExtents:
         return Plan(
             tuple(self.tile[i] for i in info.free),
             tuple(self.tile[i] for i in info.reduction_indices),
-            tuple(self.serial),
             warps=max(1, min(MAX_WARPS, pow2_at_most(warps))),
             **decisions,
         )

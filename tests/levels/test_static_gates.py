@@ -62,7 +62,7 @@ def counts(k: Kernel, **changes: object) -> Kernel:
     return replace(k, counts=replace(k.counts, **changes))
 
 
-PRODUCT = ("matmul.tinyllama.kv_proj.s128", "bf16", "sm_90a")
+PRODUCT = ("matmul.tinyllama.gate_proj.s512", "bf16", "sm_90a")
 ROWS = ("softmax.tinyllama.s32", "f32", "sm_90a")
 FAULTS: dict[str, tuple[tuple[str, str, str], Callable[[Kernel], Kernel], str]] = {
     "a spill": (ROWS, lambda k: replace(k, use=replace(k.use, spill_stores=8)), "8 bytes spilled"),
