@@ -67,7 +67,7 @@ MIN_SPLIT_K_SPEEDUP = 1.1
 MIN_CLUSTER_SPEEDUP = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
 
-ALIKE = 1.005
+ALIKE = 1.02
 """Schedules without matmuls that are no more than so many times slower than the fastest are as fast as it is."""
 
 HIDING = 0.005

@@ -43,9 +43,9 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 // reduction in chunks, then the row tile by tile in the same block; where the chunks fit, they stay.
 
 // CHECK-LABEL: func.func @long_rows
-// CHECK:         schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16, cluster = 4, cache_rows = shared>
+// CHECK:         schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [4096], warps = 8, cluster = 4, cache_rows = shared>
 // SM80-LABEL:  func.func @long_rows
-// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16>
+// SM80:          schedule = #tile.schedule<block = [1, 16384], serial = [1], chunk = [16384], warps = 32>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
@@ -78,13 +78,12 @@ func.func @kept_rows(%x: tensor<32x40000xf32>) -> tensor<32x40000xf32> {
 
 // -----
 
-// Short rows: several in a block. Sums of columns: neighbouring columns in a block, as memory has them, and many blocks
-// for the same ones where there are few.
+// Short rows: several in a block. Sums of columns: neighbouring columns in a block, as memory has them.
 
 // CHECK-LABEL: func.func @sums
-// CHECK:         schedule = #tile.schedule<block = [4], chunk = [64], warps = 1>
-// CHECK:         schedule = #tile.schedule<block = [32], chunk = [128], warps = 4, split_k = 32>
-func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
+// CHECK:         schedule = #tile.schedule<block = [16], chunk = [64], warps = 4>
+// CHECK:         schedule = #tile.schedule<block = [8], chunk = [512], warps = 8>
+func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4096xf32>, tensor<2048xf32>) {
   %r = loop.nest (%i) in [4096] -> tensor<4096xf32> {
     %s = loop.reduce add (%k) in [64] -> f32 {
       %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x64xf32>
@@ -92,14 +91,14 @@ func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
     }
     loop.yield %s : f32
   }
-  %c = loop.nest (%j) in [64] -> tensor<64xf32> {
+  %c = loop.nest (%j) in [2048] -> tensor<2048xf32> {
     %s = loop.reduce add (%k) in [4096] -> f32 {
-      %a = loop.load %x[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<4096x64xf32>
+      %a = loop.load %w[affine_map<(d0, d1) -> (d1, d0)>](%j, %k) : tensor<4096x2048xf32>
       loop.yield %a : f32
     }
     loop.yield %s : f32
   }
-  func.return %r, %c : tensor<4096xf32>, tensor<64xf32>
+  func.return %r, %c : tensor<4096xf32>, tensor<2048xf32>
 }
 
 // -----
@@ -109,8 +108,8 @@ func.func @sums(%x: tensor<4096x64xf32>) -> (tensor<4096xf32>, tensor<64xf32>) {
 
 // CHECK-LABEL: func.func @products
 // CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], thread = [8, 8], warps = 8, stages = 3, group_m = 8, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, group_m = 4, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [1, 2], chunk = [2048], warps = 8>
+// CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 4], warps = 1, stages = 4, group_m = 4, copy = cp_async>
+// CHECK:         schedule = #tile.schedule<block = [1, 8], chunk = [512], warps = 8>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
@@ -206,7 +205,7 @@ func.func @too_large(%x: tensor<4x1048576xf32>) -> tensor<4xf32> {
 // One long sum: many blocks share it.
 
 // CHECK-LABEL: func.func @long_sum
-// CHECK:         schedule = #tile.schedule<block = [], chunk = [8192], warps = 16, split_k = 128>
+// CHECK:         schedule = #tile.schedule<block = [], chunk = [2048], warps = 4, split_k = 256>
 func.func @long_sum(%x: tensor<1048576xf32>) -> tensor<f32> {
   %y = loop.nest () in [] -> tensor<f32> {
     %s = loop.reduce add (%k) in [1048576] -> f32 {
