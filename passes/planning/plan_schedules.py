@@ -83,12 +83,11 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     """Give every nest that has none a schedule.
 
     What: writes `schedule = #tile.schedule<...>` on each nest: the tile of every free index, the chunk of every
-    reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are
-    tiles of the result with chunks of the sums for matmuls (`planning/matmul_space.py`; on tensor cores where both
-    operands were bf16 or f16), as many elements of a row in registers as fit for other reductions, and vectors of 16
-    bytes for elementwise work (`planning/rows.py`), with each way to copy and to divide. The model
-    (`planning/cost_model.py`) predicts the time of all of them, and the fastest is taken; of nests that could share a
-    launch, the fastest two with which they can, if that is worth it.
+    reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
+    points of a space: for matmuls tiles of the result, chunks of the sums and an atom (`planning/matmul_space.py`), for
+    other reductions elements of a row in a block (`planning/row_space.py`), for elementwise work vectors of 16 bytes,
+    with each way to copy and to divide. The model (`planning/cost_model.py`) predicts the time of all of them, and the
+    fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `thread`, `warps`,
     `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and `cache_rows` decide in
