@@ -33,8 +33,11 @@ KEYS = (128, 64, 32)
 WARPS = (4, 8, 16, 2, 1)
 """Warps of a block, of equally fast ones the first."""
 
-THREADS = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 1))
+THREADS = ((8, 8), (8, 4), (4, 4), (2, 4), (2, 2), (1, 2), (1, 1))
 """Register tiles of a thread on CUDA cores."""
+
+LEAST_THREADS = 64
+"""Threads of a block with register tiles: one warp alone would wait for each of its operations."""
 
 ACCUMULATORS = {"mma": (8, 64), "wgmma": (8, 128)}
 """Accumulators of a thread on tensor cores, at least and at most."""
@@ -91,7 +94,7 @@ class _Space:
         for (rows, columns), thread in product(self._tiles(least=1), THREADS):
             threads = rows // thread[0] * (columns // thread[1])
             warps = max(1, threads // 32)
-            if (threads >= 32 or thread == (1, 1)) and warps <= MOST_WARPS:
+            if (threads >= LEAST_THREADS or thread == (1, 1)) and warps <= MOST_WARPS:
                 for sizes in self._chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
                     yield sizes.plan(warps, thread=thread)
 
