@@ -156,8 +156,9 @@ def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: In
         sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
         elements = largest((tiles.elements(indices) for indices in sets), rows)
         sources = len({op.source for op in info.loads})
-        tails = np.any([tiles.info.extents[i] % tile != 0 for i, tile in tiles.tile.items()], axis=0)
-        each = np.maximum(1.0 if sources <= 2 else 1.5, np.where(tails, 2.0, 1.0))  # which elements there are, too
+        # Which elements of a tile there are is in registers, too, as is the next tile where a block walks on.
+        loops = np.any([(tiles.steps[i] > 1) | (n % tiles.tile[i] != 0) for i, n in info.extents.items()], axis=0)
+        each = np.maximum(1.0 if sources <= 2 else 1.5, np.where(loops, 2.0, 1.0))
         return np.rint(ROWS + elements / threads * each).astype(np.int64)
     operands, base = np.zeros(rows), np.full(rows, SUMS)
     for p in products:

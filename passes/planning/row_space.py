@@ -39,11 +39,11 @@ def row_plans(info: NestInfo, target: Target) -> list[Plan]:
     """Every point of the space: a block takes tiles over the free indices, along which memory is contiguous first,
     walks through those that do not cover their rows, and reduces chunk by chunk. Rows may be in shared memory while
     they are walked through, and long ones may be shared by the blocks of a cluster. Tiles have whole sectors, if
-    these are enough to give every multiprocessor one."""
+    these are enough to give every other multiprocessor one."""
     tiles = _tiles(info)
     wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
     found: dict[Plan, tuple[int, ...]] = {}
-    for sizes in wide if any(sizes.blocks() >= target.sms for sizes in wide) else tiles:
+    for sizes in wide if any(2 * sizes.blocks() >= target.sms for sizes in wide) else tiles:
         for plan, rank in _plans(info, target, sizes):
             found.setdefault(plan, rank)
     return sorted(found, key=lambda plan: found[plan])
@@ -94,7 +94,7 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
             yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, copies, off)
             continue
-        if not looped:  # every block reduces again
+        if not looped and not varies:  # every block reduces again
             yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, copies, off)
         for kept in (True, False) if may_keep else (False,):
             row = "shared" if kept else "registers"
