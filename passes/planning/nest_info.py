@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
@@ -104,6 +104,18 @@ class NestInfo:
                 found[index] = found.get(index, 0) + size
         return found
 
+    @cached_property
+    def chunk_order(self) -> list[tuple[list[Indices], list[tuple[SSAValue, ...]]]]:
+        """The reductions that run together, outer ones first: what each depends on around it, and their indices, those
+        along which memory is contiguous first."""
+        around = {r.op: r.around for r in self.reductions}
+        found: list[tuple[list[Indices], list[tuple[SSAValue, ...]]]] = []
+        for group in sorted(self.groups, key=lambda g: _nesting(g[0])):
+            axes = [*zip(*(op.body.block.args for op in group), strict=True)]
+            axes.sort(key=lambda axis: sum(self.contiguous.get(i, 0) for i in axis))
+            found.append(([around[op] for op in group], axes[::-1]))
+        return found
+
     def read_size(self, op: loop.LoadOp) -> int:
         """Bytes of the tensor that `op` reads."""
         return tensor_bytes(op.source.type)
@@ -112,6 +124,12 @@ class NestInfo:
         """Elements of the narrowest tensor read or written that fill 16 bytes."""
         sizes = [element_bytes(v.type) for v in (*(op.source for op in self.loads), *self.nest.res)]
         return max(1, 16 // min(sizes, default=4))
+
+
+def _nesting(op: Operation) -> int:
+    """How many operations lie around `op`."""
+    parent = op.parent_op()
+    return 0 if parent is None else 1 + _nesting(parent)
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:

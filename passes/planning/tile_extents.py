@@ -8,7 +8,6 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from ...dialects import loop
 from .nest_info import NestInfo, pow2_at_least, pow2_at_most
 from .points import Plan
 
@@ -52,24 +51,12 @@ class TileExtents:
     def chunk_reductions(self, budget: int) -> None:
         """Decide on the reduction indices that are still open: tiles of at most `budget` elements, and the index along
         which memory is contiguous first. Reductions that run together get the same."""
-        contiguous = self.info.contiguous
-        around = {r.op: r.around for r in self.info.reductions}
-        for group in sorted(self.info.groups, key=lambda g: self._nesting(g[0])):
-            if all(a in self.decided for op in group for a in op.body.block.args):
-                continue
-            room = min(max(1, budget // self.elements(around[op])) for op in group)
-            rank = range(len(group[0].sizes))
-            weight = [sum(contiguous.get(op.body.block.args[i], 0) for op in group) for i in rank]
-            for i in sorted(rank, key=lambda i: (-weight[i], -i)):
-                left = [self.set(op.body.block.args[i], room) for op in group]
-                room = left[0]
-
-    def _nesting(self, op: loop.ReduceOp) -> int:
-        """How many operations lie around `op`: outer reductions are decided first."""
-        depth, parent = 0, op.parent_op()
-        while parent is not None:
-            depth, parent = depth + 1, parent.parent_op()
-        return depth
+        for around, axes in self.info.chunk_order:
+            if not self.decided.issuperset(i for axis in axes for i in axis):
+                room = max(1, budget // max(self.elements(indices) for indices in around))
+                for axis in axes:
+                    left = [self.set(index, room) for index in axis]
+                    room = left[0]
 
     def plan(self, warps: int, **decisions: Any) -> Plan:
         """The schedule with these extents, warps and further decisions."""
