@@ -159,7 +159,7 @@ def _weighed(model: Model, p: Predictions) -> Floats:
         return p.seconds
     weights = np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0)
     weights = weights * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
-    return p.seconds * weights + HIDING * p.hidden
+    return p.seconds * weights + HIDING * p.times.hidden
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

@@ -72,7 +72,7 @@ class Predictions:
     """What some schedules would give: `Prediction`, a row for each schedule, and what speaks against them."""
 
     points: Points
-    times: dict[str, Floats]
+    times: Times
     combine: Floats
     blocks: Ints
     waves: Ints
@@ -87,28 +87,17 @@ class Predictions:
         return violated(self.violations, len(self.points))
 
     @property
-    def longest(self) -> Floats:
-        """`Times.longest`."""
-        return largest((v for n, v in self.times.items() if n not in ("start", "drain")), len(self.points))
-
-    @property
-    def hidden(self) -> Floats:
-        """`Times.hidden`."""
-        return sum(v for n, v in self.times.items() if n not in ("start", "drain")) - self.longest
-
-    @property
     def seconds(self) -> Floats:
         """`Prediction.seconds`."""
-        return self.times["start"] + self.longest + self.times["drain"] + self.combine
+        return self.times.seconds + self.combine
 
     def at(self, row: int) -> Prediction:
         """The prediction for one schedule. Raises ScheduleError if it cannot be carried out."""
         raise_first(self.violations, row)
-        times = Times(**{name: float(v[row]) for name, v in self.times.items()})
         takes, whole = self.takes, (self.blocks, self.takes.resident, self.waves, self.takes.registers)
         blocks, resident, waves, registers = (int(v[row]) for v in whole)
         return Prediction(
-            times,
+            self.times.at(row),
             combine=float(self.combine[row]),
             blocks=blocks,
             resident=resident,
@@ -177,15 +166,15 @@ class Model:
         if points.copy == "tma":
             compute = compute * np.where(L2_CONTENTION * compute < cache, L2_CONTENTION_SLOWDOWN, 1.0)
         meeting = CLUSTER_SYNC * ~tiles.any_of(tiles.shared, tiles.tile) if points.cluster > 1 else 0.0
-        times = {
-            "start": rates.launch + rates.ramp + meeting + np.zeros(tiles.rows),
-            "memory": (traffic.read + traffic.written) / rates.memory,
-            "cache": cache,
-            "shared": each * cost.shared,
-            "compute": compute,
-            "latency": latency,
-            "drain": drain,
-        }
+        times = Times(
+            start=rates.launch + rates.ramp + meeting + np.zeros(tiles.rows),
+            memory=(traffic.read + traffic.written) / rates.memory,
+            cache=cache,
+            compute=compute,
+            shared=each * cost.shared,
+            latency=latency,
+            drain=drain,
+        )
         combine = self._combine(tiles)
         return Predictions(points, times, combine, blocks, waves, takes, traffic.read, traffic.written, violations)
 

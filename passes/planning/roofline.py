@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any
+
+import numpy as np
 
 from ...dialects.target import Rates
 
@@ -12,7 +16,8 @@ GAP = 1.0e-6
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that a kernel would take if nothing but one thing took time.
+    """Seconds that a kernel would take if nothing but one thing took time: a number each, or a column with a row for
+    each of several schedules.
 
     start     until it does anything, and its first loads have arrived
     memory    bytes from and to device memory
@@ -23,28 +28,32 @@ class Times:
     drain     results written while nothing else is done
     """
 
-    start: float
-    memory: float
-    cache: float
-    compute: float
-    shared: float = 0.0
-    latency: float = 0.0
-    drain: float = 0.0
+    start: Any
+    memory: Any
+    cache: Any
+    compute: Any
+    shared: Any = 0.0
+    latency: Any = 0.0
+    drain: Any = 0.0
+
+    def at(self, row: int) -> Times:
+        """Those of one schedule."""
+        return Times(*(float(getattr(self, f.name)[row]) for f in fields(self)))
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> Any:
         """How long the kernel takes."""
         return self.start + self.longest + self.drain
 
     @property
-    def hidden(self) -> float:
+    def hidden(self) -> Any:
         """Seconds of what goes on behind the longest."""
         return self.memory + self.cache + self.shared + self.compute + self.latency - self.longest
 
     @property
-    def longest(self) -> float:
+    def longest(self) -> Any:
         """Seconds of the one thing that takes longest between start and drain."""
-        return max(self.memory, self.cache, self.shared, self.compute, self.latency)
+        return reduce(np.maximum, (self.memory, self.cache, self.shared, self.compute, self.latency))
 
     @property
     def limit(self) -> str:
