@@ -126,9 +126,9 @@ class Candidate:
 
 def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
     """All candidates, the fastest first; those whose registers would spill behind the others, and those that cannot be
-    carried out last. Of equally fast ones the one that was enumerated first comes first. A matmul with a divided sum
-    counts `MIN_SPLIT_K_SPEEDUP` times slower, one in clusters `MIN_CLUSTER_SPEEDUP` times. Without `divide` there are
-    none with divided sums."""
+    carried out last. Of equally fast ones first those that are one kernel, then the one that was enumerated first. A
+    matmul with a divided sum counts `MIN_SPLIT_K_SPEEDUP` times slower, one in clusters `MIN_CLUSTER_SPEEDUP` times.
+    Without `divide` there are none with divided sums."""
     model = Model(info, target)
     points = candidates(info, target, model.found, precision)
     chosen = (p if divide else p.at(p.split_k == 1) for p in points)
@@ -138,19 +138,20 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     able = [p.seconds[~(p.violated | p.takes.spills)] for p in found]
     least = 0.0 if model.found else ALIKE * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [
-        (refused, spills, max(seconds, least), order, Candidate(predictions, row))
+        (refused, spills, max(seconds, least), others > 0, order, Candidate(predictions, row))
         for predictions in found
-        for row, (refused, spills, seconds, order) in enumerate(
+        for row, (refused, spills, seconds, others, order) in enumerate(
             zip(
                 predictions.violated,
                 predictions.takes.spills,
                 _weighed(model, predictions),
+                predictions.combine,
                 predictions.points.order,
                 strict=True,
             )
         )
     ]
-    return [candidate for *_, candidate in sorted(ranked, key=lambda r: r[:4])]
+    return [candidate for *_, candidate in sorted(ranked, key=lambda r: r[:-1])]
 
 
 def _weighed(model: Model, p: Predictions) -> Floats:

@@ -98,9 +98,8 @@ class Arithmetic:
             issued = ISSUED if points.copy == "cp_async" else 2 * ISSUED
             vector = vector + issued / COPIED * total((self._moved(p, tiles, on[p]) for p in self.products), rows)
         compute = (vector / rates.vector + special / rates.special) * target.sms
-        compute = compute / np.minimum(1.0, warps / PARTITIONS)
-        if self.nested and points.atom == "mma":
-            compute = compute / np.where(np.any([*on.values()], axis=0), np.minimum(1.0, warps / ALONE), 1.0)
+        waits = np.any([*on.values()], axis=0) & (self.nested and points.atom == "mma")
+        compute = compute / np.minimum(1.0, warps / np.where(waits, ALONE, PARTITIONS))
         shared, multiplied = np.zeros(rows), np.zeros(rows)
         for p in self.products:
             flops = 2.0 * tiles.span(self.steps[p])

@@ -33,6 +33,9 @@ them. All of them are there at the launch: ptxas compiles no such instruction fo
 gives its warps."""
 
 
+AHEAD = 10
+"""Registers more of a thread that walks on, for where it is."""
+
 COMPUTING = 40
 """Registers of a thread of a warpgroup beside its accumulators, while it computes."""
 
@@ -97,7 +100,8 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     found.append(Violation(held > REGISTERS, "block", lambda n: many.format(held[n], REGISTERS)))
     estimate = _registers(info, tiles, products, threads)
     registers = np.minimum(REGISTERS, estimate)
-    spills = estimate > np.minimum(REGISTERS, target.registers_per_sm // threads)
+    needed = estimate if products else np.maximum(estimate, _unrolled_registers(info, tiles, threads))
+    spills = needed > np.minimum(REGISTERS, target.registers_per_sm // threads)
     if points.atom == "wgmma":
         spills = _held(tiles, products) + COMPUTING > _consumer_registers(points.warps)
     resident = occupancy(target, threads, registers, shared)
@@ -121,6 +125,17 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     given = np.where(resident == 0, target.registers_per_sm // threads, registers)
     resident = np.where(resident == 0, occupancy(target, threads, given // 8 * 8, shared), resident)
     return Resources(given, spills, shared, np.maximum(1, resident), found)
+
+
+def _unrolled_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> Floats:
+    """Registers of a thread without matmuls if the compiler is free to use them: for tiles of two tensors, for sums,
+    and for which elements there are; where a block walks on, for the next tiles as well."""
+    sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
+    held = largest((tiles.elements(indices) for indices in sets), tiles.rows) / threads
+    walks = np.any([n > 1 for n in tiles.steps.values()], axis=0)
+    tails = np.any([n % tiles.tile[i] != 0 for i, n in info.extents.items()], axis=0)
+    sources = min(2, len({op.source for op in info.loads}))
+    return ROWS + np.where(walks, AHEAD + 2 * (1 + sources) * held, np.where(tails, 2 * held, 0))
 
 
 def _held(tiles: Tiles, products: list[Matmul]) -> Floats:
@@ -156,9 +171,7 @@ def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: In
         sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
         elements = largest((tiles.elements(indices) for indices in sets), rows)
         sources = len({op.source for op in info.loads})
-        # Which elements of a tile there are is in registers, too, as is the next tile where a block walks on.
-        loops = np.any([(tiles.steps[i] > 1) | (n % tiles.tile[i] != 0) for i, n in info.extents.items()], axis=0)
-        each = np.maximum(1.0 if sources <= 2 else 1.5, np.where(loops, 2.0, 1.0))
+        each = 1.0 if sources <= 2 else 1.5
         return np.rint(ROWS + elements / threads * each).astype(np.int64)
     operands, base = np.zeros(rows), np.full(rows, SUMS)
     for p in products:

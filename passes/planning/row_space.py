@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel.cluster import CLUSTERS
-from ...dialects.payload import element_bytes
+from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.target import Target
 from ..analysis.cluster_rows import SHARED_LENGTH
 from .nest_info import NestInfo, contiguous_index
 from .points import Plan
 from .tile_extents import MAX_WARPS, TileExtents
 
-ROWS = (1, 2, 4, 8, 16, 64, 128, 256)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Elements of a tile over the free indices that reductions depend on."""
 
-WIDTHS = (32768, 16384, 8192, 4096, 2048, 1024, 256, 64)
+WIDTHS = (32768, 16384, 8192, 4096, 2048, 1024, 256, 128, 64)
 """Elements of a tile over the other free indices, and of one over a reduction."""
 
 PER_THREAD = (8, 16, 32, 64)
@@ -30,6 +31,9 @@ LARGEST = 1 << 15
 WARPS, HELD = 4, 16
 """Of about equally fast schedules the one is taken whose blocks have a warp for each part of a multiprocessor, and so
 many elements in each thread: enough loads under way, and registers for several tiles."""
+
+SMALL = 8
+"""A tensor with so many times fewer bytes than another one may be moved in parts of sectors: a number for each row."""
 
 SECTOR, ACCESS = 32, 16
 """Bytes of memory that are moved together, and that one thread moves at once."""
@@ -68,13 +72,14 @@ def _largest(info: NestInfo, sizes: TileExtents) -> int:
 
 
 def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
-    """Whether no load or store takes a part of a sector, where it could have the whole, and a warp has 16 bytes of the
-    widest elements for each thread."""
-    along = [(contiguous_index(op), element_bytes(op.source.type)) for op in info.loads]
+    """Whether no load or store of a large tensor takes a part of a sector, where it could have the whole, and a warp
+    has 16 bytes of the widest elements for each thread."""
     last = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
-    along += [(last, element_bytes(r.type)) for r in info.nest.res]
-    whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in along)
-    return whole and _largest(info, sizes) >= 32 * ACCESS // max(n for _, n in along)
+    along = [(contiguous_index(op), op.source.type) for op in info.loads] + [(last, r.type) for r in info.nest.res]
+    large = max(tensor_bytes(t) for _, t in along) // SMALL
+    large = [(i, element_bytes(t)) for i, t in along if tensor_bytes(t) >= large]
+    whole = all(i is None or sizes.tile[i] >= min(info.extents[i], SECTOR // n) for i, n in large)
+    return whole and _largest(info, sizes) >= 32 * ACCESS // max(n for _, n in large)
 
 
 def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
@@ -82,6 +87,7 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
     few blocks, with results that each are in one thread, and then as `WARPS` and `HELD` say."""
     rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
     walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
+    too_long = prod(info.extents[i] for i in rest) > LARGEST
     looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
     may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
     for ranks, held in product(_clusters(info, target, sizes), PER_THREAD):
@@ -94,7 +100,7 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
             yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, copies, off)
             continue
-        if not looped and not varies:  # every block reduces again
+        if not looped and not varies and too_long:  # every block reduces again
             yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, copies, off)
         for kept in (True, False) if may_keep else (False,):
             row = "shared" if kept else "registers"
