@@ -227,7 +227,7 @@ def test_what_a_cluster_cannot_share_is_refused(name: str, target: str, decision
         ("log_softmax", 64, 131072, torch.float32, "sm_90a", 4, "registers"),
         ("rms_norm", 64, 200000, torch.bfloat16, "sm_120", 8, "shared"),
         ("layer_norm", 64, 262144, torch.float32, "sm_120", 8, "registers"),
-        ("logsumexp", 64, 131072, torch.float32, "sm_90a", 2, "registers"),
+        ("logsumexp", 64, 131072, torch.float32, "sm_90a", 4, "registers"),
         ("softmax", 64, 131072, torch.float32, "sm_89", 1, "registers"),
     ],
 )

@@ -45,7 +45,7 @@ func.func @longest_row(%x: tensor<320x32768xf32>) -> tensor<320x32768xf32> {
 // CHECK-LABEL: func.func @long_rows
 // CHECK:         schedule = #tile.schedule<block = [1, 4096], serial = [1], chunk = [4096], warps = 8, cluster = 4, cache_rows = shared>
 // SM80-LABEL:  func.func @long_rows
-// SM80:          schedule = #tile.schedule<block = [1, 16384], serial = [1], chunk = [16384], warps = 32>
+// SM80:          schedule = #tile.schedule<block = [1, 8192], serial = [1], chunk = [8192], warps = 16>
 func.func @long_rows(%x: tensor<32x100000xf32>) -> tensor<32x100000xf32> {
   %y = loop.nest (%i, %j) in [32, 100000] -> tensor<32x100000xf32> {
     %s = loop.reduce add (%k) in [100000] -> f32 {
@@ -81,7 +81,7 @@ func.func @kept_rows(%x: tensor<32x40000xf32>) -> tensor<32x40000xf32> {
 // Short rows: several in a block. Sums of columns: neighbouring columns in a block, as memory has them.
 
 // CHECK-LABEL: func.func @sums
-// CHECK:         schedule = #tile.schedule<block = [16], chunk = [64], warps = 4>
+// CHECK:         schedule = #tile.schedule<block = [32], chunk = [64], warps = 4>
 // CHECK:         schedule = #tile.schedule<block = [8], chunk = [512], warps = 8>
 func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4096xf32>, tensor<2048xf32>) {
   %r = loop.nest (%i) in [4096] -> tensor<4096xf32> {
@@ -109,7 +109,7 @@ func.func @sums(%x: tensor<4096x64xf32>, %w: tensor<4096x2048xf32>) -> (tensor<4
 // CHECK-LABEL: func.func @products
 // CHECK:         schedule = #tile.schedule<block = [128, 128], chunk = [32], thread = [8, 8], warps = 8, stages = 3, group_m = 8, copy = cp_async>
 // CHECK:         schedule = #tile.schedule<block = [16, 16], chunk = [16], thread = [2, 2], warps = 2, stages = 4, group_m = 4, copy = cp_async>
-// CHECK:         schedule = #tile.schedule<block = [1, 8], chunk = [512], warps = 8>
+// CHECK:         schedule = #tile.schedule<block = [1, 2], chunk = [1024], warps = 4>
 func.func @products(%x: tensor<2048x2048xf32>, %w: tensor<2048x2048xf32>, %a: tensor<64x64xf32>, %v: tensor<1x2048xf32>) -> (tensor<2048x2048xf32>, tensor<64x64xf32>, tensor<1x2048xf32>) {
   %y = loop.nest (%i, %j) in [2048, 2048] -> tensor<2048x2048xf32> {
     %s = loop.reduce add (%k) in [2048] -> f32 {
