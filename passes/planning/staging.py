@@ -17,7 +17,7 @@ from ...dialects.shapes.extents import extents_of
 from ..analysis.operand_types import parts_of
 from .matmul import Matmul
 from .matmul_precision import is_tf32, lies_along_k
-from .points import Floats, Points, largest, total
+from .points import Floats, Points
 from .tiles import Tiles
 
 PART_BYTES = 6
@@ -30,8 +30,7 @@ PITCH = 16
 @dataclass(frozen=True)
 class Staged:
     """Bytes of the factors of products in shared memory: `early` of those that can be copied ahead of their use, for
-    each stage, `late` of the others, and in how many chunks a block goes through the former at most. Where all
-    comes at once, a product's factors take the place of those of the one before."""
+    each stage, `late` of the others, and in how many chunks a block goes through the former at most."""
 
     early: Floats
     late: Floats
@@ -47,10 +46,8 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     info, points, rows = tiles.info, tiles.points, tiles.rows
     narrow = points.atom != "fma"
     inner = {r.op for r in info.reductions if r.contraction is not None}
-    early, most, trips = np.zeros(rows), np.zeros(rows), np.ones(rows)
-    late: list[Floats] = []
+    early, late, most = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     for p in products:
-        late.append(np.zeros(rows))
         for factor in p.factors:
             tf32 = narrow and is_tf32(p, points.precision)
             if narrow and _is_kept(factor, inner):
@@ -60,14 +57,13 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
             each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
             size = tiles.elements(indices) * each
             chunks = tiles.trip_count(i for i in indices if i not in tiles.counts)
-            trips = np.maximum(trips, chunks)
             if narrow and points.precision == "bf16x3" and any(map(is_wide, loads)):
-                late[-1] += size * PART_BYTES // 4
+                late = late + size * PART_BYTES // 4
             else:
                 ahead = (chunks > 1) & bool(loads)
                 early, most = early + size * ahead, np.maximum(most, chunks * ahead)
-                late[-1] += size * ~ahead
-    return Staged(early, np.where(trips > 1, total(late, rows), largest(late, rows)), most)
+                late = late + size * ~ahead
+    return Staged(early, late, most)
 
 
 def _is_kept(factor: SSAValue, products: Collection[Operation]) -> bool:
