@@ -122,7 +122,8 @@ def _holds_all(wide: Attribute, narrow: Attribute) -> bool:
 
 
 def _skip_the_rest(block: Block) -> None:
-    """If all stores have one predicate, put what comes after it into a conditional: there is nothing else to do."""
+    """If all stores have one predicate, put what comes after it into a conditional: there is nothing else to do. What
+    the lanes of a warp do together stays outside, unless the predicate is the same for all of them."""
     stores = [op for op in block.walk() if isinstance(op, kernel.StoreOp)]
     predicates = {store.predicate for store in stores}
     predicate = stores[0].predicate if len(predicates) == 1 else None
@@ -132,6 +133,8 @@ def _skip_the_rest(block: Block) -> None:
     op = predicate.owner.next_op
     while op is not None:
         if not isinstance(op, kernel.LoadOp | kernel.StoreOp) and not is_side_effect_free(op):
+            return
+        if any(isinstance(o, _OF_A_WARP) for o in op.walk()) and _depends_on_thread(predicate):
             return
         behind.append(op)
         op = op.next_op
@@ -145,6 +148,24 @@ def _skip_the_rest(block: Block) -> None:
     conditional = scf.IfOp(predicate, [], Region(inner))
     conditional.location = predicate.owner.location
     block.add_op(conditional)
+
+
+_OF_A_WARP = (kernel.ShuffleOp, kernel.ShuffleXorOp, kernel.MmaOp)
+"""Operations without effects that all lanes of a warp execute together."""
+
+
+def _depends_on_thread(value: SSAValue) -> bool:
+    """Whether threads of a block may have different values of it."""
+    seen, todo = set[SSAValue](), [value]
+    while todo:
+        op = (found := todo.pop()).owner
+        if found in seen or not isinstance(op, Operation):
+            continue
+        seen.add(found)
+        if isinstance(op, kernel.IdOp) and op.kind.data in (kernel.Id.THREAD, kernel.Id.LANE) or op.regions:
+            return True
+        todo.extend(op.operands)
+    return False
 
 
 @dataclass(frozen=True)

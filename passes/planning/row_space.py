@@ -32,6 +32,9 @@ WARPS, HELD = 4, 16
 """Of about equally fast schedules the one is taken whose blocks have a warp for each part of a multiprocessor, and so
 many elements in each thread: enough loads under way, and registers for several tiles."""
 
+PADDED = 1.125
+"""A tile whose elements are so many times those that it has of its ranges is not filled."""
+
 SMALL = 8
 """A tensor with so many times fewer bytes than another one may be moved in parts of sectors: a number for each row."""
 
@@ -84,12 +87,14 @@ def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
 
 def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
     """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once, in
-    few blocks, with results that each are in one thread, and then as `WARPS` and `HELD` say."""
+    few blocks, in tiles that are filled, with results that each are in one thread, and then as `WARPS` and `HELD`
+    say."""
     rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
     walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
     too_long = prod(info.extents[i] for i in rest) > LARGEST
     looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
     may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
+    padded = prod(-(-n // t) * t / n for i, n in info.extents.items() if n and (t := sizes.tile[i]) > 1) > PADDED
     for ranks, held in product(_clusters(info, target, sizes), PER_THREAD):
         warps = max(1, tile // (32 * held))
         if warps > MAX_WARPS:
@@ -98,14 +103,14 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
         off = abs(warps.bit_length() - WARPS.bit_length())
         off += abs((tile // (32 * warps)).bit_length() - HELD.bit_length())
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
-            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, padded, copies, off)
             continue
         if not looped and not varies and too_long:  # every block reduces again
-            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, padded, copies, off)
         for kept in (True, False) if may_keep else (False,):
             row = "shared" if kept else "registers"
             plan = sizes.plan(warps, serial=walked, cluster=ranks, cache_rows=row)
-            yield plan, (not kept, ranks, kept, copies, off)
+            yield plan, (not kept, ranks, kept, padded, copies, off)
 
 
 def _in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:

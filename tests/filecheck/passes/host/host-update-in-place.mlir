@@ -111,3 +111,29 @@ func.func @held_twice(%x: memref<16xf32>, %y: memref<16xf32>) attributes {update
   kernel.launch @twice(%x, %y) : memref<16xf32>, memref<16xf32>
   func.return
 }
+
+// -----
+
+// The condition differs from thread to thread, and lanes exchange values behind it: all of them have to do that.
+// CHECK-LABEL: kernel.func @sum_in_place
+// CHECK-NOT: scf.if
+// CHECK: %[[S:.*]] = kernel.shuffle_xor
+// CHECK: kernel.store %{{.*}}, %old[%i] if %{{.*}} : memref<32xf32>
+kernel.func @sum(%start: memref<1xi64>, %new: memref<32xf32>, %old: memref<32xf32>, %out: memref<32xf32>) grid [1] warps 1 {
+  %i = kernel.id thread
+  %z = payload.constant 0 : index
+  %s = kernel.load %start[%z] : memref<1xi64> (index) -> vector<1xi64>
+  %n = kernel.indices %i steps [] : vector<1xindex>
+  %m = payload.cast %n : vector<1xindex> -> vector<1xi64>
+  %is = payload.cmp eq %m, %s : vector<1xi64>
+  %v = kernel.load %new[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %w = kernel.shuffle_xor %v by 1 : vector<1xf32>
+  %o = kernel.load %old[%i] : memref<32xf32> (index) -> vector<1xf32>
+  %r = payload.select %is, %w, %o : vector<1xf32>
+  kernel.store %r, %out[%i] : memref<32xf32> (index), vector<1xf32>
+}
+func.func @step(%start: memref<1xi64>, %new: memref<32xf32>, %cache: memref<32xf32>, %out: memref<32xf32>)
+    attributes {updates = array<i64: 3, 2>} {
+  kernel.launch @sum(%start, %new, %cache, %out) : memref<1xi64>, memref<32xf32>, memref<32xf32>, memref<32xf32>
+  func.return
+}
