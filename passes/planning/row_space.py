@@ -32,8 +32,8 @@ WARPS, HELD = 4, 16
 """Of about equally fast schedules the one is taken whose blocks have a warp for each part of a multiprocessor, and so
 many elements in each thread: enough loads under way, and registers for several tiles."""
 
-PADDED = 1.125
-"""A tile whose elements are so many times those that it has of its ranges is not filled."""
+WASTED = 1.125
+"""So many times what is asked for may be executed: elements past an end, and reductions that several blocks compute."""
 
 SMALL = 8
 """A tensor with so many times fewer bytes than another one may be moved in parts of sectors: a number for each row."""
@@ -85,16 +85,25 @@ def _has_sectors(info: NestInfo, sizes: TileExtents) -> bool:
     return whole and _largest(info, sizes) >= 32 * ACCESS // max(n for _, n in large)
 
 
+def _executed(info: NestInfo, sizes: TileExtents) -> float:
+    """How many times the elements of all reductions, and of the result, the tiles execute."""
+    sets = [frozenset(info.free), *(r.around | {*r.indices} for r in info.reductions)]
+    tiles = {i: -(-n // sizes.tile[i]) for i, n in info.extents.items()}
+    blocks = [prod(tiles[i] for i in info.free if i not in own) for own in sets]
+    done = (n * prod(tiles[i] * sizes.tile[i] for i in own) for n, own in zip(blocks, sets, strict=True))
+    return sum(done) / max(1, sum(prod(info.extents[i] for i in own) for own in sets))
+
+
 def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
     """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once, in
-    few blocks, in tiles that are filled, with results that each are in one thread, and then as `WARPS` and `HELD`
-    say."""
+    few blocks, to compute little that nobody asked for, with results that each are in one thread, and then as `WARPS`
+    and `HELD` say."""
     rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
     walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
     too_long = prod(info.extents[i] for i in rest) > LARGEST
     looped = {sizes.tile[i] for i in info.reduction_indices if sizes.tile[i] < info.extents[i]}
     may_keep = len(rest) == 1 and not varies and looped <= {sizes.tile[rest[0]]}
-    padded = prod(-(-n // t) * t / n for i, n in info.extents.items() if n and (t := sizes.tile[i]) > 1) > PADDED
+    wasted = _executed(info, sizes) > WASTED
     for ranks, held in product(_clusters(info, target, sizes), PER_THREAD):
         warps = max(1, tile // (32 * held))
         if warps > MAX_WARPS:
@@ -103,14 +112,14 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
         off = abs(warps.bit_length() - WARPS.bit_length())
         off += abs((tile // (32 * warps)).bit_length() - HELD.bit_length())
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
-            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, padded, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, wasted, copies, off)
             continue
         if not looped and not varies and too_long:  # every block reduces again
-            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, padded, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, wasted, copies, off)
         for kept in (True, False) if may_keep else (False,):
             row = "shared" if kept else "registers"
             plan = sizes.plan(warps, serial=walked, cluster=ranks, cache_rows=row)
-            yield plan, (not kept, ranks, kept, padded, copies, off)
+            yield plan, (not kept, ranks, kept, wasted, copies, off)
 
 
 def _in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:
