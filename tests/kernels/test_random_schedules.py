@@ -16,6 +16,8 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.passes.convert.loop_to_tile.reductions import Reducer
 
+pytestmark = pytest.mark.xdist_group("random schedules")  # the last test counts what the others tried
+
 SEEDS = range(50)
 JUDGED: dict[int, list[str]] = {}
 """What the kernels that were right are made of."""

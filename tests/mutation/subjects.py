@@ -96,30 +96,64 @@ PROGRAMS: dict[str, Program] = {
     ),
     "rms_norm": Program(lambda x, w: F.rms_norm(x, (2048,), w, 1e-6), _randn((2, 2048), (2048,)), masked_rows),
     "bf16 rms_norm": Program(
-        lambda x, w: F.rms_norm(x, (300,), w, 1e-6), _randn((5, 300), (300,), dtype=torch.bfloat16), masked_rows
+        lambda x, w: F.rms_norm(x, (300,), w, 1e-6),
+        _randn((5, 300), (300,), dtype=torch.bfloat16),
+        masked_rows,
+        ScheduleAttr.get([1, 512], [512], warps=1),
     ),
-    "layer_norm": Program(lambda x, w, b: F.layer_norm(x, (100,), w, b), _randn((5, 100), (100,), (100,)), masked_rows),
+    "layer_norm": Program(
+        lambda x, w, b: F.layer_norm(x, (100,), w, b),
+        _randn((5, 100), (100,), (100,)),
+        masked_rows,
+        ScheduleAttr.get([1, 128], [128, 128], warps=1),
+    ),
     "relu matmul": Program(lambda x, y: torch.relu(x @ y), _randn((19, 13), (13, 21)), masked_rows),
     "chunked matmul": Program(lambda x, y: x @ y, _randn((17, 72), (72, 20)), masked_rows),
     "matmul of relus": Program(lambda x, y: x.relu() @ y.relu(), _randn((17, 72), (72, 20)), masked_rows),
     "bf16 matmul": Program(lambda x, y: x @ y, _randn((16, 40), (40, 24), dtype=torch.bfloat16), masked_rows),
-    "attention": Program(_attention, _randn(*[(1, 2, 19, 16)] * 3), large),
-    "chunked attention": Program(_attention, _randn(*[(1, 1, 41, 8)] * 3), large),
-    "banded attention": Program(_banded, _randn(*[(1, 1, 100, 8)] * 3), large),
-    "column sums": Program(lambda x: x.sum(0), _randn((1100, 40)), masked_rows),
+    "attention": Program(
+        _attention,
+        _randn(*[(1, 2, 19, 16)] * 3),
+        large,
+        ScheduleAttr.get([1, 1, 32, 16], [32, 16] * 3, thread=[2, 4], warps=2),
+    ),
+    "chunked attention": Program(
+        _attention,
+        _randn(*[(1, 1, 41, 8)] * 3),
+        large,
+        ScheduleAttr.get([1, 1, 32, 8], [32, 8] * 3, thread=[2, 2], warps=2, stages=2, copy="cp_async"),
+    ),
+    "banded attention": Program(
+        _banded,
+        _randn(*[(1, 1, 100, 8)] * 3),
+        large,
+        ScheduleAttr.get([1, 1, 32, 8], [32, 8] * 3, thread=[2, 2], warps=2, stages=3, copy="cp_async"),
+    ),
+    "column sums": Program(
+        lambda x: x.sum(0), _randn((1100, 40)), masked_rows, ScheduleAttr.get([32], [512], warps=16)
+    ),
     "transpose": Program(lambda x: (x.t() * 2).contiguous(), _randn((33, 45)), masked_rows),
     "sliced norm": Program(
-        lambda x, y: F.layer_norm(x[:, 2:102] + y[:, :100], (100,)), _randn((5, 104), (5, 102)), masked_rows
+        lambda x, y: F.layer_norm(x[:, 2:102] + y[:, :100], (100,)),
+        _randn((5, 104), (5, 102)),
+        masked_rows,
+        ScheduleAttr.get([1, 128], [128, 128], warps=1),
     ),
     "padding": Program(lambda x: F.pad(x, (1, 2), value=3.0) * 2, _randn((5, 13)), masked_rows),
     "gather and pad": Program(
         lambda t, i: F.pad(F.embedding(i, t), (1, 2)),
         lambda: (torch.randn(11, 13), torch.randint(0, 11, (3, 5))),
         masked_rows,
+        ScheduleAttr.get([4, 8, 16], warps=4),
     ),
-    "argmax": Program(lambda x: x.argmax(-1), _randn((5, 77)), masked_rows),
+    "argmax": Program(lambda x: x.argmax(-1), _randn((5, 77)), masked_rows, ScheduleAttr.get([1], [128, 128], warps=1)),
     "integers": Program(_whole, _numbers, masked_rows),
-    "matmul softmax": Program(lambda x, a: (x @ a).softmax(0), _randn((37, 18), (18, 24)), large),
+    "matmul softmax": Program(
+        lambda x, a: (x @ a).softmax(0),
+        _randn((37, 18), (18, 24)),
+        large,
+        ScheduleAttr.get([32, 32], [32] * 5, thread=[4, 4], warps=2, stages=2, copy="cp_async"),
+    ),
     "two kernels": Program(lambda x, a, b: torch.relu(x @ a) @ b, _randn((20, 18), (18, 24), (24, 17)), masked_rows),
     "three stages": Program(
         lambda x, y: x @ y,
