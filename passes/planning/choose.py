@@ -21,7 +21,7 @@ from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
 from .nest_info import NestInfo
 from .points import Floats
-from .roofline import GAP
+from .roofline import another_kernel
 
 
 @contextmanager
@@ -55,10 +55,9 @@ def presplit_plans(info: NestInfo, target: Target) -> Iterator[Predictions]:
 
 def _seconds(maker: NestOp, target: Target) -> float:
     """How long it takes to split a tensor: one kernel, and the gap behind it."""
-    rates = target.rates
     sources = [op.source for op in maker.body.block.ops if isinstance(op, LoadOp)]
     moved = sum(tensor_bytes(v.type) for v in (*sources, *maker.res))
-    return GAP + rates.launch + rates.ramp + moved / rates.memory
+    return another_kernel(target.rates, moved / target.rates.memory)
 
 
 MIN_SPLIT_K_SPEEDUP = 1.1

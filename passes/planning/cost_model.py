@@ -17,7 +17,7 @@ from .matmul import Matmul, by_products, distinct, find_matmuls
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, plan_of, points_of
 from .resources import Resources, Violation
-from .roofline import GAP, Times
+from .roofline import Times, another_kernel
 from .smem_reuse import load_sites
 from .tiles import Tiles
 from .traffic import Loads, results_of
@@ -224,4 +224,4 @@ class Model:
         """Seconds to combine the parts of a divided reduction, in f32."""
         rates = self.target.rates
         moved = 4.0 * self._results() * tiles.parts * 2 * len(self.info.groups[0]) if self.info.groups else 0.0
-        return np.where(tiles.parts > 1, GAP + rates.launch + rates.ramp + moved / rates.cache, 0.0)
+        return np.where(tiles.parts > 1, another_kernel(rates, moved / rates.cache), 0.0)

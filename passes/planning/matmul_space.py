@@ -113,15 +113,14 @@ class _Space:
         for tile, warps in product(self._tiles(least), WARPS):
             if self._may_have(atom, tile, warps):
                 for sizes in self._chunks(tile, warps, depths, KEYS):
-                    fits = (self._fits(atom, sizes, warps, p) for p in self.products)
-                    if all(fits):
+                    if all(self._fits(atom, sizes, warps, p) for p in self.products):
                         yield sizes.plan(warps, **decisions)
 
     def _may_have(self, atom: str, tile: tuple[int, int], warps: int) -> bool:
         """Whether warps of an atom can have a tile of the result."""
         least, most = ACCUMULATORS[atom]
         if self.nested:
-            return 16 * warps == tile[0]
+            return ATOM[0] * warps == tile[0]
         return least <= self.several * tile[0] * tile[1] // (32 * warps) <= most and (
             atom == "wgmma" or warps <= MOST_WARPS
         )
@@ -135,13 +134,13 @@ class _Space:
         shape = sizes.tile[p.row], sizes.tile[p.column]
         return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM[2]
 
-    def _tiles(self, least: int) -> Iterator[tuple[int, int]]:
+    def _tiles(self, least: int) -> list[tuple[int, int]]:
         """Rows and columns of the main matmul's tiles, the range or `least` where that is less: the rest is padding."""
         whole = self.nested and self.main.column in self.info.free
         rows, columns = (pow2_at_least(self.info.extents[i]) for i in (self.main.row, self.main.column))
         shapes = product(EXTENTS, (min(WIDEST_HEAD, columns),) if whole else EXTENTS)
-        high = {(max(least, min(r, rows)), max(1 if whole else least, min(c, columns))): None for r, c in shapes}
-        yield from high
+        narrow = 1 if whole else least
+        return [*dict.fromkeys((max(least, min(r, rows)), max(narrow, min(c, columns))) for r, c in shapes)]
 
     def _chunks(
         self, tile: tuple[int, int], warps: int, depths: Sequence[int], keys: Sequence[int]

@@ -127,11 +127,16 @@ def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmu
     return Resources(given, spills, shared, np.maximum(1, resident), found)
 
 
+def _largest_tile(info: NestInfo, tiles: Tiles) -> Floats:
+    """Elements of the largest tile, of the result or in a reduction."""
+    sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
+    return largest((tiles.elements(indices) for indices in sets), tiles.rows)
+
+
 def _unrolled_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> Floats:
     """Registers of a thread without matmuls if the compiler is free to use them: for tiles of two tensors, for sums,
     and for which elements there are; where a block walks on, for the next tiles as well."""
-    sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
-    held = largest((tiles.elements(indices) for indices in sets), tiles.rows) / threads
+    held = _largest_tile(info, tiles) / threads
     walks = np.any([n > 1 for n in tiles.steps.values()], axis=0)
     tails = np.any([n % tiles.tile[i] != 0 for i, n in info.extents.items()], axis=0)
     sources = min(2, len({op.source for op in info.loads}))
@@ -168,8 +173,7 @@ def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:
 def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: Ints) -> Ints:
     points, rows = tiles.points, tiles.rows
     if not products:
-        sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
-        elements = largest((tiles.elements(indices) for indices in sets), rows)
+        elements = _largest_tile(info, tiles)
         sources = len({op.source for op in info.loads})
         each = 1.0 if sources <= 2 else 1.5
         return np.rint(ROWS + elements / threads * each).astype(np.int64)

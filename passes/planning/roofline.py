@@ -14,6 +14,11 @@ GAP = 1.0e-6
 """Seconds from the last block of a kernel to the next kernel, which needs its results."""
 
 
+def another_kernel(rates: Rates, seconds: Any) -> Any:
+    """Seconds that one more kernel takes, whose bytes alone take `seconds`, with the gap before or behind it."""
+    return GAP + rates.launch + rates.ramp + seconds
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds that a kernel would take if nothing but one thing took time: a number each, or a column with a row for
