@@ -30,7 +30,8 @@ def poison(domain: TypedDomain, element: Attribute) -> Array:
 class GlobalBuffer:
     """A buffer in global memory, flat. `written`: None for an input, which is all there from the start.
 
-    `writer` is the thread of the whole grid that wrote an element during the current launch.
+    `writer` is the thread of the whole grid that wrote an element during the current launch, `position` the buffer's
+    number among the arguments of its kernel.
     """
 
     data: Array
@@ -38,6 +39,7 @@ class GlobalBuffer:
     element: Attribute
     written: Array | None
     writer: Array | None = None
+    position: int = -1
 
     @staticmethod
     def empty(domain: TypedDomain, shape: Sequence[int], element: Attribute) -> GlobalBuffer:
@@ -77,18 +79,25 @@ class GlobalBuffer:
 
 @dataclass
 class SharedBuffer:
-    """A buffer in the shared memory of every simulated block: `data` is [blocks, size], and so is `written`.
+    """A buffer in the shared memory of every simulated block: `data` is [blocks, elements], and so is `written`. The
+    elements of mbarriers are `Barrier`s.
 
-    `offset` is its place in bytes; `number` tells it from the others, and its slots do not differ in it. In a cluster
-    `ranks` says for each thread whose instance it means, if that is not its own block's.
+    `offset` is its place in bytes. For a part of it each thread has a `start`, and `size` elements from there on. In a
+    cluster `ranks` says for each thread whose instance it means, if that is not its own block's.
     """
 
     data: Array
     written: Array
     element: Attribute
-    number: int
     offset: int
+    size: int
+    start: Any = 0
     ranks: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Its one extent."""
+        return (self.size,)
 
     def rows(self, own: Array) -> Array:
         """Whose instance each thread means: that of `ranks`, or its own."""

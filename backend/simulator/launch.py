@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import MemRefType, i64
 from xdsl.interpreter import Interpreter
-from xdsl.ir import Attribute, BlockArgument, Operation
+from xdsl.ir import Attribute, Operation
 
 from ...dialects import kernel, payload
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
@@ -24,7 +24,6 @@ from ..dtypes import numpy_dtype
 from ..interpreter.domains import Array, TypedDomain, ranked
 from ..interpreter.payload import PayloadFunctions, stop
 from ..interpreter.running import Position
-from .async_units import AsyncUnits
 from .buffers import GlobalBuffer, SharedBuffer, poison
 from .machine import Machine
 from .program import KernelProgram
@@ -56,7 +55,7 @@ class Launcher:
         self.domain = domain
         self.report = report
         self.sizes = sizes
-        self.units: AsyncUnits | None = None
+        self.units: Machine | None = None
         interpreter.register_implementations(PayloadFunctions(domain, sizes, self._stop))
 
     def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
@@ -69,19 +68,18 @@ class Launcher:
 
     def launch(self, function: kernel.FuncOp, buffers: Sequence[GlobalBuffer], blocks: int) -> None:
         """Run so many blocks of a kernel."""
-        for buffer in buffers:
-            buffer.writer = None
+        for position, buffer in enumerate(buffers):
+            buffer.writer, buffer.position = None, position
         counts = KernelCounts(function.sym_name.data, blocks)
         self.report.launches.append(counts)
         size = function.cluster_size
         if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
             raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
-        numbers = {id(b): i for i, b in enumerate(buffers)}
         with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
             for first, last in batches(function, blocks):
                 blocks_run = np.arange(first, last, dtype=np.int64)[::size]
                 head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
-                self.units = AsyncUnits(*head, numbers, self.sizes, size)
+                self.units = Machine(*head, self.sizes, size)
                 place_shared(self.units, function)
                 KernelProgram(self.interpreter, self.position, self.units).run(function.body, buffers)
                 step(last - first)
@@ -95,8 +93,7 @@ def batches(function: kernel.FuncOp, blocks: int) -> Iterator[tuple[int, int]]:
     )
     if function.cluster_size > 1:
         cuts = [0, blocks]
-    alone = is_asynchronous(function) or slots_differ(function)
-    step = function.cluster_size if alone else batch_size(function)
+    step = function.cluster_size if is_asynchronous(function) else batch_size(function)
     for start, end in pairwise(cuts):
         for first in range(start, end, step):
             yield first, min(first + step, end)
@@ -114,20 +111,9 @@ def _decided_by_block(op: Operation) -> int | None:
 
 
 def is_asynchronous(function: kernel.FuncOp) -> bool:
-    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: see
-    async_units.py."""
+    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: such
+    blocks, or clusters, run alone."""
     return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
-
-
-def slots_differ(function: kernel.FuncOp) -> bool:
-    """Whether blocks may use different slots of a ring at the same time: where a loop goes on with the slots of an
-    earlier one, which need not have run as often in each of them."""
-    for op in function.walk():
-        slot = op.offset if isinstance(op, kernel.SubviewOp) else None
-        if isinstance(slot, BlockArgument) and isinstance(around := slot.owner.parent_op(), scf.ForOp) and slot.index:
-            if isinstance(around.iter_args[slot.index - 1].owner, scf.ForOp):
-                return True
-    return False
 
 
 def batch_size(function: kernel.FuncOp) -> int:
@@ -147,7 +133,7 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
             "out-of-bounds", last, f"ends at byte {end} of {function.shared.data} bytes of shared memory"
         )
     blocks, alignment = len(machine.numbers) * machine.cluster, SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
-    for number, op in enumerate(ops):
+    for op in ops:
         if op.offset is not None:
             offset = op.offset.data
         else:
@@ -157,7 +143,9 @@ def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
         assert isinstance(t, MemRefType)
         element, size = _stored(op), t.get_shape()[0]
         data = np.full((blocks, size), poison(machine.domain, element), machine.domain.dtype(element))
-        machine.shared[op] = SharedBuffer(data, np.zeros(data.shape, np.bool_), element, number, offset)
+        if isinstance(element_type(t), kernel.MbarrierType):
+            data = np.full((blocks, size), None)
+        machine.shared[op] = SharedBuffer(data, np.zeros(data.shape, np.bool_), element, offset, size)
 
 
 def _stored(op: kernel.SharedOp) -> Attribute:

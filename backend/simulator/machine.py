@@ -1,12 +1,16 @@
-"""The state of a running kernel: all threads of some blocks, who is active, and the accesses they make."""
+"""The state of a running kernel: all threads of some blocks, who is active, and the accesses they make.
+
+Everything asynchronous has happened as soon as it was started; of mbarriers there are the counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.shapes.binding import Sizes
@@ -21,6 +25,9 @@ MAX_WIDTH = 16
 
 Mover = kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.LdMatrixOp | kernel.StMatrixOp | kernel.CopyAsyncOp
 """What accesses memory."""
+
+Scope: TypeAlias = Mapping[SSAValue, Any]
+"""The values that are there when an operation runs."""
 
 
 def register_offsets(bases: tuple[int, ...], exclusive_or: bool) -> Array:
@@ -53,6 +60,24 @@ class Access:
         return where
 
 
+@dataclass(eq=False)
+class Barrier:
+    """An mbarrier: the arrivals and bytes that are missing in this phase."""
+
+    arrivals: int
+    missing: int
+    bytes: int = 0
+    phase: int = 0
+
+    def arrive(self, announced: int, arrivals: int = 1) -> None:
+        """Count arrivals and announced bytes, negative ones of a copy; begin the next phase if nothing is missing."""
+        self.bytes += announced
+        self.missing -= arrivals
+        if not self.missing and not self.bytes:
+            self.phase += 1
+            self.missing = self.arrivals
+
+
 @dataclass
 class Machine:
     """Some blocks of one launch. Values are arrays [blocks, threads] or [blocks, threads, registers].
@@ -67,11 +92,14 @@ class Machine:
     numbers: Array
     threads: int
     measured: bool
-    buffers: dict[int, int]
     sizes: Sizes
     cluster: int = 1
     active: Array = field(init=False)
     shared: dict[Operation, SharedBuffer] = field(default_factory=dict)
+    waits: dict[int, tuple[Operation, str]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    arrived: set[int] = field(default_factory=set)
+    cluster_phase: int = 0
 
     def __post_init__(self) -> None:
         self.active = np.ones((len(self.numbers), self.threads), np.bool_)
@@ -97,26 +125,17 @@ class Machine:
         """A value of every thread as [block, thread]."""
         return np.broadcast_to(ranked(value, 2), self.active.shape)
 
-    def warps(self) -> list[int]:
-        """The warps with an active thread."""
-        return [int(w) for w in np.flatnonzero(self.active.reshape(-1, 32).any(axis=1))]
+    def running(self) -> list[int]:
+        """The active threads of a block, or cluster, that runs alone."""
+        return [int(t) for t in np.flatnonzero(self.active[0])]
 
-    def uses(self, index: Array) -> Iterator[tuple[int, int, int]]:
-        """(warp, value, threads) for every value that active threads of a warp of one block, or cluster, have."""
-        values = self.everywhere(index)[0]
-        for w in self.warps():
-            lanes = slice(32 * w, 32 * w + 32)
-            mine = values[lanes][self.active[0, lanes]]
-            for value, count in zip(*np.unique(mine, return_counts=True), strict=True):
-                yield w, int(value), int(count)
+    def element(self, buffer: SharedBuffer, place: Array, thread: int) -> int:
+        """The element of all of a shared buffer that the number `place` in its part is to a thread."""
+        return int(self.everywhere(place)[0, thread] + self.everywhere(buffer.start)[0, thread])
 
     def uniform(self, value: Array) -> int:
         """The one value that active threads have, or the first one's."""
         return int(self.everywhere(value)[self.active][0])
-
-    def rank_of(self, warp: int) -> int:
-        """The block of the cluster that a warp belongs to."""
-        return warp * 32 // self.block_threads
 
     def first_runs(self) -> bool:
         """Whether the block that is measured, the first, is running."""
@@ -131,6 +150,10 @@ class Machine:
         who = f"thread {thread} of block {int(self.numbers[block]) + rank}"
         self.report.add(kind, op, message.format(who=who), int(np.count_nonzero(where)))
 
+    def complain(self, kind: Kind, op: Operation, text: str, thread: int) -> None:
+        """Report a mistake of a thread of a block, or cluster, that runs alone."""
+        self.find(kind, op, ranked(np.arange(self.threads) == thread, 2), f"{{who}}{text}")
+
     def barrier_of_block(self, op: Operation) -> None:
         """The active blocks are at a barrier, which all of their threads have to reach."""
         active = self.active.reshape(-1, self.block_threads)
@@ -140,40 +163,68 @@ class Machine:
         if self.first_runs() and arrive[0]:
             self.counts.barriers += 1
 
-    def whole_warps(self, op: Operation, what: str) -> None:
-        """Report active threads whose warps are not there as a whole."""
-        warps = self.active.reshape(len(self.active), -1, 32)
-        alone = (warps & ~warps.all(axis=2, keepdims=True)).reshape(self.active.shape)
-        self.find("divergent", op, alone, f"{{who}} {what} without the other lanes of its warp")
+    def together(self, op: Operation, what: str, threads: int = 32) -> None:
+        """Report active threads whose warps, or groups of so many `threads`, are not there as a whole."""
+        groups = self.active.reshape(len(self.active), -1, threads)
+        alone = (groups & ~groups.all(axis=2, keepdims=True)).reshape(self.active.shape)
+        self.find("divergent", op, alone, f"{{who}} {what} without the other {threads - 1} threads")
 
     def count_flops(self, each: int) -> None:
         """Count float operations, so many of each active thread."""
         self.counts.flops += each * int(np.count_nonzero(self.active))
 
-    def complain(self, kind: Kind, op: Operation, text: str, warp: int) -> None:
-        """Report a mistake of a warp of a block, or cluster, that runs alone."""
-        first, each = int(self.numbers[0]), self.block_threads // 32
-        block = f" of block {first + warp // each}" if self.cluster > 1 else ""
-        self.report.add(kind, op, f"warp {warp % each}{block}: {text}")
+    # -- mbarriers and clusters
+
+    def barriers(self, op: Operation, buffer: SharedBuffer, index: Array, ranks: Array | None = None) -> list[Barrier]:
+        """What every active thread names, in its own block or in that of `ranks`; what was not set up is reported."""
+        rows = buffer.rows(self.rows) if ranks is None else self.everywhere(ranks)
+        named = [(t, int(rows[0, t]), int(self.everywhere(index)[0, t])) for t in self.running()]
+        there = [(t, r, i) for t, r, i in named if 0 <= r < self.cluster and 0 <= i < buffer.data.shape[1]]
+        found = [buffer.data[r, i] for _, r, i in there]
+        if len(there) < len(named) or None in found:
+            self.find("uninitialised", op, self.active, "{who}: an mbarrier that was not set up")
+        return [b for b in found if b is not None]
+
+    def meet(self, rank: int | None = None, ended: int | None = None) -> None:
+        """A block is at the cluster's barrier, or has ended, so that the barrier no longer waits for it."""
+        self.arrived |= set() if rank is None else {rank}
+        self.ended |= set() if ended is None else {ended}
+        if self.arrived and len(self.arrived | self.ended) >= self.cluster:
+            self.arrived.clear()
+            self.cluster_phase += 1
+
+    def deadlock(self) -> None:
+        """Nobody can go on: say what the first of them waits for."""
+        thread = min(self.waits)
+        op, text = self.waits[thread]
+        self.complain("deadlock", op, f" waits {text}, which never comes", thread)
+
+    # -- accesses
 
     def locate(
         self,
         op: Mover,
-        shape: tuple[int, ...],
-        coordinates: tuple[Array, ...],
-        checks: tuple[Array, ...],
+        buffer: GlobalBuffer | SharedBuffer,
+        coordinates: Sequence[Array],
+        checks: Sequence[Array] = (),
     ) -> Access:
-        """Where `op` reads or writes; accesses outside `shape` are reported and left out."""
+        """Where `op` reads or writes; accesses outside of the buffer are reported and left out."""
         registers, xor = op.registers, op.xor is not None
         full = (*self.active.shape, registers)
         mask = np.broadcast_to(self.active[:, :, None], full)
         for c, (lo, hi) in enumerate(op.bounds):
             value = self.register_places(checks[c], [s[c] for s in op.check_steps], xor)
             mask = mask & (lo <= value) & (value < self.sizes.number(hi))
-        place = np.zeros(full, np.int64)
-        legal = mask
-        for d, extent in enumerate(shape):
-            value = np.broadcast_to(self.register_places(coordinates[d], [b[d] for b in op.reg_bases], xor), full)
+        places = [self.register_places(c, [b[d] for b in op.reg_bases], xor) for d, c in enumerate(coordinates)]
+        return self.inside(op, buffer, mask, places)
+
+    def inside(
+        self, op: Mover, buffer: GlobalBuffer | SharedBuffer, mask: Array, coordinates: Sequence[Array]
+    ) -> Access:
+        """The accesses at `coordinates` where `mask` holds; those outside of the buffer are reported and left out."""
+        place, legal = np.zeros(mask.shape, np.int64), mask
+        for d, (extent, value) in enumerate(zip(buffer.shape, coordinates, strict=True)):
+            value = np.broadcast_to(value, mask.shape)
             outside = mask & ((value < 0) | (value >= extent))
             if outside.any():
                 at = int(value[tuple(np.argwhere(outside)[0])])
@@ -181,6 +232,8 @@ class Machine:
                 self.find("out-of-bounds", op, outside, f"{{who}}: {where}")
                 legal = legal & ~outside
             place = place * extent + value
+        if isinstance(buffer, SharedBuffer):
+            place = place + np.asarray(buffer.start)[..., None]
         return Access(np.where(legal, place, 0), legal)
 
     def register_places(self, value: Array, bases: Sequence[int], xor: bool) -> Array:
@@ -199,17 +252,13 @@ class Machine:
         first = (access.place[:, :, ::vec] * itemsize + offset) % width != 0
         self.find("misaligned", op, first & access.mask[:, :, ::vec], f"{{who}}: an access of {width} bytes")
 
-    def position_of(self, buffer: GlobalBuffer) -> int:
-        """The number of a buffer among the kernel's arguments."""
-        return self.buffers.get(id(buffer), -1)
-
     def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
         """Count bytes for all blocks, sectors for the first."""
         c, stores = self.counts, isinstance(op, kernel.StoreOp | kernel.AtomicRmwOp)
         table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
-        position, width = self.position_of(buffer), min(op.vec.data * buffer.itemsize, MAX_WIDTH)
+        width = min(op.vec.data * buffer.itemsize, MAX_WIDTH)
         size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
-        table[position] = table.get(position, 0) + size
+        table[buffer.position] = table.get(buffer.position, 0) + size
         widths[width] = widths.get(width, 0) + size
         if self.first_runs():
             touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)

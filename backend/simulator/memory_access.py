@@ -64,7 +64,11 @@ def load_shared(
 
 
 def store_shared(
-    machine: Machine, op: kernel.StoreOp | kernel.StMatrixOp, buffer: SharedBuffer, access: Access, value: Array
+    machine: Machine,
+    op: kernel.StoreOp | kernel.StMatrixOp | kernel.CopyAsyncOp,
+    buffer: SharedBuffer,
+    access: Access,
+    value: Array,
 ) -> None:
     """Registers to shared memory; two threads that write one element at once have to write the same."""
     machine.aligned(op, access, buffer.itemsize, buffer.offset)

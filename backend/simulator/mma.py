@@ -52,9 +52,9 @@ def store_matrices(machine: Machine, op: kernel.StMatrixOp, buffer: SharedBuffer
 def _rows(machine: Machine, op: kernel.LdMatrixOp | kernel.StMatrixOp, buffer: SharedBuffer, origin: Array) -> Access:
     """Where the rows lie; from here on only lanes that name one are active."""
     active = machine.active
-    machine.whole_warps(op, "moves matrices")
+    machine.together(op, "moves matrices")
     machine.active = active & (np.arange(machine.threads) % 32 < ROWS * op.count.data)
-    return machine.locate(op, (buffer.data.shape[1],), (origin,), ())
+    return machine.locate(op, buffer, (origin,))
 
 
 def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
@@ -68,7 +68,7 @@ def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Ar
     """The accumulators after the products of every warp."""
     blocks, lanes = machine.active.shape[0], _LANE[:, None]
     warps = machine.threads // 32
-    machine.whole_warps(op, "multiplies")
+    machine.together(op, "multiplies")
     pair, group = 2 * (lanes % 4), lanes // 4
     word, atom = word_elements(op.lhs.type), mma_atom(op.lhs.type)
     assert atom is not None

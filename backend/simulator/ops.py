@@ -11,16 +11,15 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.warp_specialize import partition_of
+from ...dialects.kernel.cp_async import slot_size
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
 from ..interpreter.domains import Array, ranked, reduce_value
-from . import cp_async, mma, tma, wgmma
-from .async_units import AsyncUnits, Scope
-from .buffers import GlobalBuffer, SharedBuffer
-from .machine import Access, Machine, register_offsets
+from . import mma, tma, wgmma
+from .buffers import SharedBuffer
+from .machine import Access, Barrier, Machine, Scope, register_offsets
 from .memory_access import combine_global, load_global, load_shared, store_global, store_shared
 
 
@@ -63,45 +62,41 @@ def _where(m: Machine, predicate: SSAValue | None, v: Scope) -> Iterator[None]:
 
 
 def _access(
-    m: Machine,
-    op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.CopyAsyncOp,
-    buffer: GlobalBuffer | SharedBuffer,
-    v: Scope,
+    m: Machine, op: kernel.LoadOp | kernel.StoreOp | kernel.AtomicRmwOp | kernel.CopyAsyncOp, v: Scope
 ) -> Access:
-    shape = buffer.shape if isinstance(buffer, GlobalBuffer) else (buffer.data.shape[1],)
-    return m.locate(op, shape, tuple(v[c] for c in op.coordinates), tuple(v[c] for c in op.checks))
+    return m.locate(op, v[op.memory], [v[c] for c in op.coordinates], [v[c] for c in op.checks])
 
 
 def _load(m: Machine, op: kernel.LoadOp, v: Scope) -> Array:
     zero = m.domain.constant(0, element_type(op.result.type))
     fill = zero if op.fill is None else ranked(v[op.fill], 2)[:, :, None]
     buffer = v[op.memory]
-    load = load_shared if isinstance(buffer, SharedBuffer) else load_global
-    return load(m, op, buffer, _access(m, op, buffer, v), fill)
+    load: Any = load_shared if isinstance(buffer, SharedBuffer) else load_global
+    return load(m, op, buffer, _access(m, op, v), fill)
 
 
 def _store(m: Machine, op: kernel.StoreOp, v: Scope) -> None:
     buffer = v[op.memory]
     with _where(m, op.predicate, v):
-        store = store_shared if isinstance(buffer, SharedBuffer) else store_global
-        store(m, op, buffer, _access(m, op, buffer, v), registers(v[op.value], op.value))
+        store: Any = store_shared if isinstance(buffer, SharedBuffer) else store_global
+        store(m, op, buffer, _access(m, op, v), registers(v[op.value], op.value))
 
 
 def _atomic_rmw(m: Machine, op: kernel.AtomicRmwOp, v: Scope) -> None:
     buffer = v[op.memory]
     with _where(m, op.predicate, v):
-        combine_global(m, op, buffer, _access(m, op, buffer, v), registers(v[op.value], op.value))
+        combine_global(m, op, buffer, _access(m, op, v), registers(v[op.value], op.value))
 
 
-def _copy_async(m: AsyncUnits, op: kernel.CopyAsyncOp, v: Scope) -> None:
-    source = v[op.memory]
+def _copy_async(m: Machine, op: kernel.CopyAsyncOp, v: Scope) -> None:
+    """A copy is there at once, with zeros where nothing is copied."""
+    target: SharedBuffer = v[op.target]
     with _where(m, op.predicate, v):
-        access = _access(m, op, source, v)
-        happens = np.broadcast_to(m.active[:, :, None], access.mask.shape)
+        access = _access(m, op, v)
+        value = load_global(m, op, v[op.memory], access, m.domain.constant(0, target.element))
         place = m.register_places(ranked(v[op.place], 2), op.target_bases, op.target_xor is not None)
-        zero = m.domain.constant(0, element_type(v[op.target].element))
-        value = load_global(m, op, source, access, zero)
-        m.copies.append(cp_async.start_copy(m, op, v[op.target], value, place, happens))
+        happens = np.broadcast_to(m.active[:, :, None], access.mask.shape)
+        store_shared(m, op, target, m.inside(op, target, happens, [place]), value)
 
 
 def _shuffle_xor(m: Machine, op: kernel.ShuffleXorOp, v: Scope) -> Array:
@@ -154,29 +149,34 @@ def _outer_fma(m: Machine, op: kernel.OuterFmaOp, v: Scope) -> Array:
     )
 
 
-def _mapa(m: AsyncUnits, op: kernel.MapaOp, v: Scope) -> SharedBuffer:
-    ranks = ranked(v[op.rank], 2)
-    for warp, rank, _ in m.uses(ranks):
-        if not 0 <= rank < m.cluster:
-            m.complain("out-of-bounds", op, f"block {rank} of a cluster of {m.cluster}", warp)
+def _subview(m: Machine, op: kernel.SubviewOp, v: Scope) -> SharedBuffer:
+    return replace(v[op.ring], start=m.everywhere(v[op.offset]), size=slot_size(op.result.type))
+
+
+def _mapa(m: Machine, op: kernel.MapaOp, v: Scope) -> SharedBuffer:
+    ranks = m.everywhere(v[op.rank])
+    outside = m.active & ((ranks < 0) | (ranks >= m.cluster))
+    m.find("out-of-bounds", op, outside, f"{{who}} means a block outside of a cluster of {m.cluster}")
     return replace(v[op.shared], ranks=np.clip(ranks, 0, m.cluster - 1))
+
+
+def _set_up(m: Machine, op: kernel.MbarInitOp, v: Scope) -> None:
+    index = m.everywhere(v[op.index])
+    for thread in m.running():
+        v[op.barriers].data[m.rows[0, thread], index[0, thread]] = Barrier(op.arrivals.data, op.arrivals.data)
+
+
+def _arrive(m: Machine, op: kernel.MbarExpectOp | kernel.MbarArriveOp, v: Scope) -> None:
+    """Every active thread arrives; what more than are counted do is for the emulator to see."""
+    rank = op.rank if isinstance(op, kernel.MbarArriveOp) else None
+    for barrier in m.barriers(op, v[op.barriers], v[op.index], None if rank is None else v[rank]):
+        barrier.arrive(op.bytes.data if isinstance(op, kernel.MbarExpectOp) else 0)
 
 
 def _advance(m: Machine, op: kernel.AdvanceOp, v: Scope) -> tuple[Array, Array]:
     slot = np.asarray(v[op.slot]) + 1
     slot = np.where(slot == op.slots.data, 0, slot)
     return slot, np.asarray(v[op.phase]) ^ (slot == 0)
-
-
-def _group_barrier(m: Machine, op: kernel.GroupBarrierOp, v: Scope) -> None:
-    found, count = partition_of(op), op.warps.data
-    first = found[0].first_warp(found[1]) if found is not None else 0
-    there, each = m.active.reshape(-1, 32), m.block_threads // 32
-    for start in sorted({w - (w % each - first) % count for w in m.warps()}):
-        warps = range(start, min(start + count, start // each * each + each))
-        missing = [w for w in warps if not there[w].all()]
-        if missing:
-            m.complain("divergent", op, "does not reach a barrier that others wait at", missing[0])
 
 
 def _undef_accumulators(m: Machine, op: kernel.UndefAccumulatorsOp, v: Scope) -> Array:
@@ -186,25 +186,18 @@ def _undef_accumulators(m: Machine, op: kernel.UndefAccumulatorsOp, v: Scope) ->
 
 
 def _nothing(m: Machine, op: Operation, v: Scope) -> None:
-    """Fences order what happens one after the other here."""
+    """What orders, and what waits for asynchronous operations, which are done at once here."""
 
 
-def _commit_wgmmas(m: AsyncUnits, op: kernel.WgmmaCommitOp, v: Scope) -> None:
-    for g in wgmma.warpgroups(m, op):
-        m.closed_wgmmas[g] = m.closed_wgmmas.get(g, 0) + 1
-
-
-OPERATIONS: dict[type[Operation], Callable[[AsyncUnits, Any, Scope], Any]] = {
+OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.IdOp: _identify,
     kernel.SharedOp: lambda m, op, v: m.shared[op],
     kernel.BarrierOp: lambda m, op, v: m.barrier_of_block(op),
     kernel.LoadOp: _load,
     kernel.StoreOp: _store,
     kernel.AtomicRmwOp: _atomic_rmw,
-    kernel.SubviewOp: lambda m, op, v: cp_async.slot(m, v[op.ring], op, v[op.offset]),
+    kernel.SubviewOp: _subview,
     kernel.CopyAsyncOp: _copy_async,
-    kernel.AsyncCommitOp: lambda m, op, v: cp_async.commit(m, op),
-    kernel.AsyncWaitOp: lambda m, op, v: cp_async.wait(m, op),
     kernel.ShuffleXorOp: _shuffle_xor,
     kernel.ShuffleOp: _shuffle,
     kernel.PermuteRegistersOp: _permute_registers,
@@ -219,24 +212,31 @@ OPERATIONS: dict[type[Operation], Callable[[AsyncUnits, Any, Scope], Any]] = {
     kernel.LdMatrixOp: lambda m, op, v: mma.load_matrices(m, op, v[op.memory], v[op.origin]),
     kernel.StMatrixOp: lambda m, op, v: mma.store_matrices(m, op, v[op.memory], v[op.origin], v[op.value]),
     kernel.MmaOp: lambda m, op, v: mma.multiply(m, op, v[op.lhs], v[op.rhs], v[op.acc]),
-    kernel.MbarInitOp: AsyncUnits.set_up,
-    kernel.MbarExpectOp: lambda m, op, v: m.arrive(op, v, op.bytes.data),
-    kernel.MbarArriveOp: lambda m, op, v: m.arrive(op, v, ranks=None if op.rank is None else v[op.rank]),
+    kernel.MbarInitOp: _set_up,
+    kernel.MbarExpectOp: _arrive,
+    kernel.MbarArriveOp: _arrive,
     kernel.MapaOp: _mapa,
     kernel.AdvanceOp: _advance,
-    kernel.GroupBarrierOp: _group_barrier,
-    kernel.FenceMbarInitOp: _nothing,
-    kernel.FenceAsyncOp: _nothing,
-    kernel.WgmmaFenceOp: _nothing,
+    kernel.GroupBarrierOp: lambda m, op, v: m.together(op, "waits at a barrier"),
     kernel.TensorMapOp: lambda m, op, v: v[op.memory],
-    kernel.TmaLoadOp: tma.start_loads,
-    kernel.TmaStoreOp: tma.start_stores,
-    kernel.BulkCommitOp: tma.commit_stores,
-    kernel.BulkWaitOp: tma.wait_for_stores,
+    kernel.TmaLoadOp: tma.load,
+    kernel.TmaStoreOp: tma.store,
     kernel.UndefAccumulatorsOp: _undef_accumulators,
-    kernel.RegistersToAccumulatorsOp: lambda m, op, v: ranked(v[op.source], 3),
-    kernel.WgmmaOp: wgmma.start_wgmma,
-    kernel.WgmmaCommitOp: _commit_wgmmas,
-    kernel.WgmmaWaitOp: lambda m, op, v: wgmma.wait_for_wgmmas(m, op, v[op.acc]),
+    kernel.RegistersToAccumulatorsOp: lambda m, op, v: v[op.source],
+    kernel.WgmmaOp: wgmma.multiply,
+    kernel.WgmmaWaitOp: lambda m, op, v: v[op.acc],
+    **dict.fromkeys(
+        (
+            kernel.AsyncCommitOp,
+            kernel.AsyncWaitOp,
+            kernel.BulkCommitOp,
+            kernel.BulkWaitOp,
+            kernel.FenceMbarInitOp,
+            kernel.FenceAsyncOp,
+            kernel.WgmmaCommitOp,
+            kernel.WgmmaFenceOp,
+        ),
+        _nothing,
+    ),
 }
 """What runs an operation, from the values of its operands: gives the value of its result, if it has one."""

@@ -14,13 +14,12 @@ from xdsl.interpreter import Interpreter
 from xdsl.ir import Operation, Region, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.warp_specialize import launch_registers
+from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.payload import shape_of
-from ...errors import ExecutionError
 from ..interpreter.domains import BINARY, UNARY, Array, ranked
 from ..interpreter.running import Position
 from ..interpreter.tile import trips
-from .async_units import AsyncUnits
+from .machine import Machine
 from .ops import OPERATIONS
 
 Values: TypeAlias = tuple[Any, ...]
@@ -34,21 +33,19 @@ _FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "m
 class KernelProgram:
     """Runs some blocks of a kernel, or the blocks of one cluster; `interpreter` executes the payload."""
 
-    def __init__(self, interpreter: Interpreter, position: Position, units: AsyncUnits) -> None:
+    def __init__(self, interpreter: Interpreter, position: Position, units: Machine) -> None:
         self.interpreter = interpreter
         self.position = position
         self.units = units
 
     def run(self, body: Region, args: Sequence[object]) -> None:
-        """The whole kernel. What is on its way arrives when nobody can go on; a deadlock is a finding, and the end."""
+        """The whole kernel; a deadlock is a finding, and the end."""
         units, everybody = self.units, self.units.active
         block = np.arange(units.threads)[None, :] // units.block_threads
         programs = [(everybody & (block == r), self._block(body, args, r)) for r in range(units.cluster)]
-        for ready in self._turns(programs):
-            while not ready():
-                if not units.deliver():
-                    units.deadlock()
-                    return
+        for _ in self._turns(programs):
+            units.deadlock()
+            return
 
     def _block(self, body: Region, args: Sequence[object], rank: int) -> Steps:
         yield from self._region(body, args, {})
@@ -131,26 +128,25 @@ class KernelProgram:
         """Give way until `ready`; a deadlock says that `op` waits `text`."""
         units, active = self.units, self.units.active
         if not ready():
-            warp = units.warps()[0]
-            units.waits[warp] = op, text
+            thread = units.running()[0]
+            units.waits[thread] = op, text
             yield ready
             units.active = active
-            del units.waits[warp]
+            del units.waits[thread]
         return ()
 
     def _wait(self, op: kernel.MbarWaitOp, scope: dict[SSAValue, Any]) -> Steps:
         """A wait for the phase of an mbarrier."""
-        units, wanted = self.units, self.units.uniform(scope[op.parity])
-        used = [(w, i) for w, i, _ in units.uses(scope[op.index])]
-        found = [units.barrier(op, scope[op.barriers], i, w, units.rank_of(w)) for w, i in used]
-        text = f"for parity {wanted} of mbarrier {used[0][1]}"
-        return self._until(lambda: all(b is None or b.phase % 2 != wanted for b in found), op, text)
+        wanted, index = self.units.uniform(scope[op.parity]), self.units.uniform(scope[op.index])
+        found = set(self.units.barriers(op, scope[op.barriers], scope[op.index]))
+        text = f"for parity {wanted} of mbarrier {index}"
+        return self._until(lambda: all(b.phase % 2 != wanted for b in found), op, text)
 
     def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
         """The block waits for the others of its cluster."""
         units, before = self.units, self.units.cluster_phase
         units.barrier_of_block(op)
-        units.meet(units.rank_of(units.warps()[0]))
+        units.meet(int(units.rows[0, units.running()[0]]))
         return self._until(lambda: units.cluster_phase > before, op, "for the other blocks of its cluster")
 
     def _partitions(self, op: kernel.WarpSpecializeOp, scope: dict[SSAValue, Any]) -> Steps:
@@ -160,21 +156,10 @@ class KernelProgram:
         for number, (count, program) in enumerate(zip(op.partition_warps, op.programs, strict=True)):
             first = op.first_warp(number)
             mine = ranked(outer & (warp >= first) & (warp < first + count), 2)
-            programs.append((mine, self._partition(op, number, self._region(program, (warp - first,), dict(scope)))))
+            programs.append((mine, self._region(program, (warp - first,), dict(scope))))
         yield from self._turns(programs)
         units.active = outer
         return ()
-
-    def _partition(self, op: kernel.WarpSpecializeOp, number: int, program: Steps) -> Steps:
-        """A partition's program, once its warps have the registers that it says: it waits for what others give up."""
-        units, free, rank = self.units, self.units.free_registers, self.units.rank_of(self.units.warps()[0])
-        if op.partition_registers:
-            wanted, launched = op.partition_registers[number], launch_registers(units.block_threads, op.blocks_per_sm)
-            more = 32 * op.partition_warps[number] * (wanted - launched)
-            text = f"for {wanted} registers a thread ({launched} at the launch)"
-            yield from self._until(lambda: more <= free[rank], op, text)
-            free[rank] -= more
-        return (yield from program)
 
 
 CONTROL: dict[type[Operation], Callable[[KernelProgram, Any, dict[SSAValue, Any]], Steps]] = {
@@ -188,9 +173,8 @@ CONTROL: dict[type[Operation], Callable[[KernelProgram, Any, dict[SSAValue, Any]
 
 
 def where(condition: Array, a: Array, b: Array, result: SSAValue) -> Array:
-    """One of two values in each thread. Raises ExecutionError for accumulators in flight, which have no threads."""
-    if np.asarray(a).dtype == np.object_ or np.asarray(b).dtype == np.object_:
-        raise ExecutionError("accumulators in flight that only a part of the threads has")
-    rank = len(shape_of(result.type))
+    """One of two values in each thread."""
+    t = result.type.registers if isinstance(result.type, AsyncAccumulatorsType) else result.type
+    rank = len(shape_of(t))
     mask = condition.reshape(*condition.shape, *(1,) * rank)
     return np.where(mask, ranked(a, 2 + rank), ranked(b, 2 + rank))

@@ -1,4 +1,4 @@
-"""TMA copies of a simulated block: where they lie, what they touch, and when they are there."""
+"""TMA copies of a simulated block: where they lie, and what they touch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from ...dialects import kernel
 from ...dialects.kernel.tma import TensorMapType
 from ..interpreter.domains import Array
-from .async_units import AsyncUnits, Scope, TmaCopy
 from .buffers import SharedBuffer
+from .machine import Machine, Scope
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
@@ -36,58 +36,45 @@ def tile_in_global(t: TensorMapType, shape: tuple[int, ...], first: list[int]) -
     return elements.reshape(-1), inside.reshape(-1)
 
 
-def start_copies(m: AsyncUnits, op: kernel.TmaLoadOp | kernel.TmaStoreOp, values: Scope) -> Iterator[TmaCopy]:
-    """A TMA copy for every active thread; what is misplaced is reported and left out."""
-    t, memory, shared = op.map_type, values[op.map], values[op.shared]
-    table, position = m.counts.loaded if isinstance(op, kernel.TmaLoadOp) else m.counts.stored, m.position_of(memory)
-    for thread in np.flatnonzero(m.active[0]):
-        *at, place = (int(m.everywhere(values[v])[0, thread]) for v in (*op.coordinates, op.place))
-        warp = int(thread) // 32
-        if (shared.offset + place * shared.itemsize) % t.alignment:
-            m.complain("misaligned", op, f"a TMA copy at element {place} of shared memory", warp)
-        places = tile_in_shared(t, shared, place)
+def _copies(
+    m: Machine, op: kernel.TmaLoadOp | kernel.TmaStoreOp, values: Scope
+) -> Iterator[tuple[int, Array, Array, Array]]:
+    """For every active thread: its number, the elements of the shared buffer, those of the buffer in global memory,
+    and which of these there are. What leaves shared memory is reported and left out."""
+    memory, shared = values[op.map], values[op.shared]
+    table = m.counts.loaded if isinstance(op, kernel.TmaLoadOp) else m.counts.stored
+    for thread in m.running():
+        at = [int(m.everywhere(values[v])[0, thread]) for v in op.coordinates]
+        places = tile_in_shared(op.map_type, shared, m.element(shared, values[op.place], thread))
         if ((places < 0) | (places >= shared.data.shape[1])).any():
-            m.complain("out-of-bounds", op, f"a TMA copy from element {place} on leaves its buffer", warp)
+            m.complain("out-of-bounds", op, ": a TMA copy leaves its buffer", thread)
             continue
-        elements, inside = tile_in_global(t, memory.shape, at)
-        table[position] = table.get(position, 0) + int(np.count_nonzero(inside)) * memory.itemsize
-        yield TmaCopy(op, shared, memory, places, elements, inside, int(thread))
+        elements, inside = tile_in_global(op.map_type, memory.shape, at)
+        table[memory.position] = table.get(memory.position, 0) + int(np.count_nonzero(inside)) * memory.itemsize
+        yield thread, places, elements, inside
 
 
-def start_loads(m: AsyncUnits, op: kernel.TmaLoadOp, values: Scope) -> None:
-    """Start copies on their way into shared memory."""
-    for copy in start_copies(m, op, values):
-        warp = copy.thread // 32
-        index = int(m.everywhere(values[op.index])[0, copy.thread])
-        if copy.memory.missing(copy.elements[copy.inside]).any():
-            m.complain("uninitialised", op, "a TMA copy of global memory that was never written", warp)
-        for rank in op.ranks or (m.rank_of(warp),):
-            copy.targets[rank] = m.barrier(op, values[op.barriers], index, warp, rank)
-            copy.shared.data[rank, copy.places] = m.domain.constant(float("nan"), copy.shared.element)
-            copy.shared.written[rank, copy.places] = False
-        m.loads.append(copy)
+def load(m: Machine, op: kernel.TmaLoadOp, values: Scope) -> None:
+    """Copies into shared memory, of this block or those that they are multicast to; their bytes count at mbarriers."""
+    memory, shared = values[op.map], values[op.shared]
+    for thread, places, elements, inside in _copies(m, op, values):
+        if memory.missing(elements[inside]).any():
+            m.complain("uninitialised", op, ": a TMA copy of global memory that was never written", thread)
+        zero = m.domain.constant(0, shared.element)
+        value = np.where(inside, memory.data[np.where(inside, elements, 0)], zero)
+        for rank in op.ranks or (m.rows[0, thread],):
+            shared.data[rank, places], shared.written[rank, places] = value, True
+    for rank in op.ranks or (None,):
+        ranks = None if rank is None else np.asarray(rank)
+        for barrier in m.barriers(op, values[op.barriers], values[op.index], ranks):
+            barrier.arrive(-math.prod(op.map_type.shape) * shared.itemsize, 0)
 
 
-def start_stores(m: AsyncUnits, op: kernel.TmaStoreOp, values: Scope) -> None:
-    """Start copies on their way out of shared memory."""
-    for copy in start_copies(m, op, values):
-        m.stores.setdefault(copy.thread, []).append(copy)
-
-
-def commit_stores(m: AsyncUnits, op: kernel.BulkCommitOp, values: Scope) -> None:
-    """Close the groups of the active threads."""
-    for thread in np.flatnonzero(m.active[0]):
-        m.store_groups.setdefault(int(thread), []).append(m.stores.pop(int(thread), []))
-
-
-def wait_for_stores(m: AsyncUnits, op: kernel.BulkWaitOp, values: Scope) -> None:
-    """The active threads wait for all their groups but the newest: these are in global memory then."""
-    for thread in np.flatnonzero(m.active[0]):
-        groups = m.store_groups.get(int(thread), [])
-        while len(groups) > op.pending.data:
-            for copy in groups.pop(0):
-                rank, elements = m.rank_of(copy.thread // 32), copy.elements[copy.inside]
-                found = copy.shared.data[rank, copy.places[copy.inside]]
-                _, wrong = copy.memory.store(m.domain, elements, m.grid_threads[0, copy.thread], found)
-                if wrong.any():
-                    m.complain("conflict", copy.op, "writes what another thread writes differently", copy.thread // 32)
+def store(m: Machine, op: kernel.TmaStoreOp, values: Scope) -> None:
+    """Copies out of shared memory."""
+    memory, shared = values[op.map], values[op.shared]
+    for thread, places, elements, inside in _copies(m, op, values):
+        found = shared.data[m.rows[0, thread], places[inside]]
+        _, wrong = memory.store(m.domain, elements[inside], m.grid_threads[0, thread], found)
+        if wrong.any():
+            m.complain("conflict", op, " writes what another thread writes differently", thread)

@@ -302,18 +302,29 @@ PLANTED: list[Callable[[ModuleOp], None]] = [
 ]
 
 
-ORDER = (no_barrier, barrier_before_the_wait, barrier_behind_the_copies, slots_that_stay)
-"""Mistakes in the order of accesses alone, which the simulator does not know."""
+ORDER = (
+    wait_for_too_little,
+    no_wait,
+    no_barrier,
+    barrier_before_the_wait,
+    barrier_behind_the_copies,
+    no_group,
+    group_closed_early,
+    slots_that_stay,
+)
+"""Mistakes in the order of accesses alone, which the simulator does not know: what is asynchronous is done at once."""
 
 
 @pytest.mark.parametrize("plant", [p for p in PLANTED if p not in ORDER], ids=lambda p: p.__name__)
-def test_the_simulator_reports(plant: Callable[[ModuleOp], None]) -> None:
+def test_the_simulator_sees(plant: Callable[[ModuleOp], None]) -> None:
     module = matmul(32, 32, 128, 3)
     args = make_inputs(list(main_function(module).function_type.inputs))
     lower(module, LOWERED)
+    wanted = simulate(module, args, domain="exact").outputs[0]
     plant(module)
     module.verify()
-    assert simulate(module, args).report.findings
+    found = simulate(module, args, domain="exact")
+    assert found.report.findings or (found.outputs[0] != wanted).any()
 
 
 def test_the_emulator_reports() -> None:
