@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from xdsl.dialects import scf
@@ -24,9 +24,9 @@ from ..dialects.kernel import symbols_in
 from ..dialects.kernel.tma import is_written
 from ..dialects.payload import ConstantOp
 from ..dialects.shapes.binding import Sizes, bind_sizes
-from ..dialects.shapes.extents import Extent, ExtentError, SymbolAttr, extents_of, static
+from ..dialects.shapes.extents import Extent, ExtentError, extents_of, static
 from ..dialects.shapes.ranges import constant_index
-from ..dialects.shapes.tile_counts import Count, most_tiles
+from ..dialects.shapes.tile_counts import Count
 from ..dialects.support.aliasing import IN_PLACE, Pairs, pairs_of
 from ..dialects.support.calls import eager_results, is_eager
 from ..dialects.support.locations import location_text, refused
@@ -93,26 +93,6 @@ class TensorMap:
         return DTYPES[self.dtype].bytes
 
 
-Bytes: TypeAlias = tuple[int, tuple[SymbolAttr, ...]]
-"""A number of bytes: a number times sizes that are known at a call."""
-
-OpenPart: TypeAlias = tuple[int, tuple[Bytes, ...], Bytes]
-"""(number of an argument, where it begins: a sum, how long it is)"""
-
-
-def _bytes(factor: int, extents: Sequence[Extent]) -> Bytes:
-    """`factor` times all `extents`."""
-    symbols = sorted((e for e in extents if isinstance(e, SymbolAttr)), key=str)
-    return factor * math.prod(e for e in extents if isinstance(e, int)), tuple(symbols)
-
-
-def _numbers(parts: Sequence[OpenPart], sizes: Sizes) -> tuple[tuple[int, int, int], ...]:
-    def value(n: Bytes) -> int:
-        return n[0] * math.prod(sizes.numbers(n[1]))
-
-    return tuple((i, sum(map(value, begin)), value(size)) for i, begin, size in parts)
-
-
 @dataclass(frozen=True)
 class Launch:
     """`kernel`, by its name in the CUDA text, on a grid of `grid` blocks of `threads` threads.
@@ -120,7 +100,7 @@ class Launch:
     Each block has `shared` bytes of dynamic shared memory. `buffers` are the kernel's arguments, as positions in the
     plan's buffers; behind them come its tensor maps, and then `sizes`, integers of `size_bytes` each. `grid` and
     `threads` may have up to three extents. `parts` has, for arguments that are only a part of their buffer, by number
-    of the argument, where it begins and how long it is, in bytes; `open_parts` has them while sizes are unknown.
+    of the argument, where it begins and how long it is, in bytes; none while sizes are unknown.
     """
 
     kernel: str
@@ -130,10 +110,8 @@ class Launch:
     buffers: tuple[int, ...]
     parts: tuple[tuple[int, int, int], ...] = ()
     maps: tuple[TensorMap, ...] = ()
-
     sizes: tuple[Extent, ...] = ()
     size_bytes: int = 4
-    open_parts: tuple[OpenPart, ...] = ()
 
     def begins(self) -> tuple[int, ...]:
         """Where in its buffer each argument begins, in bytes."""
@@ -153,11 +131,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class EagerStep:
-    """`function` is computed by PyTorch, after `launches` launches: it reads the buffers `inputs` and writes the
-    buffers `outputs`, positions in the plan's buffers."""
+    """`function` is computed by PyTorch: it reads the buffers `inputs` and writes the buffers `outputs`, positions in
+    the plan's buffers."""
 
     function: str
-    launches: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -165,56 +142,38 @@ class EagerStep:
 @dataclass(frozen=True)
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
-    the rest is scratch. `slots` are the sizes in bytes of the allocations that scratch buffers share. `eager` is what
-    PyTorch does between launches. `in_place` says for some results, by their numbers, in which argument's memory they
-    are: that argument is read and written.
+    the rest is scratch. `steps` is all that is done, in order. `slots` are the sizes in bytes of the allocations that
+    scratch buffers share. `in_place` says for some results, by their numbers, in which argument's memory they are: that
+    argument is read and written.
 
-    `main` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
+    `program` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
 
     buffers: tuple[Buffer, ...]
-    launches: tuple[Launch, ...]
+    steps: tuple[Launch | EagerStep, ...]
     arguments: int
     inputs: int
     slots: tuple[int, ...] = ()
-    eager: tuple[EagerStep, ...] = ()
     in_place: Pairs = ()
-    main: FuncOp | None = field(default=None, compare=False)
+    program: _Program | None = field(default=None, compare=False)
 
     @property
-    def steps(self) -> Iterator[Launch | EagerStep]:
-        """All that is done, in order."""
-        for number, launch in enumerate(self.launches):
-            yield from (step for step in self.eager if step.launches == number)
-            yield launch
-        yield from (step for step in self.eager if step.launches == len(self.launches))
+    def launches(self) -> tuple[Launch, ...]:
+        """The steps that are launches."""
+        return tuple(s for s in self.steps if isinstance(s, Launch))
+
+    @property
+    def eager(self) -> tuple[EagerStep, ...]:
+        """The steps that PyTorch computes."""
+        return tuple(s for s in self.steps if isinstance(s, EagerStep))
 
     def at(self, shapes: Sequence[Sequence[int]]) -> LaunchPlan:
         """The plan for inputs of these shapes, in which everything is a number and no launch is without blocks.
 
         Raises ShapeError for a shape that the program is not for, ExecutionError for a grid that is too large."""
-        if self.main is None:
+        if self.program is None:
             return self
-        sizes = bind_sizes(self.main, shapes, [b.name for b in self.buffers])
-        buffers = tuple(replace(b, shape=sizes.numbers(b.shape)) for b in self.buffers)
-        launches: list[Launch] = []
-        eager: list[EagerStep] = []
-        for launch in self.steps:
-            if isinstance(launch, EagerStep):
-                eager.append(replace(launch, launches=len(launches)))
-                continue
-            blocks = math.prod(sizes.count(n) for n in launch.grid)
-            if blocks > MOST_BLOCKS:
-                raise ExecutionError(
-                    f"a grid of {blocks} blocks; at most {MOST_BLOCKS} are possible", operator=launch.kernel
-                )
-            if blocks:
-                maps = tuple(replace(m, shape=sizes.numbers(m.shape)) for m in launch.maps)
-                numbers = {"sizes": sizes.numbers(launch.sizes), "open_parts": ()}
-                parts = launch.parts or _numbers(launch.open_parts, sizes)
-                launches.append(replace(launch, grid=(blocks,), parts=parts, maps=maps, **numbers))
-        slots = _slot_sizes(buffers, self.arguments)
-        done = {"buffers": buffers, "launches": tuple(launches), "slots": slots, "eager": tuple(eager)}
-        return replace(self, **done, main=None)
+        sizes = bind_sizes(self.program.main, shapes, [b.name for b in self.buffers])
+        return replace(self.program.plan(sizes), inputs=self.inputs)
 
     @property
     def input_buffers(self) -> tuple[Buffer, ...]:
@@ -229,7 +188,7 @@ class LaunchPlan:
     @property
     def scratch_bytes(self) -> int:
         """Memory for everything between inputs and results. Raises ExtentError if that is known only at a call."""
-        if self.main is not None:
+        if self.program is not None:
             raise ExtentError("how much scratch memory there is, is known only at a call")
         return sum(self.slots)
 
@@ -265,34 +224,9 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     Loops are run: the plan has every launch of them. Raises CompileError if there is no such `@main`, or if it holds
     anything but allocations, launches, slices, loops and calls of what PyTorch computes.
     """
-    main, kernels = _main_and_kernels(module)
-    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
-    if any(not isinstance(t, MemRefType) for t in main.function_type.inputs):
-        raise CompileError("@main does not work on buffers: this is not the kernel level")
-    host = _Host(kernels, functions)
-    for arg in main.body.block.args:
-        host.new_buffer(arg)
-    buffers, launches = host.buffers, host.launches
-    arguments = len(buffers)
-    host.run(main.body.block.ops)
-    inputs = arguments
-    in_place = pairs_of(main, IN_PLACE)
-    results, changed = dict(in_place), {argument for _, argument in in_place}
-    while inputs and inputs - 1 not in changed:
-        last = buffers[inputs - 1]
-        if not last.written and not _is_empty_and_unused(last) and inputs - 1 not in results:
-            break
-        inputs -= 1
-    _give_slots(buffers, arguments)
-    known = all(isinstance(n, int) for b in buffers for n in b.shape)
-    slots = _slot_sizes(buffers, arguments) if known else ()
-    steps = tuple(launches), arguments, inputs, slots, tuple(host.eager), in_place
-    return LaunchPlan(tuple(buffers), *steps, None if known else main)
-
-
-def buffer_dtype(e: Attribute) -> str:
-    """The name of an element type in a plan. Raises ExecutionError for one that has no storage."""
-    return dtype_of(e).name
+    program = _Program(module)
+    known = all(isinstance(n, int) for t in program.main.function_type.inputs for n in extents_of(t))
+    return program.plan(Sizes() if known else None)
 
 
 class _Names:
@@ -307,49 +241,96 @@ class _Names:
         return self.mint(f"{base}_{count}") if count else base
 
 
-def _main_and_kernels(module: ModuleOp) -> tuple[FuncOp, dict[str, tuple[str, kernel.FuncOp]]]:
-    """`@main`, and by symbol each kernel with its name in the CUDA text."""
-    mains = [op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == "main"]
-    if len(mains) != 1:
-        raise CompileError("the module has no @main")
-    names = kernel_names(module)
-    funcs = {op.sym_name.data: op for op in module.ops if isinstance(op, kernel.FuncOp)}
-    return mains[0], {symbol: (names[symbol], op) for symbol, op in funcs.items()}
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel with what does not change from launch to launch: `launch` says nothing of its grid and buffers."""
+
+    func: kernel.FuncOp
+    written: frozenset[int]
+    launch: Launch
+
+    @staticmethod
+    def of(func: kernel.FuncOp, name: str) -> _Kernel:
+        """The kernel that the CUDA text calls `name`."""
+        arguments = func.body.block.args
+        written = frozenset(i for i, a in enumerate(arguments) if is_written(a))
+        shared = func.shared.data if func.shared is not None else 0
+        maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
+        size_bytes = 4 if index_type(func) == "int" else 8
+        return _Kernel(
+            func, written, Launch(name, (), (func.threads,), shared, (), (), maps, symbols_in(func), size_bytes)
+        )
 
 
-def _buffer(value: SSAValue, names: _Names) -> Buffer:
-    assert isinstance(value.type, MemRefType)
-    shape = extents_of(value.type)  # pyright: ignore[reportUnknownArgumentType]
-    return Buffer(names.mint(value.name_hint), shape, buffer_dtype(value.type.element_type))
+class _Program:
+    """The functions of a module at the kernel level."""
+
+    def __init__(self, module: ModuleOp) -> None:
+        names, self.functions = kernel_names(module), {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
+        if "main" not in self.functions:
+            raise CompileError("the module has no @main")
+        self.main = self.functions["main"]
+        if any(not isinstance(t, MemRefType) for t in self.main.function_type.inputs):
+            raise CompileError("@main does not work on buffers: this is not the kernel level")
+        self.kernels = {
+            n: _Kernel.of(op, names[n])
+            for op in module.ops
+            if isinstance(op, kernel.FuncOp)
+            for n in (op.sym_name.data,)
+        }
+
+    def plan(self, sizes: Sizes | None) -> LaunchPlan:
+        """The plan where symbols have these values, or for nothing but what does not depend on them."""
+        host = _Host(self, sizes)
+        for arg in self.main.body.block.args:
+            host.new_buffer(arg)
+        buffers, arguments = host.buffers, len(host.buffers)
+        host.run(self.main.body.block.ops)
+        inputs, in_place = arguments, pairs_of(self.main, IN_PLACE)
+        results, changed = dict(in_place), {argument for _, argument in in_place}
+        while inputs and inputs - 1 not in changed:
+            last = buffers[inputs - 1]
+            unused = 0 in last.shape and last.first < 0
+            if not last.written and not unused and inputs - 1 not in results:
+                break
+            inputs -= 1
+        _give_slots(buffers, arguments)
+        slots = () if sizes is None else _slot_sizes(buffers, arguments)
+        program = self if sizes is None else None
+        return LaunchPlan(tuple(buffers), tuple(host.steps), arguments, inputs, slots, in_place, program)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """`bytes` of the buffer number `buffer`, from the byte on that is the sum `begin`; None for all of it."""
+    """`bytes` of the buffer number `buffer`, from the byte `begin` on; None for all of it."""
 
     buffer: int
-    begin: tuple[Bytes, ...]
-    bytes: Bytes | None
+    begin: int = 0
+    bytes: int | None = None
 
 
 class _Host:
-    """Runs `@main` without its kernels, noting what is allocated and launched; `functions` are those that it calls."""
+    """Runs `@main` without its kernels, noting what is allocated and launched."""
 
-    def __init__(self, kernels: dict[str, tuple[str, kernel.FuncOp]], functions: dict[str, FuncOp]) -> None:
-        self.kernels = kernels
-        self.functions = functions
-        self.eager: list[EagerStep] = []
+    def __init__(self, program: _Program, sizes: Sizes | None) -> None:
+        self.kernels = program.kernels
+        self.functions = program.functions
+        self.sizes = sizes
         self.buffers: list[Buffer] = []
-        self.launches: list[Launch] = []
+        self.steps: list[Launch | EagerStep] = []
         self._names = _Names()
         self._parts: dict[SSAValue, _Part] = {}
         self._numbers: dict[SSAValue, int] = {}
 
+    def _known(self, extents: Sequence[Extent]) -> tuple[Extent, ...]:
+        """Extents as numbers, where these are known."""
+        return tuple(extents) if self.sizes is None else self.sizes.numbers(extents)
+
     def new_buffer(self, value: SSAValue) -> None:
         """`value` is an argument or an allocation."""
-        buffer = _buffer(value, self._names)
-        self._parts[value] = _Part(len(self.buffers), (), None)
-        self.buffers.append(buffer)
+        shape = self._known(extents_of(value.type))
+        self._parts[value] = _Part(len(self.buffers))
+        self.buffers.append(Buffer(self._names.mint(value.name_hint), shape, dtype_of(value.type).name))
 
     def run(self, ops: Iterable[Operation]) -> None:
         """Execute these ops of the host."""
@@ -376,75 +357,69 @@ class _Host:
         return number
 
     def _slice(self, op: kernel.SliceOp) -> None:
-        assert isinstance(op.source.type, MemRefType)
-        assert isinstance(op.result.type, MemRefType)
         row, source = op.row(self._number(op.index)), self._parts[op.source]
         if not 0 <= row < op.rows:
             raise refused(op, f"row {row} of {op.source.type}", CompileError)
-        item = dtype_of(op.result.type.element_type).bytes
-        result = extents_of(op.result.type)  # pyright: ignore[reportUnknownArgumentType]
-        size, begin = _bytes(item, result), (*source.begin, _bytes(row * item, op.row_extents))
-        whole = size == _bytes(item, self.buffers[source.buffer].shape)
-        self._parts[op.result] = _Part(source.buffer, begin, None if whole else size)
+        if self.sizes is not None:
+            item = dtype_of(op.result.type).bytes
+            size = item * math.prod(self.sizes.shape(op.result.type))
+            begin = source.begin + item * row * math.prod(self.sizes.numbers(op.row_extents))
+            source = _Part(source.buffer, begin, None if size == self.buffers[source.buffer].bytes else size)
+        self._parts[op.result] = source
 
     def _launch(self, op: kernel.LaunchOp) -> None:
         name = op.kernel.root_reference.data
         if name not in self.kernels:
             raise CompileError(f"launches @{name}, which does not exist", location=location_text(op))
-        cuda_name, func = self.kernels[name]
-        if [v.type for v in op.buffers] != [a.type for a in func.body.block.args]:
+        found = self.kernels[name]
+        if [v.type for v in op.buffers] != [a.type for a in found.func.body.block.args]:
             raise CompileError(f"launches @{name} on buffers of other types than it takes", location=location_text(op))
-        written = {i for i, a in enumerate(func.body.block.args) if is_written(a)}
-        parts = [self._parts[value] for value in op.buffers]
-        self._use(parts, written)
-        smaller = tuple((i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes is not None)
-        known = () if any(e for _, begin, size in smaller for _, e in (*begin, size)) else _numbers(smaller, Sizes())
-        shared = func.shared.data if func.shared is not None else 0
-        where = tuple(p.buffer for p in parts)
-        maps = tuple(_tensor_map(m, func) for m in tensor_maps(func))
-        fixed = all(isinstance(n, int) for n in func.factors)
-        grid = (math.prod(map(most_tiles, func.factors)),) if fixed else func.factors
-        size_bytes = 4 if index_type(func) == "int" else 8
-        sizes = {"sizes": symbols_in(func), "size_bytes": size_bytes}
-        self.launches.append(Launch(cuda_name, grid, (func.threads,), shared, where, known, maps, **sizes))
-        if smaller and not known:
-            self.launches[-1] = replace(self.launches[-1], open_parts=smaller)
+        buffers = self._use(op.buffers, found.written)
+        launch = replace(found.launch, grid=found.func.factors, buffers=buffers)
+        if self.sizes is not None:
+            blocks = math.prod(map(self.sizes.count, launch.grid))
+            if blocks > MOST_BLOCKS:
+                reason = f"a grid of {blocks} blocks; at most {MOST_BLOCKS} are possible"
+                raise ExecutionError(reason, operator=launch.kernel)
+            if not blocks:
+                return
+            parts = [self._parts[value] for value in op.buffers]
+            smaller = tuple((i, p.begin, p.bytes) for i, p in enumerate(parts) if p.bytes is not None)
+            maps = tuple(replace(m, shape=self.sizes.numbers(m.shape)) for m in launch.maps)
+            numbers = self.sizes.numbers(launch.sizes)
+            launch = replace(launch, grid=(blocks,), parts=smaller, maps=maps, sizes=numbers)
+        self.steps.append(launch)
 
     def _call(self, op: CallOp, function: FuncOp) -> None:
-        parts = [self._parts[value] for value in op.operands]
         if not is_eager(function):
+            parts = [self._parts[value] for value in op.operands]
             self._parts |= zip(function.body.block.args, parts, strict=True)
             known, self.functions = self.functions, {n: f for n, f in self.functions.items() if f is not function}
             self.run(function.body.block.ops)
             self.functions = known
             return
-        if any(p.bytes is not None for p in parts):
+        if any(self._parts[v].bytes is not None for v in op.operands):
             raise refused(op, "PyTorch computes no step of a recurrence", CompileError)
-        where = tuple(p.buffer for p in parts)
-        split = len(where) - eager_results(function)
-        self._use(parts, range(split, len(where)))
-        self.eager.append(EagerStep(function.sym_name.data, len(self.launches), where[:split], where[split:]))
+        split = len(op.operands) - eager_results(function)
+        where = self._use(op.operands, range(split, len(op.operands)))
+        self.steps.append(EagerStep(function.sym_name.data, where[:split], where[split:]))
 
-    def _use(self, parts: Sequence[_Part], written: Container[int]) -> None:
-        """Note that the next step uses these parts, and writes those at the positions `written`."""
-        now = len(self.launches) + len(self.eager)
-        for i, part in enumerate(parts):
-            old = self.buffers[part.buffer]
+    def _use(self, values: Sequence[SSAValue], written: Container[int]) -> tuple[int, ...]:
+        """The buffers of these values; note that the next step uses them, and writes those at `written`."""
+        now, where = len(self.steps), tuple(self._parts[v].buffer for v in values)
+        for i, number in enumerate(where):
+            old = self.buffers[number]
             first = now if old.first < 0 else old.first
-            self.buffers[part.buffer] = replace(old, first=first, last=now, written=old.written or i in written)
+            self.buffers[number] = replace(old, first=first, last=now, written=old.written or i in written)
+        return where
 
 
 def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     """A map of a kernel."""
-    t, memory = op.result.type, op.memory.type
+    t = op.result.type
     assert isinstance(t, kernel.TensorMapType)
-    assert isinstance(memory, MemRefType)
     argument = next(i for i, a in enumerate(func.body.block.args) if a is op.memory)
-    return TensorMap(argument, extents_of(memory), buffer_dtype(t.element), t.shape, t.swizzle.data)
-
-
-def _is_empty_and_unused(buffer: Buffer) -> bool:
-    return 0 in buffer.shape and buffer.first < 0
+    return TensorMap(argument, extents_of(op.memory.type), dtype_of(t.element).name, t.shape, t.swizzle.data)
 
 
 def _give_slots(buffers: list[Buffer], arguments: int) -> None:

@@ -124,7 +124,7 @@ class EmulatedProgram:
         plan = self.plan.check_arguments(args)
         found: list[np.ndarray] = []
         reports: dict[tuple[Any, ...], Report] = {}
-        with steps("emulator", (len(plan.launches) + len(plan.eager)) * len(seeds), "launches") as step:
+        with steps("emulator", len(plan.steps) * len(seeds), "launches") as step:
             for seed in seeds:
                 outputs, new = self._run_once(plan, args, seed, step)
                 for r in new:
@@ -158,7 +158,7 @@ class EmulatedProgram:
                 reports += library.take_reports(self.module, launch.kernel)
                 if not completed:
                     break
-            step(1 if plan.launches or plan.eager else 0)
+            step(1 if plan.steps else 0)
             outputs = [library.read(i, b) for i, b in zip(ids, plan.buffers, strict=True)]
             if completed and not reports:
                 reports += library.unwritten(plan, ids)

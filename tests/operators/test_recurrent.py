@@ -210,7 +210,7 @@ def test_a_kernel_that_leaves_its_slice_is_seen() -> None:
     plan, args = make_plan(kernels), [np.ones(4, np.float32), np.ones((6, 4), np.float32)]
     assert run_cuda_on_cpu(print_cuda(kernels), plan, args)[1] == []
     short = [replace(x, parts=tuple((a, begin, size - 4) for a, begin, size in x.parts)) for x in plan.launches]
-    _, reports = run_cuda_on_cpu(print_cuda(kernels), replace(plan, launches=tuple(short)), args)
+    _, reports = run_cuda_on_cpu(print_cuda(kernels), replace(plan, steps=tuple(short)), args)
     assert {r.kind for r in reports} == {"out-of-bounds"}
 
 

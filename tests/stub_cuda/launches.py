@@ -14,8 +14,9 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.printer import kernel_names, tensor_maps
+from deplodock.backend.dtypes import dtype_of
 from deplodock.backend.emulator import EmulatedProgram, compile_many
-from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap, buffer_dtype
+from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 from deplodock.dialects import kernel
 from deplodock.dialects.kernel import symbols_in
 from deplodock.dialects.kernel.tma import is_written
@@ -144,7 +145,7 @@ def check(source: Source, request: Request) -> Checked:
     ]
     taken = [TensorMap(buffers.index(op.memory), *d) for op, d in zip(maps, described, strict=True)]  # pyright: ignore
     wide = 8 if "long long" in signature else 4
-    dtypes = [buffer_dtype(a.type.element_type) for a in buffers]  # pyright: ignore
+    dtypes = [dtype_of(a.type).name for a in buffers]  # pyright: ignore
     written = [i for i, a in enumerate(buffers) if is_written(a)]
     return Checked(source, request, dtypes, written, addresses, shapes, taken, tuple(values), wide)
 
@@ -220,7 +221,7 @@ def _count(sizes: Sizes, factor: Any) -> int:
 
 def _shape(t: Any, sizes: Sizes, address: int) -> tuple[int, ...]:
     """The extents of a buffer. A first one that no kernel computes with is not passed: then it is what is there."""
-    extents, item = extents_of(t), Buffer("", (), buffer_dtype(t.element_type)).numpy_dtype.itemsize
+    extents, item = extents_of(t), dtype_of(t).bytes
     known = [sizes.values.get(getattr(e, "hint", ""), e) for e in extents]
     if known and not isinstance(known[0], int):
         known[0] = (DEVICE.memory.after(address) or 0) // max(item * prod(known[1:]), 1)
@@ -231,7 +232,7 @@ def _check_memory(name: str, func: kernel.FuncOp, addresses: Sequence[int], shap
     """Every buffer lies in one allocation, aligned; nothing that is written is also another argument."""
     ranges: list[tuple[int, int, bool]] = []
     for number, (arg, address, shape) in enumerate(zip(func.body.block.args, addresses, shapes, strict=True)):
-        size = prod(shape) * Buffer("", (), buffer_dtype(arg.type.element_type)).numpy_dtype.itemsize  # pyright: ignore
+        size = prod(shape) * dtype_of(arg.type).bytes  # pyright: ignore
         room = DEVICE.memory.after(address)
         if size and (room is None or room < size):
             raise StubError(f"argument {number} of {name} has {size} bytes, its allocation {room} from there on")
@@ -250,7 +251,7 @@ def _check_map(
     """An encoded map against the IR's, and against the buffer that is passed with it."""
     t = op.result.type
     assert isinstance(t, kernel.TensorMapType)
-    dtype = buffer_dtype(t.element)
+    dtype = dtype_of(t.element).name
     item = Buffer("", (), dtype).numpy_dtype.itemsize
     strides = tuple(prod(shape[d + 1 :]) * item for d in range(len(shape) - 1))[::-1]
     swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[t.swizzle.data]

@@ -170,7 +170,7 @@ class CudaProgram:
 
     def _placed(self, args: Sequence[Any]) -> _Placed:
         """The plan in numbers for these arguments, and where scratch buffers lie; the last ones are kept."""
-        shapes = tuple(tuple(a.shape) for a in args) if self.plan.main is not None else ()
+        shapes = tuple(tuple(a.shape) for a in args) if self.plan.program is not None else ()
         if (found := self._plans.get(shapes)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()

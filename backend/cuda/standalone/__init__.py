@@ -45,7 +45,7 @@ def emit_standalone(kernel_module: ModuleOp, tensor_module: ModuleOp, cuda: str)
     plan = make_plan(kernel_module)
     if plan.eager:
         raise CompileError(f"@{plan.eager[0].function} is left to PyTorch, so the program does not stand alone")
-    if plan.main is not None:
+    if plan.program is not None:
         raise UnsupportedError("a standalone program has fixed sizes, this one has some that are known only at a call")
     inputs = [make_input(b, i) for i, b in enumerate(plan.input_buffers)]
     with np.errstate(all="ignore"):
