@@ -1,12 +1,18 @@
-"""The folder for what takes long to make again. Its contents are code, so nobody but the user may write there."""
+"""Files that take long to make again. They are code, so they lie where nobody but the user may write."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import ExecutionError
+
+SEAL = hashlib.sha256().digest_size
+"""Bytes at the end of a file of the cache, the SHA-256 of those before; who loads machine code does not see them."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -24,3 +30,26 @@ def cache_folder(kind: str) -> Path:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise ExecutionError(f"the cache {folder} has to be a folder of yours that only you may use (chmod 700)")
     return folder
+
+
+def digest(*parts: str) -> str:
+    """A name for what is made of these texts and nothing else."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
+    """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing or damaged.
+
+    It appears all at once: readers see the old state or the new one. Raises what `cache_folder` and `make` raise.
+    """
+    folder = cache_folder(kind)
+    target = folder / name
+    data = target.read_bytes() if target.is_file() else b""
+    if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / name
+            make(made)
+            with made.open("ab") as file:
+                file.write(hashlib.sha256(made.read_bytes()).digest())
+            os.replace(made, target)
+    return target

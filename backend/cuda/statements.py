@@ -294,7 +294,7 @@ def nothing(_: Statements, __: Operation) -> None:
     """Shared buffers and tensor maps are declared at the top of the kernel."""
 
 
-_PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
+_PRINTERS: dict[type[Operation], Callable[[Statements, Any], object]] = {
     LoadOp: lambda s, op: print_load(s.writer, op),
     StoreOp: Statements.store,
     AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
@@ -308,7 +308,7 @@ _PRINTERS: dict[type[Operation], Callable[[Statements, Any], None]] = {
 }
 
 
-def add_printer(kind: type[Operation], printer: Callable[[Statements, Any], None]) -> None:
+def add_printer(kind: type[Operation], printer: Callable[[Statements, Any], object]) -> None:
     """Print operations of class `kind` with `printer`. Operations with regions are added from `control.py`."""
     _PRINTERS[kind] = printer
 

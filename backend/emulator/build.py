@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from ...errors import ExecutionError
-from ..build_cache import cache_folder
+from ..build_cache import cached_file, digest
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
@@ -31,12 +29,15 @@ _DEVICE_FLAGS = (
 )
 
 
+_LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack")
+
+
 @cache
 def host_compiler() -> str:
     """The path of g++. Raises ExecutionError if there is none."""
     for name in (os.environ.get("CXX", ""), "g++"):
         path = shutil.which(name) if name else None
-        if path and "Free Software Foundation" in _output([path, "--version"]):
+        if path and "Free Software Foundation" in _version(path):
             return path
     raise ExecutionError("the emulator needs g++ to compile the CUDA text for this machine; install it (apt: g++)")
 
@@ -46,90 +47,50 @@ def build(sources: Sequence[str]) -> Path:
 
     Raises ExecutionError if the text does not compile.
     """
-    text = translation_unit(sources)
-    runtime = _runtime_object()
-    key = _digest(text, runtime.stem, *_DEVICE_FLAGS)
-    return _kept(f"{key}.so", lambda target, folder: _compile_device(text, target, folder))
+    return _build(translation_unit(sources), ".so", *_LINK)
 
 
 def build_standalone(source: str) -> Path:
     """The executable of a standalone program. Raises ExecutionError if the text does not compile."""
-    text = host_text(source, standalone=True)
-    runtime = _runtime_object()
-    key = _digest(text, runtime.stem, "standalone", *_DEVICE_FLAGS)
-
-    def compile_program(target: Path, folder: Path) -> None:
-        unit = _compile_unit(text, folder)
-        _run([host_compiler(), str(unit), str(runtime), "-lm", "-ldl", "-o", str(target)])
-
-    return _kept(key, compile_program)
+    return _build(host_text(source, standalone=True), "", str(_runtime_object()), "-ldl")
 
 
-def _compile_unit(text: str, folder: Path) -> Path:
-    unit = folder / "unit.cpp"
-    unit.write_text(text)
-    _run([host_compiler(), *_DEVICE_FLAGS, f"-I{_HERE}", "-c", str(unit), "-o", str(folder / "unit.o")])
-    return folder / "unit.o"
+def _build(text: str, suffix: str, *how: str) -> Path:
+    """What is linked of a text and what the flags `how` say besides."""
+    name = digest(text, _runtime_object().stem, suffix, *_DEVICE_FLAGS) + suffix
 
+    def make(target: Path) -> None:
+        unit, compiled = target.parent / "unit.cpp", target.parent / "unit.o"
+        unit.write_text(text)
+        _compile(*_DEVICE_FLAGS, f"-I{_HERE}", "-c", str(unit), "-o", str(compiled))
+        _compile(str(compiled), *how, "-lm", "-o", str(target))
 
-def _compile_device(text: str, target: Path, folder: Path) -> None:
-    _run([*_link(), str(_compile_unit(text, folder)), "-lm", "-o", str(target)])
-
-
-def _link() -> list[str]:
-    return [host_compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack"]
+    return cached_file("emulator", name, make)
 
 
 def runtime_library() -> Path:
     """The shared object that launches kernels, and that the code of all programs calls."""
     runtime = _runtime_object()
-    return _kept(f"{runtime.stem}.so", lambda target, _: _run([*_link(), str(runtime), "-ldl", "-o", str(target)]))
+    how = (*_LINK, str(runtime), "-ldl", "-o")
+    return cached_file("emulator", f"{runtime.stem}.so", lambda target: _compile(*how, str(target)))
 
 
 @cache
 def _runtime_object() -> Path:
     """The compiled runtime; its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
-    key = _digest(_output([host_compiler(), "--version"]), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
-    command = [host_compiler(), *_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp")]
-    return _kept(f"{key}.o", lambda target, folder: _run([*command, "-o", str(target)]))
+    key = digest(_version(host_compiler()), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
+    how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
+    return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))
 
 
-def _kept(name: str, make: Callable[[Path, Path], None]) -> Path:
-    """The file `name` of the cache, made by `make(target, scratch folder)` if it is missing or was changed."""
-    folder = cache_folder("emulator")
-    target, seal = folder / name, folder / f"{name}.sha256"
-    if target.is_file() and seal.is_file() and seal.read_text() == _file_digest(target):
-        return target
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / name
-        make(made, Path(scratch))
-        fresh_seal = Path(scratch) / "seal"
-        fresh_seal.write_text(_file_digest(made))
-        os.replace(made, target)
-        os.replace(fresh_seal, seal)
-    return target
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _compile(*arguments: str) -> None:
+    done = subprocess.run([host_compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise ExecutionError(f"the host compiler refuses the CUDA text: {errors[0] if errors else 'no message'}")
 
 
 @cache
-def _output_of(command: tuple[str, ...]) -> str:
-    return subprocess.run(list(command), capture_output=True, text=True, check=False).stdout
-
-
-def _output(command: list[str]) -> str:
-    return _output_of(tuple(command))
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout

@@ -21,7 +21,7 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__cluster_dims__\((?P<cluster>\d+)[^)]*\)\s*)?'
     r"(?:__launch_bounds__\((?P<threads>\d+)(?:\s*,\s*(?P<blocks>\d+))?[^)]*\)\s*)?(?P<name>[A-Za-z_]\w*)\s*\("
 )
-_HELPER = re.compile(r"^(?:template\s*<[^>]*>\s*)?static\s+__device__[^;{]*\{", re.MULTILINE)
+_HELPER = re.compile(r"^(?:template <[^>]*> )?static __device__ (?:[^\n]*\}|.*?\n\})$", re.MULTILINE | re.DOTALL)
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:__align__\((\d+)\)\s*)?([\w\s]*\w)\s+(\w+)\s*\[\s*\]\s*;")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.MULTILINE)
 _ARRAY = re.compile(
@@ -106,42 +106,18 @@ def source_name(number: int) -> str:
 
 def _replace_assembly(source: str) -> str:
     """Put the host text in the place of every helper that holds inline assembly."""
-    result, position = [], 0
-    for match in _HELPER.finditer(source):
-        if match.start() < position:
-            continue
-        end = _closing_brace(source, match.end())
-        text = source[match.start() : end]
-        if not re.search(r"\basm\b", text):
-            continue
-        host = host_text_of(text)
-        if host is None:
-            name = text.split("(")[0].split()[-1]
-            raise ExecutionError("is inline assembly that the emulator has no host text for", operator=name)
-        result += [source[position : match.start()], _one_line(host), "\n" * text.count("\n")]
-        position = end
-    text = "".join([*result, source[position:]])
+    text = _HELPER.sub(lambda helper: _host_helper(helper[0]), source)
     if re.search(r"\basm\b", _COMMENT.sub("", text)):
         raise ExecutionError("inline assembly outside of a helper cannot be emulated")
     return text
 
 
-def _one_line(text: str) -> str:
-    return " ".join(line.strip() for line in text.splitlines())
-
-
-def _closing_brace(text: str, start: int) -> int:
-    """The position behind the brace that closes the one before `start`; strings may hold braces."""
-    depth, i = 1, start
-    while i < len(text) and depth:
-        if text[i] == '"':
-            i = _string_end(text, i + 1)
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
-        i += 1
-    return i
-
-
-def _string_end(text: str, i: int) -> int:
-    while i < len(text) - 1 and text[i] != '"':
-        i += 2 if text[i] == "\\" else 1
-    return min(i, len(text) - 1)
+def _host_helper(text: str) -> str:
+    """What stands for a helper on the host, on as many lines."""
+    if not re.search(r"\basm\b", text):
+        return text
+    host = host_text_of(text)
+    if host is None:
+        name = text.split("(")[0].split()[-1]
+        raise ExecutionError("is inline assembly that the emulator has no host text for", operator=name)
+    return " ".join(line.strip() for line in host.splitlines()) + "\n" * text.count("\n")

@@ -94,18 +94,17 @@ def get_helper(key: str) -> Helper:
 
 @cache
 def _assembly() -> dict[str, str]:
-    """The host text for the text, without white space, of every fixed helper with inline assembly."""
-    return {"".join(h.cuda.split()): h.host for h in HELPERS.values() if "asm" in h.cuda}
+    """The host text for the text of every fixed helper with inline assembly."""
+    return {h.cuda: h.host for h in HELPERS.values() if "asm" in h.cuda}
 
 
 def host_text_of(cuda: str) -> str | None:
-    """The host text of a helper, from its CUDA text with any white space; None for what is no helper."""
-    squeezed = "".join(cuda.split())
-    product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", squeezed)
+    """The host text of a helper, from its CUDA text; None for what is no helper."""
+    product = re.search(r"(wgmma_(?:tf32_)?\d+[krt][kt])\(.*k\d+\.f32\.(bf16|f16|tf32)\.", cuda, re.DOTALL)
     if product is None:
-        return _assembly().get(squeezed)
+        return _assembly().get(cuda)
     helper = wgmma_helper(f"{product[1]}.{product[2].replace('tf32', 'float')}")
-    return helper.host if "".join(helper.cuda.split()) == squeezed else None
+    return helper.host if helper.cuda == cuda else None
 
 
 def helper_names() -> frozenset[str]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +11,7 @@ from typing import Any
 
 from ....dialects.target import Target, get_target
 from ....errors import CompileError, ExecutionError, TargetError
-from ...build_cache import cache_folder
+from ...build_cache import SEAL, cached_file, digest
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
 """Flags of every compilation. No fast math: what PyTorch rounds, we round."""
@@ -62,14 +58,22 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
     check_arch(arch)
     flags = (f"--gpu-architecture={arch}", *FLAGS)
-    store = _Store(source, flags) if cached else None
-    found = store.load() if store is not None else None
-    if found is None:
-        found = _compile(source, flags, re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu")
-        if store is not None:
-            store.save(*found)
-    cubin, log = found
-    return Compiled(arch, cubin, log, kernel_uses(log), _warnings(log))
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
+    found: bytes | None = None
+    if cached:
+        key = digest(source, *flags, nvrtc_version())
+        try:
+            file = cached_file("cubin", f"{key}.bin", lambda path: _write(path, _compile(source, flags, name)))
+            found = file.read_bytes()[:-SEAL]
+        except (OSError, ExecutionError):
+            pass  # an unusable cache only costs time
+    log, _, cubin = (found or _compile(source, flags, name)).partition(b"\0")
+    text = log.decode(errors="replace")
+    return Compiled(arch, cubin, text, kernel_uses(text), _warnings(text))
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
 
 
 def check_arch(arch: str) -> Target:
@@ -105,20 +109,18 @@ def nvrtc_version() -> str:
     return "{}.{}".format(*compiler_version())
 
 
-def _compile(source: str, flags: tuple[str, ...], name: str) -> tuple[bytes, str]:
+def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:
+    """The log, a zero and the machine code."""
     nvrtc = _nvrtc()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))[0]
     try:
         result = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])[0]
-        log = (
-            _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            .rstrip(b"\0")
-            .decode(errors="replace")
-        )
+        log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0")
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            lines = [line for line in log.splitlines() if "error" in line] or log.splitlines() or [str(result)]
+            text = log.decode(errors="replace").splitlines()
+            lines = [line for line in text if "error" in line] or text or [str(result)]
             raise CompileError(f"the CUDA compiler refuses the text: {lines[0].strip()}", operator="nvrtc")
-        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
+        return log + b"\0" + _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -156,45 +158,3 @@ def kernel_uses(log: str) -> dict[str, KernelUse]:
 
 def _warnings(log: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in log.splitlines() if re.search(r"\bC75\d\d\b", line))
-
-
-class _Store:
-    """A compiled module in the cache: one file, found by a digest of everything that went into it."""
-
-    def __init__(self, source: str, flags: tuple[str, ...]) -> None:
-        self.inputs = json.dumps({"source": source, "flags": flags, "nvrtc": nvrtc_version(), "format": 1})
-        digest = hashlib.sha256(self.inputs.encode()).hexdigest()
-        self.path: Path | None = None
-        try:
-            self.path = cache_folder("cubin") / f"{digest}.bin"
-        except (OSError, ExecutionError):
-            pass  # an unusable cache only costs time
-
-    def load(self) -> tuple[bytes, str] | None:
-        """(cubin, log), if a file is there whose digest and inputs are right."""
-        try:
-            data = b"" if self.path is None else self.path.read_bytes()
-        except OSError:
-            return None
-        digest, _, rest = data.partition(b"\n")
-        if hashlib.sha256(rest).hexdigest().encode() != digest:
-            return None
-        header, _, cubin = rest.partition(b"\n")
-        try:
-            stored = json.loads(header)
-            return (cubin, str(stored["log"])) if stored["inputs"] == self.inputs else None
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    def save(self, cubin: bytes, log: str) -> None:
-        """Write the file, all at once: readers see the old state or the new one."""
-        if self.path is None:
-            return
-        rest = json.dumps({"inputs": self.inputs, "log": log}).encode() + b"\n" + cubin
-        try:
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-            os.replace(temporary, self.path)
-        except OSError:
-            pass
