@@ -47,10 +47,9 @@ from ...dialects.tile.warp_specialize import (
 )
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
-from .circular_buffer import Rings
 from .domains import Array, TypedDomain, ranked, reduce_value
-from .row_cache import Row
 from .scatter import scatter_into
+from .tile_buffers import Ring, Row
 
 MAX_ELEMENTS = 1 << 24
 """Elements of the largest value; a grid of more blocks than fit is run in pieces."""
@@ -85,7 +84,7 @@ class TileFunctions(InterpreterFunctions):
         self.domain = domain
         self.sizes = sizes or Sizes()
         self.active = np.ones(1, np.bool_)
-        self.rings = Rings()
+        self.rings: list[Ring] = []
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -126,13 +125,16 @@ class TileFunctions(InterpreterFunctions):
         grid = tuple(self.sizes.count(c) for c in kernel.grid_shape)
         blocks = math.prod(grid)
         step = max(1, MAX_ELEMENTS // largest_tile(kernel) // kernel.cluster_size) * kernel.cluster_size
+        if any(isinstance(op, WarpSpecializeOp) for op in kernel.walk()):
+            step = 1  # a ring is that of one block
         for first in range(0, blocks, step):
             numbers = np.arange(first, min(first + step, blocks))
             ids = np.unravel_index(numbers, grid) if grid else ()
             self.active = np.ones(len(numbers), np.bool_)
-            self.rings = Rings()
+            self.rings = []
             interpreter.run_ssacfg_region(kernel.body, (*buffers, *(i.astype(np.int64) for i in ids)), "kernel")
-            self.rings.check_empty()
+            for ring in self.rings:
+                ring.check_empty()
 
     def _space(self, op: Operation, tile_of: SSAValue, symbols: Sequence[SSAValue], values: Sequence[Array]):
         """The tile's indices and the symbols' values, all of the shape [blocks, *tile]."""
@@ -174,25 +176,24 @@ class TileFunctions(InterpreterFunctions):
     @impl(RingOp)
     def ring(self, interpreter: Interpreter, op: RingOp, args: PythonValues) -> PythonValues:
         assert isinstance(op.result.type, RingType)
-        return (self.rings.create(op.result.type.slots.data, len(self.active)),)
+        self.rings.append(Ring(op.result.type.slots.data))
+        return (self.rings[-1],)
 
     @impl(ProducerLoadOp)
     def put(self, interpreter: Interpreter, op: ProducerLoadOp, args: PythonValues) -> PythonValues:
-        tiles = (
-            np.broadcast_to(a, (len(self.active), *shape_of(t.type))) for a, t in zip(args[1:], op.tiles, strict=True)
-        )
-        self.rings.put(args[0], tuple(tiles), self.active)
+        tiles = (np.array(np.broadcast_to(a, (1, *shape_of(t.type)))) for a, t in zip(args[1:], op.tiles, strict=True))
+        args[0].put(tuple(tiles), self.rings)
         return ()
 
     @impl(ConsumerWaitOp)
     def take(self, interpreter: Interpreter, op: ConsumerWaitOp, args: PythonValues) -> PythonValues:
-        return self.rings.take(args[0], self.active)
+        return args[0].take(self.rings)
 
     @impl(ConsumerReleaseOp)
     def release(self, interpreter: Interpreter, op: ConsumerReleaseOp, args: PythonValues) -> PythonValues:
         nothing = [self.domain.constant(float("nan"), element_type(t)) for t in tiles_of(op.ring)]
-        given_back = self.active if op.condition is None else self.active & args[1]
-        self.rings.release(args[0], given_back, 1 if op.is_late else 0, nothing)
+        if op.condition is None or np.all(args[1]):
+            args[0].release(1 if op.is_late else 0, nothing)
         return ()
 
     @impl(RowBufferOp)
