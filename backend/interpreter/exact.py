@@ -5,7 +5,8 @@ A float m * 2^e becomes the pair (m * 2^e mod Q, m * 2^e mod P), which sums, pro
 a wrong index, mask, rescaling or a missing element changes everything. Other functions are hashes, an order for maxima
 is arbitrary but fixed, conversions between floats keep the value: rounding has to be checked with floats.
 
-A pair is packed into a uint64 as `u << 32 | w`; infinities and NaN have codes of their own above all pairs.
+A pair is packed into a uint64 as `u << 32 | w`; infinities and NaN have codes of their own above all pairs. The primes
+are so small that sums of 2048 products fit a float64, and so large that two pairs are equal by chance once in 2^41.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from xdsl.ir import Attribute
 
 from ...dialects.tensor import ReductionKind, identity
 from ..dtypes import numpy_dtype
-from . import modular
 from .domains import BINARY, UNARY, Array, TypedDomain
-from .modular import P, Q
+
+Q = 1020599
+P = 2 * Q + 1
+"""Both are prime, and 4 generates the subgroup of order Q of the numbers modulo P: u -> 4^u turns sums modulo Q into
+products modulo P. P is 7 modulo 8, so that -1 is no square: being a square behaves like being positive. Squares are all
+numbers up to 18, log2(e) and ln(2), with which scores that may be infinite are multiplied."""
+
+MOST_TERMS = 2048
+"""Products of residues that may be added in a float64 without rounding."""
 
 
 def _code(value: int) -> Array:
@@ -35,8 +43,6 @@ INF, NEG_INF, NAN = _code(1 << 63 | 1), _code(1 << 63 | 2), _code(1 << 63 | 3)
 ZERO, ONE = _code(0), _code(1 << 32 | 1)
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
-_BLOCK = 1 << 16
-"""Elements that long computations take at a time, to stay in the cache."""
 _63 = np.uint64((1 << 63) - 1)
 _STIR = 0x2545F4914F6CDD1D | 1
 _UNSTIR = pow(_STIR, -1, 1 << 63)
@@ -60,6 +66,46 @@ def special(x: Array) -> Array:
     return np.asarray(x, np.uint64) >= SPECIAL
 
 
+def _multiply(a: Array, b: Array, prime: int) -> Array:
+    """a * b mod prime, for residues."""
+    return (a * b) % np.uint64(prime)
+
+
+def _power(base: Array, exponent: int, prime: int) -> Array:
+    """base ** exponent mod prime, exponent at least 0; 1 / base for prime - 2, and 0 of 0."""
+    result = np.ones_like(base)
+    for bit in bin(exponent)[2:]:
+        result = _multiply(result, result, prime)
+        result = _multiply(result, base, prime) if bit == "1" else result
+    return result
+
+
+@cache
+def _powers_of_four() -> Array:
+    """4 ** u mod P for every u below Q."""
+    table = np.ones(1, np.uint64)
+    while len(table) < Q:
+        table = np.concatenate([table, _multiply(table, _code(pow(4, len(table), P)), P)])
+    return table[:Q]
+
+
+def _product(a: Array, axis: int, prime: int) -> Array:
+    """The product over one axis mod prime, pairing halves; 1 for an empty axis."""
+    a = np.moveaxis(a, axis, 0)
+    while len(a) > 1:
+        half = len(a) // 2
+        a = np.concatenate([_multiply(a[:half], a[half : 2 * half], prime), a[2 * half :]])
+    return a[0] if len(a) else np.ones(a.shape[1:], np.uint64)
+
+
+def _matmul(a: Array, b: Array, prime: int) -> Array:
+    """Batched matrix product mod prime."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    starts = range(0, max(1, x.shape[-1]), MOST_TERMS)
+    parts = (np.matmul(x[..., i : i + MOST_TERMS], y[..., i : i + MOST_TERMS, :]) for i in starts)
+    return np.asarray(sum(part.astype(np.uint64) % np.uint64(prime) for part in parts)) % np.uint64(prime)
+
+
 @cache
 def _powers_of_two(prime: int) -> Array:
     """2 ** e mod prime for e in -1200..1200, at index e + 1200."""
@@ -68,27 +114,16 @@ def _powers_of_two(prime: int) -> Array:
 
 def encode_floats(x: ArrayLike) -> Array:
     """Floats of any width as codes; equal floats give equal codes, -0.0 that of 0."""
-    x = np.asarray(x)
-    if x.size <= _BLOCK:
-        return _encode_block(x)
-    flat, codes = x.reshape(-1), np.empty(x.size, np.uint64)
-    for start in range(0, x.size, _BLOCK):
-        codes[start : start + _BLOCK] = _encode_block(flat[start : start + _BLOCK])
-    return codes.reshape(x.shape)
-
-
-def _encode_block(x: Array) -> Array:
-    x = x.astype(np.float64)
+    x = np.asarray(x).astype(np.float64)
     finite = np.isfinite(x)
     fraction, exponent = np.frexp(np.where(finite, x, 0.0))
     mantissa = np.abs(fraction * 2.0**53).astype(np.uint64)
     parts: list[Array] = []
     for prime in (Q, P):
         modulus = np.uint64(prime)
-        value = modular.multiply(mantissa % modulus, _powers_of_two(prime)[exponent - 53 + 1200], prime)
+        value = _multiply(mantissa % modulus, _powers_of_two(prime)[exponent - 53 + 1200], prime)
         parts.append(np.where(x < 0, (modulus - value) % modulus, value))
-    codes = pack(*parts)
-    codes = np.where(np.isnan(x), NAN, codes)
+    codes = np.where(np.isnan(x), NAN, pack(*parts))
     return np.where(np.isinf(x), np.where(x > 0, INF, NEG_INF), codes)
 
 
@@ -138,7 +173,7 @@ def _from_order(key: Array) -> Array:
 
 def _negative(w: Array) -> Array:
     """The sign of a pair: multiplicative, -1 is negative, every result of exp is positive."""
-    return modular.power(np.asarray(w, np.uint64), Q, P) == np.uint64(P - 1)
+    return _power(np.asarray(w, np.uint64), Q, P) == np.uint64(P - 1)
 
 
 def _as_float(x: Array) -> Array:
@@ -245,11 +280,11 @@ class ExactDomain(TypedDomain):
             return x
         if isinstance(target, IntegerType) and target.width.data == 1:
             return x != ZERO
-        u, w = unpack(x)
-        near, below = (u == w) & (u < np.uint64(1 << 30)), (np.uint64(Q) - u == np.uint64(P) - w)
+        u, w = (part.astype(np.int64) for part in unpack(x))
+        value = u + Q * ((w - u) * pow(Q, -1, P) % P)  # the number modulo P * Q
+        value = np.where(value > P * Q // 2, value - P * Q, value)
         unknown = (_mix(x, 3) & np.uint64(0xFFFF)).astype(np.int64)
-        value = np.where(near, u.astype(np.int64), np.where(below, u.astype(np.int64) - Q, unknown))
-        return value.astype(self.dtype(target))
+        return np.where(np.abs(value) < 1 << 30, value, unknown).astype(self.dtype(target))
 
     def reduce(self, kind: ReductionKind, x: Array, axes: tuple[int, ...], element: Attribute) -> Array:
         x = np.asarray(x, np.uint64)
@@ -268,17 +303,9 @@ class ExactDomain(TypedDomain):
         return np.where(bad, ieee, result)
 
     def matmul(self, a: Array, b: Array) -> Array:
-        step = max(1, 8 * _BLOCK // max(1, b.shape[1]))
-        if b.shape[0] * b.shape[1] * b.shape[2] <= 8 * _BLOCK or b.shape[2] <= step:
-            return self._matmul(a, b)
-        parts = [self._matmul(a, b[:, :, i : i + step]) for i in range(0, b.shape[2], step)]
-        return np.concatenate(parts, axis=2)
-
-    def _matmul(self, a: Array, b: Array) -> Array:
         bad = np.any(special(a)) or np.any(special(b))
-        au, aw = unpack(np.where(special(a), ZERO, a) if bad else a)
-        bu, bw = unpack(np.where(special(b), ZERO, b) if bad else b)
-        result = pack(modular.matmul(au, bu, Q), modular.matmul(aw, bw, P))
+        (au, aw), (bu, bw) = (unpack(np.where(special(x), ZERO, x) if bad else x) for x in (a, b))
+        result = pack(_matmul(au, bu, Q), _matmul(aw, bw, P))
         if not bad:
             return result
         ieee = np.matmul(_as_float(a), _as_float(b))
@@ -295,11 +322,11 @@ class ExactDomain(TypedDomain):
 
     def _multiply(self, a: Array, b: Array) -> Array:
         (au, aw), (bu, bw) = unpack(a), unpack(b)
-        return pack(modular.multiply(au, bu, Q), modular.multiply(aw, bw, P))
+        return pack(_multiply(au, bu, Q), _multiply(aw, bw, P))
 
     def _inverse(self, a: Array) -> Array:
         u, w = unpack(a)
-        return pack(modular.inverse(u, Q), modular.inverse(w, P))
+        return pack(_power(u, Q - 2, Q), _power(w, P - 2, P))
 
     def _divide(self, a: Array, b: Array) -> Array:
         a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
@@ -307,19 +334,18 @@ class ExactDomain(TypedDomain):
         if not np.any(b == ZERO):
             return quotient
         a, b = np.broadcast_arrays(a, b)
-        ieee = encode_floats(np.divide(_as_float(a), 0.0))
-        return np.where(b == ZERO, ieee, quotient)
+        return np.where(b == ZERO, encode_floats(np.divide(_as_float(a), 0.0)), quotient)
 
     def _exp(self, x: Array) -> Array:
-        u, _ = unpack(x)
-        return pack(_code(1), modular.four_to(u & np.uint64(0x7FFFFFFF)))
+        u, _ = unpack(np.where(special(x), ZERO, x))
+        return pack(_code(1), _powers_of_four()[u])
 
     def _sum(self, x: Array, axes: tuple[int, ...]) -> Array:
-        u, w = unpack(x)
-        return pack(modular.total(u & np.uint64(0x7FFFFFFF), axes, Q), modular.total(w, axes, P))
+        parts = zip(unpack(np.where(special(x), ZERO, x)), (Q, P), strict=True)
+        return pack(*(np.asarray(np.sum(part, axis=axes, dtype=np.uint64)) % np.uint64(n) for part, n in parts))
 
     def _prod(self, x: Array, axes: tuple[int, ...]) -> Array:
         u, w = unpack(np.where(special(x), ONE, x))
         for axis in sorted((a % x.ndim for a in axes), reverse=True):
-            u, w = modular.product(u, axis, Q), modular.product(w, axis, P)
+            u, w = _product(u, axis, Q), _product(w, axis, P)
         return pack(u, w)
