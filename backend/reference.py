@@ -15,10 +15,9 @@ from ..dialects.shapes.binding import Sizes, bind_sizes
 from ..plugins import plugins
 from ..progress import steps
 from .interpreter.domains import Array, TypedDomain
-from .interpreter.eager import Eager, EagerFunctions
 from .interpreter.loop import LoopFunctions
 from .interpreter.payload import PayloadFunctions
-from .interpreter.running import Position, check_arguments, main_function, make_domain
+from .interpreter.running import Eager, EagerFunctions, Position, check_arguments, main_function, make_domain
 from .interpreter.tensor import TensorFunctions
 from .interpreter.tile import TileFunctions
 

@@ -80,9 +80,3 @@ void emu_atomic_access(void* address, unsigned size);
 [[noreturn]] void emu_trap(int line, const char* message);
 [[noreturn]] void emu_assert(const char* message, long long value);
 }
-
-// A kernel of a shared object, as the runtime calls it.
-struct EmuKernel {
-  const char* name;
-  void (*call)(void** arguments);
-};

@@ -88,15 +88,13 @@ def _shared(memory: re.Match[str]) -> str:
 
 
 def translation_unit(sources: Sequence[str]) -> str:
-    """All programs in one text, each in a namespace, with a table of their kernels under `number/name`."""
+    """All programs in one text, each in a namespace, with a function `emu_<number>_<name>` for each kernel."""
     parts = ['#include "device.h"']
-    rows: list[str] = []
     for number, source in enumerate(sources):
-        names = kernel_names(source)
         parts += [f"namespace source{number} {{", f'#line 1 "{source_name(number)}"', host_text(source), "}"]
-        rows += [f'  {{"{number}/{n}", [](void** a) {{ emu_call(source{number}::{n}, a); }}}},' for n in names]
-    table = 'extern "C" __attribute__((visibility("default"))) const EmuKernel emu_kernels[] = {'
-    return "\n".join([*parts, table, *rows, "  {nullptr, nullptr}};", ""])
+        head = f'extern "C" __attribute__((visibility("default"))) void emu_{number}_'
+        parts += [f"{head}{n}(void** a) {{ emu_call(source{number}::{n}, a); }}" for n in kernel_names(source)]
+    return "\n".join([*parts, ""])
 
 
 def source_name(number: int) -> str:

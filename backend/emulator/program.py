@@ -20,7 +20,7 @@ from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import Step, steps
 from ..cuda.runtime.tensor_maps import aligned, describe
-from ..interpreter.eager import Eager
+from ..interpreter.running import Eager, call_eager
 from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan
 from .build import build, build_standalone, runtime_library
 from .host_text import kernel_bounds, source_name
@@ -121,7 +121,7 @@ class EmulatedProgram:
         is itself a report; where atomic operations add or multiply floats, if it does by more than their rounding.
         Raises ExecutionError if the arguments do not fit the plan.
         """
-        plan = self.plan.check_arguments(args)
+        plan = self.plan.check_arguments([(a.shape, a.dtype.name) for a in args])
         found: list[np.ndarray] = []
         reports: dict[tuple[Any, ...], Report] = {}
         with steps("emulator", len(plan.steps) * len(seeds), "launches") as step:
@@ -181,23 +181,14 @@ def _runtime() -> ctypes.CDLL:
     return c
 
 
-class _Row(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p)]
-
-
 class _Library:
     """The kernels of some programs: a shared object, loaded as long as this lives."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.c = _runtime()
-        device = ctypes.CDLL(str(path))
-        weakref.finalize(self, _ctypes.dlclose, device._handle).atexit = False
-        rows = ctypes.cast(ctypes.addressof(_Row.in_dll(device, "emu_kernels")), ctypes.POINTER(_Row))
-        self.kernels: dict[str, int] = {}
-        while rows[len(self.kernels)].name:
-            row = rows[len(self.kernels)]
-            self.kernels[row.name.decode()] = row.call or 0
+        self.device = ctypes.CDLL(str(path))
+        weakref.finalize(self, _ctypes.dlclose, self.device._handle).atexit = False
 
     def reset(self) -> None:
         self.c.emu_reset()
@@ -223,7 +214,7 @@ class _Library:
         grid, threads = ((ctypes.c_uint * 3)(*(*sizes, 1, 1)[:3]) for sizes in (launch.blocks, launch.threads))
         numbers = (ctypes.c_int * count)(*(ids[i] for i in launch.buffers))
         names = (ctypes.c_char_p * count)(*(buffers[i].name.encode() for i in launch.buffers))
-        call = self.kernels[f"{module.number}/{launch.kernel}"]
+        call = getattr(self.device, f"emu_{module.number}_{launch.kernel}")
         sizes = [buffers[i].bytes for i in launch.buffers]
         for argument, _, size in launch.parts:
             sizes[argument] = size
@@ -244,15 +235,10 @@ class _Library:
 
     def call(self, step: EagerStep, eager: Eager, buffers: Sequence[Buffer], ids: list[int]) -> None:
         """Let PyTorch compute a step: its results are new buffers with contents, in place of those that wait for it."""
-        if step.function not in eager:
-            raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
-        results = eager[step.function]([self.read(ids[i], buffers[i]) for i in step.inputs])
-        for i, result in zip(step.outputs, results, strict=True):
-            buffer, data = buffers[i], np.asarray(result)
-            if data.dtype != buffer.numpy_dtype or data.shape != buffer.shape:
-                given = f"{data.dtype}{list(data.shape)}"
-                raise ExecutionError(f"PyTorch gives {given}, not {buffer.dtype}{list(buffer.shape)}")
-            ids[i] = self.new_buffer(buffer, data)
+        given = [self.read(ids[i], buffers[i]) for i in step.inputs]
+        wanted = [(buffers[i].numpy_dtype, static(buffers[i].shape)) for i in step.outputs]
+        for i, result in zip(step.outputs, call_eager(step.function, eager, given, wanted), strict=True):
+            ids[i] = self.new_buffer(buffers[i], result)
 
     def unwritten(self, plan: LaunchPlan, ids: Sequence[int]) -> list[Report]:
         reports: list[Report] = []
@@ -272,15 +258,11 @@ class _Library:
             kind, text = (f(i).decode() for f in (self.c.emu_report_kind, self.c.emu_report_text))
             n = (ctypes.c_uint64 * 6)()
             self.c.emu_report_numbers(i, n)
-            line, other = self.lines_of(module, list(n[4:6]))
+            line, other = (_line(str(self.path), source_name(module.number), o) if o else 0 for o in n[4:6])
             source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
             found.append(Report(kind, text, kernel, n[0], n[1], line, source, n[2], n[3], other))
         self.c.emu_forget_reports()
         return found
-
-    def lines_of(self, module: EmulatedModule, offsets: Sequence[int]) -> list[int]:
-        """The line of the CUDA text for each address in the shared object, through inlined helpers up to the kernel."""
-        return [_line(str(self.path), source_name(module.number), o) if o else 0 for o in offsets]
 
 
 def _are_near(x: np.ndarray, y: np.ndarray) -> bool:

@@ -8,15 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineMap,
-)
+from xdsl.ir.affine import AffineExpr, AffineMap
 
+from ...dialects.shapes.affine import linear_form, number_of, range_of
 from ...dialects.shapes.domain import DomainAttr
 from ...errors import ExecutionError
 from .domains import Array
@@ -40,61 +34,28 @@ def evaluate(expr: AffineExpr, dims: Sequence[Array], symbols: Sequence[Array]) 
     return np.asarray(expr.eval(cast(Any, dims), cast(Any, symbols)))
 
 
-def linear_form(expr: AffineExpr, dims: int) -> tuple[list[int], int] | None:
-    """`expr` as (coefficient of every dimension, constant), or None if it is not linear in the dimensions."""
-    if isinstance(expr, AffineConstantExpr):
-        return [0] * dims, expr.value
-    if isinstance(expr, AffineDimExpr):
-        return [int(d == expr.position) for d in range(dims)], 0
-    if not isinstance(expr, AffineBinaryOpExpr):
-        return None
-    a, b = linear_form(expr.lhs, dims), linear_form(expr.rhs, dims)
-    if a is None or b is None:
-        return None
-    if expr.kind == AffineBinaryOpKind.Add:
-        return [x + y for x, y in zip(a[0], b[0], strict=True)], a[1] + b[1]
-    if expr.kind == AffineBinaryOpKind.Mul:
-        if any(a[0]) and any(b[0]):
-            return None
-        (coefficients, constant), factor = (b, a[1]) if not any(a[0]) else (a, b[1])
-        return [x * factor for x in coefficients], constant * factor
-    return None
-
-
-def _interval(form: tuple[list[int], int], axes: Sequence[Axis]) -> tuple[int, int]:
-    """The smallest and the largest value of a linear form over non-empty axes."""
-    lo = hi = form[1]
-    for c, axis in zip(form[0], axes, strict=True):
-        ends = (c * axis.start, c * (axis.start + axis.size - 1))
-        lo, hi = lo + min(ends), hi + max(ends)
-    return lo, hi
-
-
 def _strided(source: Array, map: AffineMap, axes: Sequence[Axis], domain: DomainAttr | None) -> Array | None:
     """The access as a view of `source`, if it is linear and wholly inside the source and the domain."""
     if any(axis.size == 0 for axis in axes):
         return None
-    forms = [linear_form(e, len(axes)) for e in map.results]
-    guards = [linear_form(e, len(axes)) for e in domain.affine.results] if domain else []
-    bounds = [(0, n) for n in source.shape] + list(domain.bounds if domain else ())
-    for form, (lower, upper) in zip(forms + guards, bounds, strict=True):
-        if form is None:
-            return None
-        lo, hi = _interval(form, axes)
-        if lo < lower or hi >= upper:
+    ranges = [(axis.start, axis.start + axis.size) for axis in axes]
+    guards = zip(domain.affine.results, domain.bounds, strict=True) if domain else ()
+    for expr, (lower, upper) in (*zip(map.results, ((0, n) for n in source.shape), strict=True), *guards):
+        found = range_of(expr, ranges)
+        if found is None or found[0] < lower or found[1] > upper:
             return None
     rank = max((axis.position + 1 for axis in axes), default=0)
-    shape, strides, offset = [1] * rank, [0] * rank, [0] * source.ndim
-    for d, form in enumerate(forms):
-        assert form is not None
-        offset[d] = form[1] + sum(c * axis.start for c, axis in zip(form[0], axes, strict=True))
-        for c, axis in zip(form[0], axes, strict=True):
-            if c:
-                place = rank - 1 - axis.position
-                shape[place] = axis.size
-                strides[place] += c * source.strides[d]
-    corner = source[tuple(slice(o, None) for o in offset)]
-    return as_strided(corner, shape, strides, writeable=False)
+    shape, strides, offset = [1] * rank, [0] * rank, list[int]()
+    for expr, stride in zip(map.results, source.strides, strict=True):
+        form = linear_form(expr, ranges)
+        if form is None:
+            return None
+        steps = [(c, axes[number_of(atom)]) for atom, c in form.terms]
+        offset.append(form.constant + sum(c * axis.start for c, axis in steps))
+        for c, axis in steps:
+            shape[rank - 1 - axis.position] = axis.size
+            strides[rank - 1 - axis.position] += c * stride
+    return as_strided(source[tuple(slice(o, None) for o in offset)], shape, strides, writeable=False)
 
 
 def inside(domain: DomainAttr | None, dims: Sequence[Array], symbols: Sequence[Array]) -> Array:

@@ -171,32 +171,19 @@ def reduction_sizes(nest: loop.NestOp, symbols: Sizes) -> dict[Operation, int]:
 
     What lies inside a further reduction counts one iteration of it, as that one may be run in pieces itself.
     """
-    extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, symbols.numbers(nest.sizes), strict=True))
-    depends: dict[SSAValue, frozenset[SSAValue]] = {a: frozenset((a,)) for a in nest.body.block.args}
+    loops = [nest, *(op for op in nest.body.walk() if isinstance(op, loop.ReduceOp))]
+    extents = {a: n for op in loops for a, n in zip(op.body.block.args, symbols.numbers(op.sizes), strict=True)}
+    depends: dict[SSAValue, set[SSAValue]] = {a: {a} for a in extents}
     sizes: dict[Operation, int] = {}
-
-    def visit(ops: Sequence[Operation], around: tuple[loop.ReduceOp, ...]) -> frozenset[SSAValue]:
-        everything: frozenset[SSAValue] = frozenset()
-        for op in ops:
-            found = frozenset[SSAValue]().union(*(depends.get(o, frozenset()) for o in op.operands))
-            for region in op.regions:
-                block = region.block
-                if isinstance(op, loop.ReduceOp):
-                    extents.update(zip(block.args, symbols.numbers(op.sizes), strict=True))
-                    depends.update({a: frozenset((a,)) for a in block.args})
-                    found |= visit(tuple(block.ops), (*around, op)) - set(block.args)
-                else:
-                    found |= visit(tuple(block.ops), around)
-            depends.update({r: found for r in op.results})
-            everything |= found
-            if isinstance(op, MulfOp) and feeds_only_a_sum(op.result):
-                continue
-            size = math.prod(extents[a] for a in found)
-            for reduction in reversed(around):
-                sizes[reduction] = max(sizes.get(reduction, 0), size)
-                for a in reduction.body.block.args:
-                    size //= max(extents[a], 1) if a in found else 1
-        return everything
-
-    visit(tuple(nest.body.block.ops), ())
+    for op in nest.body.walk(region_first=True):
+        inside = {a for region in op.regions for a in region.block.args}
+        used = (o for inner in op.walk() for o in inner.operands)
+        found = set[SSAValue]().union(*(depends.get(o, ()) for o in used)) - inside
+        depends.update(dict.fromkeys(op.results, found))
+        size, around = math.prod(extents[a] for a in found), op.parent_op()
+        while around is not None and not (isinstance(op, MulfOp) and feeds_only_a_sum(op.result)):
+            if isinstance(around, loop.ReduceOp):
+                sizes[around] = max(sizes.get(around, 0), size)
+                size //= math.prod(max(extents[a], 1) for a in around.body.block.args if a in found)
+            around = around.parent_op()
     return sizes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import AnyFloat, DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr
-from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
+from xdsl.interpreter import Interpreter, InterpreterFunctions, OpImplResult, PythonValues, impl, register_impls
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import loop, payload, tensor
@@ -43,26 +43,12 @@ def stop(op: payload.AssertOp, value: Any, wrong: Any) -> None:
     raise ExecutionError(f"{reason}: {int(value[wrong][0])}", operator=operator, location=place)
 
 
-_Impl = Any
-
-
-def _unary(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
-    return (self.domain.unary(op.name, args[0], element_type(op.results[0].type)),)
-
-
-def _binary(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
-    return (self.domain.binary(op.name, args[0], args[1], element_type(op.results[0].type)),)
-
-
-def _integer(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
-    return (np.asarray(INTEGER[op.name](*args)),)
-
-
-def _simple(f: _Impl) -> _Impl:
-    """`f` as xDSL wants an implementation: with a terminator value, which is None here."""
-    from xdsl.interpreter import OpImplResult
-
-    return lambda self, interpreter, op, args: OpImplResult(f(self, interpreter, op, args), None)
+def _by_table(self: PayloadFunctions, interpreter: Interpreter, op: Operation, args: PythonValues) -> Any:
+    """An operation that is a function of a table."""
+    if op.name in INTEGER:
+        return OpImplResult((np.asarray(INTEGER[op.name](*args)),), None)
+    compute: Any = self.domain.unary if op.name in UNARY else self.domain.binary
+    return OpImplResult((compute(op.name, *args, element_type(op.results[0].type)),), None)
 
 
 @register_impls
@@ -81,11 +67,8 @@ class PayloadFunctions(InterpreterFunctions):
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
         yield from super()._impls()
         for op in (*arith.Arith.operations, *math.Math.operations, *payload.Payload.operations):
-            if op.name == arith.MulfOp.name:
-                continue
-            for table, f in ((UNARY, _unary), (BINARY, _binary), (INTEGER, _integer)):
-                if op.name in table:
-                    yield op, _simple(f)
+            if op is not arith.MulfOp and op.name in {*UNARY, *BINARY, *INTEGER}:
+                yield op, _by_table
 
     @impl(arith.MulfOp)
     def mulf(self, interpreter: Interpreter, op: arith.MulfOp, args: PythonValues) -> PythonValues:

@@ -1,19 +1,22 @@
-"""What all executors share: finding `@main`, checking its arguments, and saying where an execution failed."""
+"""What all executors share: finding `@main`, checking its arguments, saying where an execution failed, and calling the
+functions that PyTorch computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.interpreter import Interpreter
+from xdsl.interpreter import Interpreter, InterpreterFunctions, PythonValues, impl, register_impls
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import InterpretationError
 
+from ...dialects.payload import shape_of
 from ...dialects.shapes.binding import Sizes
+from ...dialects.support.calls import EAGER, is_eager
 from ...dialects.support.locations import location_text
 from ...errors import CompileError, ExecutionError
 from ..dtypes import numpy_dtype
@@ -22,15 +25,12 @@ from .domains import Array, RealDomain, TypedDomain
 
 def make_domain(name: str) -> TypedDomain:
     """The scalar domain called `name`; raises ExecutionError for another name."""
-    if name == "typed":
-        return TypedDomain()
-    if name == "real":
-        return RealDomain()
-    if name == "exact":
-        from .exact import ExactDomain
+    from .exact import ExactDomain
 
-        return ExactDomain()
-    raise ExecutionError(f"no scalar domain {name!r}; there are typed, real and exact")
+    domains = {d.name: d for d in (TypedDomain, RealDomain, ExactDomain)}
+    if name not in domains:
+        raise ExecutionError(f"no scalar domain {name!r}; there are typed, real and exact")
+    return domains[name]()
 
 
 class Position(Interpreter.Listener):
@@ -107,3 +107,46 @@ def check_arguments(wanted: Sequence[Attribute], args: Sequence[Array], sizes: S
             raise ExecutionError(f"needs {dtype}{list(shape)}, got {found}", argument=f"argument {i} of @main")
         checked.append(array)
     return checked
+
+
+Eager: TypeAlias = Mapping[str, Callable[[Sequence[Array]], Sequence[Array]]]
+"""What computes the declared functions of a program, by name: arrays in, arrays out."""
+
+
+def call_eager(
+    name: str,
+    eager: Eager,
+    args: Sequence[Array],
+    wanted: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+    operator: str | None = None,
+) -> list[Array]:
+    """The results of a function that PyTorch computes, which have to be of the types and shapes `wanted`. Raises
+    ExecutionError that names the `operator`, or the function."""
+    if name not in eager:
+        raise ExecutionError("left to PyTorch, which is not here", operator=operator or name)
+    results = [np.asarray(r) for r in eager[name](args)]
+    found = [(r.dtype, r.shape) for r in results]
+    if found != [*wanted]:
+        given, declared = (", ".join(f"{dtype}{list(shape)}" for dtype, shape in each) for each in (found, wanted))
+        raise ExecutionError(f"PyTorch gives {given}, declared is {declared}", operator=operator or name)
+    return results
+
+
+@register_impls
+class EagerFunctions(InterpreterFunctions):
+    """Calls in a program on whole tensors; those of declared functions go to `eager`."""
+
+    def __init__(self, domain: TypedDomain, eager: Eager) -> None:
+        self.domain = domain
+        self.eager = eager
+
+    @impl(CallOp)
+    def call(self, interpreter: Interpreter, op: CallOp, args: PythonValues) -> PythonValues:
+        callee = interpreter.get_op_for_symbol(op.callee)
+        if not isinstance(callee, FuncOp) or not is_eager(callee):
+            return interpreter.call_op(op.callee, args)
+        if type(self.domain) is not TypedDomain:
+            raise ExecutionError("left to PyTorch, which computes on values of their own type only")
+        full = [np.broadcast_to(a, shape_of(v.type)) for a, v in zip(args, op.operands, strict=True)]
+        name, operator = callee.sym_name.data, str(callee.attributes[EAGER]).strip('"')
+        return tuple(call_eager(name, self.eager, full, [storage(t) for t in op.result_types], operator))

@@ -11,8 +11,7 @@ from ...dialects.payload import element_type
 from ...dialects.shapes.binding import Sizes
 from .affine_access import Axis, evaluate, fetch, read, within
 from .contraction import Product, compact, sum_of_product
-from .domains import Array, TypedDomain, ranked, reduce_value
-from .scatter import scatter_into
+from .domains import Array, TypedDomain, ranked, reduce_value, scatter_into
 
 
 def full(x: Array, value: SSAValue, sizes: Sizes) -> Array:

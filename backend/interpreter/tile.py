@@ -14,18 +14,9 @@ from typing import Any
 
 import numpy as np
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import AnyFloat, Float32Type, MemRefType
-from xdsl.interpreter import (
-    Interpreter,
-    InterpreterFunctions,
-    OpImplResult,
-    PythonValues,
-    ReturnedValues,
-    TerminatorValue,
-    impl,
-    impl_terminator,
-    register_impls,
-)
+from xdsl.dialects.builtin import AnyFloat, Float32Type
+from xdsl.interpreter import Interpreter, OpImplResult, PythonValues, impl, register_impls
+from xdsl.interpreters.scf import ScfFunctions
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import payload, tile
@@ -47,8 +38,7 @@ from ...dialects.tile.warp_specialize import (
 )
 from ...errors import ExecutionError
 from .affine_access import coordinates, evaluate, fetch, inside, within
-from .domains import Array, TypedDomain, ranked, reduce_value
-from .scatter import scatter_into
+from .domains import Array, TypedDomain, ranked, reduce_value, scatter_into
 from .tile_buffers import Ring, Row
 
 MAX_ELEMENTS = 1 << 24
@@ -77,7 +67,7 @@ def trips(lower: Array, upper: Array, step: Array) -> tuple[int, Array]:
 
 
 @register_impls
-class TileFunctions(InterpreterFunctions):
+class TileFunctions(ScfFunctions):
     """Block programs over any scalar domain."""
 
     def __init__(self, domain: TypedDomain, sizes: Sizes | None = None) -> None:
@@ -95,8 +85,7 @@ class TileFunctions(InterpreterFunctions):
     @impl(tile.LaunchOp)
     def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
         kernel = interpreter.get_op_for_symbol(op.kernel)
-        if not isinstance(kernel, tile.KernelOp):
-            raise ExecutionError(f"{op.kernel} is not a kernel")
+        assert isinstance(kernel, tile.KernelOp)
         inputs = [np.broadcast_to(a, self.sizes.shape(v.type)) for a, v in zip(args, op.inputs, strict=False)]
         results = [
             Buffer(
@@ -108,12 +97,6 @@ class TileFunctions(InterpreterFunctions):
         if op.start is not None:
             start = np.broadcast_to(args[-1], self.sizes.shape(op.start.type))
             results = [Buffer(np.array(start), np.ones(start.shape, np.bool_))]
-        if len(inputs) + len(results) != len(kernel.buffers):
-            raise ExecutionError(f"{op.kernel} takes {len(kernel.buffers)} buffers, not {len(inputs) + len(results)}")
-        for buffer, value in zip(kernel.buffers, (*op.inputs, *op.res), strict=True):
-            assert isinstance(buffer.type, MemRefType)
-            if self.sizes.shape(buffer.type) != self.sizes.shape(value.type):
-                raise ExecutionError(f"passes {value.type} for {buffer.type}")
         self._run_grid(interpreter, kernel, (*inputs, *results))
         for n, buffer in enumerate(results):
             if not buffer.written.all():
@@ -342,7 +325,7 @@ class TileFunctions(InterpreterFunctions):
         return self.domain.cast(x, source, element) if atom is None else self.domain.factor(x, source, element)
 
     @impl(scf.ForOp)
-    def for_(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
+    def run_for(self, interpreter: Interpreter, op: scf.ForOp, args: PythonValues) -> PythonValues:
         """A loop; blocks that run fewer iterations than others keep their values and write nothing any more."""
         lower, upper, step = (ranked(a, 1) for a in args[:3])
         state, outer = tuple(args[3:]), self.active
@@ -363,9 +346,3 @@ class TileFunctions(InterpreterFunctions):
             return new
         mask = running.reshape((-1,) + (1,) * rank)
         return np.where(mask, ranked(new, 1 + rank), ranked(old, 1 + rank))
-
-    @impl_terminator(scf.YieldOp)
-    def yield_(
-        self, interpreter: Interpreter, op: scf.YieldOp, args: PythonValues
-    ) -> tuple[TerminatorValue, PythonValues]:
-        return ReturnedValues(args), ()

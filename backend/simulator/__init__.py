@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.interpreter import Interpreter
 from xdsl.ir import Attribute
 from xdsl.traits import SymbolTable
@@ -25,12 +24,12 @@ from ...dialects.shapes.extents import static
 from ...errors import ExecutionError
 from ...progress import steps
 from ..cuda.printer import kernel_names
+from ..dtypes import numpy_dtype
 from ..interpreter.domains import Array, TypedDomain
-from ..interpreter.eager import Eager, call_eager
-from ..interpreter.running import Position, check_arguments, main_function, make_domain
+from ..interpreter.running import Eager, Position, call_eager, check_arguments, main_function, make_domain
 from ..launch_plan import EagerStep, make_plan
-from .buffers import GlobalBuffer
-from .launch import Launcher
+from .memory import GlobalBuffer
+from .program import Launcher
 from .report import Finding, KernelCounts, Report
 
 __all__ = ["Finding", "KernelCounts", "Report", "SimulationResult", "simulate"]
@@ -82,7 +81,7 @@ def simulate(
     with position.located(), steps("simulator", len(plan.launches), "launches") as step:
         for x in plan.steps:
             if isinstance(x, EagerStep):
-                _run_eager(module, x, memory, scalars, eager or {})
+                _run_eager(x, memory, scalars, eager or {})
                 continue
             function = SymbolTable.lookup_symbol(module, symbols[x.kernel])
             assert isinstance(function, kernel.FuncOp)
@@ -104,15 +103,12 @@ def simulate(
     return SimulationResult([r.data.reshape(r.shape) for r in results], report)
 
 
-def _run_eager(
-    module: ModuleOp, step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager
-) -> None:
+def _run_eager(step: EagerStep, memory: Sequence[GlobalBuffer], domain: TypedDomain, eager: Eager) -> None:
     """Let PyTorch compute a step."""
-    function = SymbolTable.lookup_symbol(module, step.function)
-    assert isinstance(function, FuncOp)
+    outputs = [memory[i] for i in step.outputs]
     given = [memory[i].data.reshape(memory[i].shape) for i in step.inputs]
-    results = call_eager(function, eager, given, function.function_type.inputs.data[len(given) :])
-    for buffer, result in zip([memory[i] for i in step.outputs], results, strict=True):
+    results = call_eager(step.function, eager, given, [(numpy_dtype(b.element), b.shape) for b in outputs])
+    for buffer, result in zip(outputs, results, strict=True):
         buffer.data[...] = domain.encode(result, buffer.element).reshape(-1)
         if buffer.written is not None:
             buffer.written[...] = True

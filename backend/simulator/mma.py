@@ -10,9 +10,8 @@ from ...dialects import kernel
 from ...dialects.kernel.mma import ROWS, mma_atom, word_elements
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array, ranked
-from .buffers import SharedBuffer
-from .machine import Access, Machine
-from .memory_access import load_shared, store_shared
+from .machine import Access, Machine, load_shared, store_shared
+from .memory import SharedBuffer
 
 _LANE = np.arange(32)
 

@@ -17,10 +17,20 @@ from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tensor import ReductionKind
 from ..interpreter.domains import Array, ranked, reduce_value
-from . import mma, tma, wgmma
-from .buffers import SharedBuffer
-from .machine import Access, Barrier, Machine, Scope, register_offsets
-from .memory_access import combine_global, load_global, load_shared, store_global, store_shared
+from . import mma, sm90
+from .machine import (
+    Access,
+    Barrier,
+    Machine,
+    Scope,
+    combine_global,
+    load_global,
+    load_shared,
+    register_offsets,
+    store_global,
+    store_shared,
+)
+from .memory import SharedBuffer
 
 
 def registers(x: Array, value: SSAValue) -> Array:
@@ -219,11 +229,11 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.AdvanceOp: _advance,
     kernel.GroupBarrierOp: lambda m, op, v: m.together(op, "waits at a barrier"),
     kernel.TensorMapOp: lambda m, op, v: v[op.memory],
-    kernel.TmaLoadOp: tma.load,
-    kernel.TmaStoreOp: tma.store,
+    kernel.TmaLoadOp: sm90.load,
+    kernel.TmaStoreOp: sm90.store,
     kernel.UndefAccumulatorsOp: _undef_accumulators,
     kernel.RegistersToAccumulatorsOp: lambda m, op, v: v[op.source],
-    kernel.WgmmaOp: wgmma.multiply,
+    kernel.WgmmaOp: sm90.multiply,
     kernel.WgmmaWaitOp: lambda m, op, v: v[op.acc],
     **dict.fromkeys(
         (

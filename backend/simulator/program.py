@@ -1,26 +1,37 @@
-"""The body of a kernel, executed: warps may go different ways, and take turns where they wait.
+"""Launches of a simulated program: blocks in batches, whose warps may go different ways and take turns where they wait.
 
 Loops, conditions and partitions are generators: a program gives way with the condition under which it can go on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from xdsl.dialects import scf
+from xdsl.dialects.builtin import i64
 from xdsl.interpreter import Interpreter
 from xdsl.ir import Operation, Region, SSAValue
 
-from ...dialects import kernel
+from ...dialects import kernel, payload
+from ...dialects.kernel.memory import memory_bytes, shape_of_memory
+from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
+from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
-from ...dialects.payload import shape_of
-from ..interpreter.domains import BINARY, UNARY, Array, ranked
+from ...dialects.payload import element_type, shape_of
+from ...dialects.shapes.binding import Sizes
+from ...errors import ExecutionError
+from ...progress import steps
+from ..interpreter.domains import BINARY, UNARY, Array, TypedDomain, ranked
+from ..interpreter.payload import PayloadFunctions, stop
 from ..interpreter.running import Position
 from ..interpreter.tile import trips
 from .machine import Machine
+from .memory import GlobalBuffer, SharedBuffer, poison
 from .ops import OPERATIONS
+from .report import KernelCounts, Report
 
 Values: TypeAlias = tuple[Any, ...]
 Ready: TypeAlias = Callable[[], bool]
@@ -29,27 +40,73 @@ Steps: TypeAlias = Generator[Ready, None, Values]
 
 _FLOPS = (frozenset(UNARY) | frozenset(BINARY)) - {"arith.negf", "math.absf", "math.copysign"}
 
+MAX_ELEMENTS = 1 << 22
+"""Elements of the largest value; a grid of more blocks than fit is run in batches."""
 
-class KernelProgram:
-    """Runs some blocks of a kernel, or the blocks of one cluster; `interpreter` executes the payload."""
+ASYNCHRONOUS = (
+    kernel.WarpSpecializeOp,
+    kernel.MbarInitOp,
+    kernel.TmaStoreOp,
+    kernel.WgmmaOp,
+    kernel.GroupBarrierOp,
+    kernel.FenceAsyncOp,
+)
+"""What makes a kernel asynchronous; copies into shared memory need an mbarrier."""
 
-    def __init__(self, interpreter: Interpreter, position: Position, units: Machine) -> None:
+
+class Launcher:
+    """Runs launches, one after another; `position` says where, and `machine` are the blocks that run at present."""
+
+    def __init__(
+        self, interpreter: Interpreter, position: Position, domain: TypedDomain, report: Report, sizes: Sizes
+    ) -> None:
         self.interpreter = interpreter
         self.position = position
-        self.units = units
+        self.domain = domain
+        self.report = report
+        self.sizes = sizes
+        self.machine: Machine
+        interpreter.register_implementations(PayloadFunctions(domain, sizes, self._stop))
 
-    def run(self, body: Region, args: Sequence[object]) -> None:
+    def _stop(self, op: payload.AssertOp, value: Array, wrong: Array) -> None:
+        """Raise ExecutionError for an assertion that fails in a thread that runs."""
+        rank, active = len(shape_of(op.result.type)), self.machine.active
+        wrong = ranked(wrong, 2 + rank) & active.reshape(*active.shape, *(1,) * rank)
+        if wrong.any():
+            stop(op, ranked(value, 2 + rank), wrong)
+
+    def launch(self, function: kernel.FuncOp, buffers: Sequence[GlobalBuffer], blocks: int) -> None:
+        """Run so many blocks of a kernel."""
+        for position, buffer in enumerate(buffers):
+            buffer.writer, buffer.position = None, position
+        counts = KernelCounts(function.sym_name.data, blocks)
+        self.report.launches.append(counts)
+        size = function.cluster_size
+        if size > 1 and function.warps.data % WARPGROUP and any(isinstance(o, kernel.WgmmaOp) for o in function.walk()):
+            raise ExecutionError("wgmma in a cluster of blocks that are no whole warpgroups")
+        with steps(f"simulating {counts.kernel}", blocks, "blocks") as step:
+            each = size if is_asynchronous(function) else batch_size(function)
+            for first in range(0, blocks, each):
+                last = min(first + each, blocks)
+                blocks_run = np.arange(first, last, dtype=np.int64)[::size]
+                head = self.domain, self.report, counts, blocks_run, function.threads * size, first == 0
+                self.machine = Machine(*head, self.sizes, size)
+                place_shared(self.machine, function)
+                self._run(function.body, buffers)
+                step(last - first)
+
+    def _run(self, body: Region, args: Sequence[object]) -> None:
         """The whole kernel; a deadlock is a finding, and the end."""
-        units, everybody = self.units, self.units.active
-        block = np.arange(units.threads)[None, :] // units.block_threads
-        programs = [(everybody & (block == r), self._block(body, args, r)) for r in range(units.cluster)]
+        machine, everybody = self.machine, self.machine.active
+        block = np.arange(machine.threads)[None, :] // machine.block_threads
+        programs = [(everybody & (block == r), self._block(body, args, r)) for r in range(machine.cluster)]
         for _ in self._turns(programs):
-            units.deadlock()
+            machine.deadlock()
             return
 
     def _block(self, body: Region, args: Sequence[object], rank: int) -> Steps:
         yield from self._region(body, args, {})
-        self.units.meet(ended=rank)
+        self.machine.meet(ended=rank)
         return ()
 
     def _turns(self, programs: list[tuple[Array, Steps]]) -> Steps:
@@ -60,12 +117,12 @@ class KernelProgram:
             if turn is None:
                 yield lambda: any(ready() for _, _, ready in waiting)
                 continue
-            self.units.active, steps, _ = waiting.pop(turn)
+            self.machine.active, steps, _ = waiting.pop(turn)
             try:
                 ready = next(steps)
             except StopIteration:
                 continue
-            waiting.append((self.units.active, steps, ready))
+            waiting.append((self.machine.active, steps, ready))
         return ()
 
     def _region(self, region: Region, args: Sequence[object], scope: dict[SSAValue, Any]) -> Steps:
@@ -83,42 +140,42 @@ class KernelProgram:
     def _execute(self, op: Operation, scope: dict[SSAValue, Any]) -> Values:
         run = OPERATIONS.get(type(op))
         if run is not None:
-            found = run(self.units, op, scope)
+            found = run(self.machine, op, scope)
             return () if found is None else found if isinstance(found, tuple) else (found,)
         results = self.interpreter.run_op(op, tuple(scope[v] for v in op.operands))
         if op.name in _FLOPS:
             size = shape_of(op.results[0].type)
-            self.units.count_flops(size[0] if size else 1)
+            self.machine.count_flops(size[0] if size else 1)
         return results
 
     def _for(self, op: scf.ForOp, scope: dict[SSAValue, Any]) -> Steps:
         """The values that a loop carries to its end; threads may run different numbers of iterations."""
-        units, outer = self.units, self.units.active
+        machine, outer = self.machine, self.machine.active
         lower, upper, step = (ranked(scope[v], 2) for v in (op.lb, op.ub, op.step))
         state = tuple(scope[v] for v in op.iter_args)
         most, count = trips(lower, upper, step)
         for i in range(most):
             running = i < count
-            units.active = outer & running
-            if not units.active.any():
+            machine.active = outer & running
+            if not machine.active.any():
                 continue
             new = yield from self._region(op.body, (lower + i * step, *state), scope)
             if np.broadcast_to(running, outer.shape)[outer].all():
                 state = new
             else:
                 state = tuple(where(running, a, b, r) for a, b, r in zip(new, state, op.results, strict=True))
-        units.active = outer
+        machine.active = outer
         return state
 
     def _if(self, op: scf.IfOp, scope: dict[SSAValue, Any]) -> Steps:
         """The results of a conditional; each side runs for the threads that take it."""
-        units, outer, condition = self.units, self.units.active, ranked(scope[op.cond], 2)
+        machine, outer, condition = self.machine, self.machine.active, ranked(scope[op.cond], 2)
         results: list[Values] = []
         for region, chosen in ((op.true_region, condition), (op.false_region, ~condition)):
-            units.active = outer & chosen
-            empty = not region.blocks or not units.active.any()
+            machine.active = outer & chosen
+            empty = not region.blocks or not machine.active.any()
             results.append(() if empty else (yield from self._region(region, (), scope)))
-        units.active = outer
+        machine.active = outer
         yes, no = results
         if not yes or not no:
             return yes or no
@@ -126,50 +183,85 @@ class KernelProgram:
 
     def _until(self, ready: Ready, op: Operation, text: str) -> Steps:
         """Give way until `ready`; a deadlock says that `op` waits `text`."""
-        units, active = self.units, self.units.active
+        machine, active = self.machine, self.machine.active
         if not ready():
-            thread = units.running()[0]
-            units.waits[thread] = op, text
+            thread = machine.running()[0]
+            machine.waits[thread] = op, text
             yield ready
-            units.active = active
-            del units.waits[thread]
+            machine.active = active
+            del machine.waits[thread]
         return ()
 
     def _wait(self, op: kernel.MbarWaitOp, scope: dict[SSAValue, Any]) -> Steps:
         """A wait for the phase of an mbarrier."""
-        wanted, index = self.units.uniform(scope[op.parity]), self.units.uniform(scope[op.index])
-        found = set(self.units.barriers(op, scope[op.barriers], scope[op.index]))
+        wanted, index = self.machine.uniform(scope[op.parity]), self.machine.uniform(scope[op.index])
+        found = set(self.machine.barriers(op, scope[op.barriers], scope[op.index]))
         text = f"for parity {wanted} of mbarrier {index}"
         return self._until(lambda: all(b.phase % 2 != wanted for b in found), op, text)
 
     def _cluster_barrier(self, op: kernel.ClusterBarrierOp, scope: dict[SSAValue, Any]) -> Steps:
         """The block waits for the others of its cluster."""
-        units, before = self.units, self.units.cluster_phase
-        units.barrier_of_block(op)
-        units.meet(int(units.rows[0, units.running()[0]]))
-        return self._until(lambda: units.cluster_phase > before, op, "for the other blocks of its cluster")
+        machine, before = self.machine, self.machine.cluster_phase
+        machine.barrier_of_block(op)
+        machine.meet(int(machine.rows[0, machine.running()[0]]))
+        return self._until(lambda: machine.cluster_phase > before, op, "for the other blocks of its cluster")
 
     def _partitions(self, op: kernel.WarpSpecializeOp, scope: dict[SSAValue, Any]) -> Steps:
-        units, outer = self.units, self.units.active
-        warp = np.arange(units.threads)[None, :] % units.block_threads // 32
+        machine, outer = self.machine, self.machine.active
+        warp = np.arange(machine.threads)[None, :] % machine.block_threads // 32
         programs: list[tuple[Array, Steps]] = []
         for number, (count, program) in enumerate(zip(op.partition_warps, op.programs, strict=True)):
             first = op.first_warp(number)
             mine = ranked(outer & (warp >= first) & (warp < first + count), 2)
             programs.append((mine, self._region(program, (warp - first,), dict(scope))))
         yield from self._turns(programs)
-        units.active = outer
+        machine.active = outer
         return ()
 
 
-CONTROL: dict[type[Operation], Callable[[KernelProgram, Any, dict[SSAValue, Any]], Steps]] = {
-    scf.ForOp: KernelProgram._for,
-    scf.IfOp: KernelProgram._if,
-    kernel.MbarWaitOp: KernelProgram._wait,
-    kernel.ClusterBarrierOp: KernelProgram._cluster_barrier,
-    kernel.WarpSpecializeOp: KernelProgram._partitions,
+CONTROL: dict[type[Operation], Callable[[Launcher, Any, dict[SSAValue, Any]], Steps]] = {
+    scf.ForOp: Launcher._for,
+    scf.IfOp: Launcher._if,
+    kernel.MbarWaitOp: Launcher._wait,
+    kernel.ClusterBarrierOp: Launcher._cluster_barrier,
+    kernel.WarpSpecializeOp: Launcher._partitions,
 }
 """What holds other operations, or waits."""
+
+
+def is_asynchronous(function: kernel.FuncOp) -> bool:
+    """Whether something goes on beside the threads of a block, or warps or blocks go different ways: such
+    blocks, or clusters, run alone."""
+    return function.cluster_size > 1 or any(isinstance(op, ASYNCHRONOUS) for op in function.walk())
+
+
+def batch_size(function: kernel.FuncOp) -> int:
+    """How many blocks run at once without very large arrays."""
+    widest = max((math.prod(shape_of(r.type)) for op in function.walk() for r in op.results), default=1)
+    shared = sum(op.result.type.get_shape()[0] for op in function.walk() if isinstance(op, kernel.SharedOp))  # pyright: ignore
+    return max(1, MAX_ELEMENTS // max(function.threads * widest, shared))
+
+
+def place_shared(machine: Machine, function: kernel.FuncOp) -> None:
+    """Lay out the shared buffers of a kernel: at their offsets, or one after another where none was chosen yet."""
+    ops = [op for op in function.walk() if isinstance(op, kernel.SharedOp)]
+    sizes = [memory_bytes(op.result.type) for op in ops]
+    ends = [op.offset.data + size for op, size in zip(ops, sizes, strict=True) if op.offset is not None]
+    end = max(ends, default=0)
+    if function.shared is not None and end > function.shared.data:
+        last = [op for op in ops if op.offset is not None][ends.index(end)]
+        text = f"ends at byte {end} of {function.shared.data} bytes of shared memory"
+        machine.report.add("out-of-bounds", last, text)
+    blocks, alignment = len(machine.numbers) * machine.cluster, SWIZZLED_ALIGNMENT if is_asynchronous(function) else 16
+    for op, size in zip(ops, sizes, strict=True):
+        offset = -(-end // alignment) * alignment if op.offset is None else op.offset.data
+        end = offset + size if op.offset is None else end
+        element, shape = element_type(op.result.type), (blocks, *shape_of_memory(op.result.type))
+        if isinstance(element, kernel.MbarrierType):
+            data, element = np.full(shape, None), i64
+        else:
+            data = np.full(shape, poison(machine.domain, element), machine.domain.dtype(element))
+        machine.shared[op] = SharedBuffer(data, np.zeros(shape, np.bool_), element, offset, shape[1])
 
 
 def where(condition: Array, a: Array, b: Array, result: SSAValue) -> Array:

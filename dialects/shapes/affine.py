@@ -410,6 +410,12 @@ def range_of(expr: AffineExpr, dim_ranges: Sequence[Range], sym_ranges: Sequence
     return None if bounds is None else (bounds[0], bounds[1] + 1)
 
 
+def linear_form(expr: AffineExpr, dim_ranges: Sequence[Range]) -> Form | None:
+    """`expr` as a sum of multiples of indices; None if it is none, even in these ranges."""
+    form = _form_of(expr, dim_ranges, ())[1]
+    return form if all(atom[0] == DIM for atom, _ in form.terms) else None
+
+
 def is_within(
     expr: AffineExpr, lo: int, hi: Extent, dim_ranges: Sequence[Range], sym_ranges: Sequence[Range] = ()
 ) -> bool:

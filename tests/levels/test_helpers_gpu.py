@@ -11,13 +11,20 @@ from test_exchange import CASES, lowered
 from test_hopper_units import UNITS, allocated
 from test_tensor_cores import PRODUCTS
 from test_tf32 import PRODUCTS as TF32_PRODUCTS
+from xdsl.dialects.builtin import ModuleOp
 
 from deplodock.backend.cuda.device import HELPERS
-from deplodock.backend.cuda.printer import used_helpers
+from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.emulator import EmulatedProgram, compile_many
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
+
+
+def used_helpers(module: ModuleOp) -> set[str]:
+    """The keys of the helpers in the text of a module."""
+    text = print_cuda(module)
+    return {key for key, helper in HELPERS.items() if helper.cuda in text}
 
 
 @cache
