@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from deplodock.backend.cuda.device import helper_section
-from deplodock.backend.cuda.device.atomic import atomic_helpers
+from deplodock.backend.cuda.device.generated import atomic_helpers
 from deplodock.backend.launch_plan import Buffer, Launch, LaunchPlan, TensorMap
 
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int", "i64": "long long", "bf16": "bf16", "f16": "f16"}

@@ -84,7 +84,7 @@ def _mlir_target() -> type[Target]:
 
 def _cuda_target() -> type[Target]:
     try:
-        from ..backend.cuda.target import CudaTarget
+        from ..backend.cuda.printer import CudaTarget
     except ModuleNotFoundError as error:
         raise UsageError(f"the target 'cuda' is not available: {error}") from None
     return CudaTarget

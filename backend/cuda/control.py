@@ -11,20 +11,10 @@ from collections.abc import Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import (
-    BarrierOp,
-    LdMatrixOp,
-    MbarWaitOp,
-    MmaOp,
-    OuterFmaOp,
-    ReduceRegistersOp,
-    WgmmaOp,
-    is_shared,
-)
-from ...dialects.kernel.memory import LoadOp
+from ...dialects import kernel
 from ...dialects.payload import ConstantOp, element_bytes, is_payload
 from ...dialects.shapes.ranges import constant_index
-from .hints import hint_of
+from .names import hint_of
 from .ordering import Group, registers, roots
 from .statements import Statements, add_printer
 from .writer import Place, Writer
@@ -35,6 +25,9 @@ so that the loads of the next are under way."""
 
 UNROLLED_WORK = 2048
 """Loops are unrolled while all their iterations together do no more register operations than this."""
+
+_WORK = kernel.OuterFmaOp | kernel.MmaOp | kernel.LdMatrixOp | kernel.LoadOp
+"""Register operations, beside those of the payload."""
 
 
 def print_block(writer: Writer, block: Block) -> None:
@@ -52,7 +45,7 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
     lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
     counter = writer.names.mint(body.args[0].name_hint, "k")
     writer.places[body.args[0]] = Place(counter, 1)
-    writer.line("#pragma unroll" + ("" if _is_short(op) else " 1" if not _is_short(op, crowded=True) else " 2"))
+    writer.line(f"#pragma unroll{_unrolling(op)}")
     advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
         inner = Statements(writer, body)
@@ -84,29 +77,26 @@ def _carried_place(outer: Statements, op: scf.ForOp, init: SSAValue, argument: S
     return place
 
 
-def _is_short(op: scf.ForOp, *, crowded: bool = False) -> bool:
-    """Whether a loop is worth unrolling: its trip count is known and its work small. Where threads wait for each other
-    in it, compilers start all loads before the first wait, and these have to fit into registers too; `crowded` does not
-    ask for that."""
+def _unrolling(op: scf.ForOp) -> str:
+    """How often a loop is unrolled: as a whole if its trip count is known and its work small. Where threads wait for
+    each other in it, compilers start all loads before the first wait, and these have to fit into registers too."""
     bounds = [constant_index(v) for v in (op.lb, op.ub, op.step)]
-    if None in bounds:
-        return False
+    if None in bounds or any(isinstance(o, scf.ForOp | kernel.MbarWaitOp | kernel.WgmmaOp) for o in op.body.walk()):
+        return " 1"
     lb, ub, step = (int(b or 0) for b in bounds)
     trips = max(0, -(-(ub - lb) // step)) if step > 0 else 0
     work = loaded = 0
     for inner in op.body.walk():
-        if isinstance(inner, LoadOp) and not is_shared(inner.memory.type):
+        if isinstance(inner, kernel.LoadOp) and not kernel.is_shared(inner.memory.type):
             loaded += registers(inner.result) * element_bytes(inner.result.type) // 4
-        if isinstance(inner, scf.ForOp | MbarWaitOp | WgmmaOp):
-            return False
-        if isinstance(inner, ReduceRegistersOp):
+        if isinstance(inner, kernel.ReduceRegistersOp):
             work += registers(inner.source)
-        elif isinstance(inner, OuterFmaOp | MmaOp | LdMatrixOp | LoadOp) or is_payload(inner):
+        elif is_payload(inner) or isinstance(inner, _WORK):
             work += registers(inner.results[0])
-    waits = any(isinstance(inner, BarrierOp) for inner in op.body.block.ops)
-    if waits and trips * loaded > UNROLLED_LOADS and not crowded:
-        return False
-    return trips * work <= UNROLLED_WORK
+    waits = any(isinstance(inner, kernel.BarrierOp) for inner in op.body.block.ops)
+    if trips * work > UNROLLED_WORK:
+        return " 1"
+    return " 2" if waits and trips * loaded > UNROLLED_LOADS else ""
 
 
 def _prefer(
@@ -130,7 +120,7 @@ def _accumulated(value: SSAValue) -> SSAValue:
         op = value.owner
         if isinstance(op, scf.ForOp):
             start = op.iter_args[op.results.index(value)]  # pyright: ignore[reportArgumentType]
-        elif isinstance(op, OuterFmaOp | MmaOp):
+        elif isinstance(op, kernel.OuterFmaOp | kernel.MmaOp):
             start = op.acc
         else:
             return value
@@ -195,7 +185,11 @@ def _rotate(
 def print_if(outer: Statements, op: scf.IfOp) -> None:
     """A conditional: its results are set at the end of either side."""
     writer = outer.writer
-    places = [_undefined(writer, result) for result in op.results]
+    places: list[Place] = []
+    for result in op.results:
+        places.append(writer.declare(result))
+        if places[-1].size == 1:
+            writer.line(f"{writer.type_of(result)} {places[-1].name};")
     for head, region in ((f"if ({writer.read(op.cond).text})", op.true_region), ("else", op.false_region)):
         if not region.blocks or head == "else" and len(region.block.ops) <= 1 and not op.results:
             continue
@@ -205,14 +199,6 @@ def print_if(outer: Statements, op: scf.IfOp) -> None:
             last = region.block.last_op
             for value, place in zip(last.operands if isinstance(last, scf.YieldOp) else (), places, strict=True):
                 inner.copy(value, place)
-
-
-def _undefined(writer: Writer, value: SSAValue) -> Place:
-    """A place that both sides of a conditional set."""
-    place = writer.declare(value)
-    if place.size == 1:
-        writer.line(f"{writer.type_of(value)} {place.name};")
-    return place
 
 
 add_printer(scf.ForOp, print_for)

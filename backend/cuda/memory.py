@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.dialects.builtin import IndexType, MemRefType, NoneAttr
 from xdsl.ir import Attribute, SSAValue
@@ -16,9 +15,8 @@ from ...dialects.shapes.extents import Extent, ExtentsAttr, SymbolAttr, extents_
 from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
-from .expressions import add, infix, multiply
+from .expressions import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
 from .ordering import registers
-from .types import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, c_size
 from .writer import Register, Writer, terms
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
@@ -35,40 +33,36 @@ def memory_extents(t: Attribute) -> tuple[Extent, ...]:
     return extents_of(t)  # pyright: ignore[reportUnknownArgumentType]
 
 
-@dataclass(frozen=True)
-class Pitch:
-    """How many elements lie between neighbours along a dimension: `number` times the values of `sizes`."""
-
-    number: int
-    sizes: tuple[SymbolAttr, ...] = ()
-
-
-def pitches(extents: Sequence[Extent]) -> list[Pitch]:
-    """The pitch of every dimension of row-major memory."""
-    result, pitch = list[Pitch](), Pitch(1)
+def pitches(extents: Sequence[Extent]) -> list[tuple[int, tuple[SymbolAttr, ...]]]:
+    """How many elements lie between neighbours along each dimension of row-major memory: a number times sizes."""
+    result, number, symbols = list[tuple[int, tuple[SymbolAttr, ...]]](), 1, ()
     for extent in reversed(extents):
-        result.append(pitch)
+        result.append((number, symbols))
         if isinstance(extent, int):
-            pitch = Pitch(pitch.number * extent, pitch.sizes)
+            number = number * extent
         else:
-            pitch = Pitch(pitch.number, (extent, *pitch.sizes))
+            symbols = (extent, *symbols)
     return result[::-1]
 
 
 def print_load(writer: Writer, op: LoadOp) -> None:
     """A load into a new place."""
-    size, width, fill = op.registers, op.vec.data, op.fill
-    scalar_type = writer.type_of(op.result)
+    width, fill = op.vec.data, op.fill
+    writer.type_of(op.result)
     prepare(writer, op)
+
+    def loaded(r: Register) -> str:
+        met, text = condition(writer, op, r), element_at(writer, op, r)
+        if fill is None or met is None:
+            return text
+        return f"{met.at(AND)} ? {text} : {writer.read(fill).at(TERNARY)}"
+
+    if width == 1:
+        writer.define(op.result, loaded)
+        return
     place = writer.declare(op.result)
-    with writer.registers_loop(size, width) as r:
+    with writer.registers_loop(op.registers, width) as r:
         met = condition(writer, op, r)
-        if width == 1:
-            text = element_at(writer, op, r)
-            if fill is not None and met is not None:
-                text = f"{met.at(AND)} ? {text} : {writer.read(fill).at(TERNARY)}"
-            writer.line(f"const {scalar_type} {place.name} = {text};" if size == 1 else f"{place[r].text} = {text};")
-            return
         target = writer.pointer(place.name, str(r), width * c_size(op.result.type))
         call = f"{wide(writer, op, 'ld')}({target}, {pointer_to(writer, op, r)});"
         writer.line(call if met is None else f"if ({met.text}) {call}")
@@ -153,8 +147,8 @@ def offset(writer: Writer, op: Mover, r: Register) -> Expr:
     if op.xor is not None:  # a buffer of one dimension
         return exclusive(base, r, [b[0] for b in op.reg_bases], low)
     pitch = pitches(memory_extents(op.memory.type))
-    for sizes in dict.fromkeys(p.sizes for p in pitch):
-        own = [p.number if p.sizes == sizes else 0 for p in pitch]
+    for sizes in dict.fromkeys(sizes for _, sizes in pitch):
+        own = [number if symbols == sizes else 0 for number, symbols in pitch]
         steps = [sum(b * n for b, n in zip(basis, own, strict=True)) for basis in op.reg_bases]
         base = add(base, _times(writer, terms(r, steps, low), sizes))
     return base
@@ -165,11 +159,11 @@ def _base(writer: Writer, op: Mover, r: Register = 0) -> Expr:
     multiplied with."""
     pitch = pitches(memory_extents(op.memory.type))
     result = Expr("0")
-    for sizes in dict.fromkeys(p.sizes for p in pitch):
+    for sizes in dict.fromkeys(sizes for _, sizes in pitch):
         part = Expr("0")
-        for coordinate, p in zip(op.coordinates, pitch, strict=True):
-            if p.sizes == sizes:
-                part = add(part, multiply(writer.read(coordinate, r), p.number))
+        for coordinate, (number, symbols) in zip(op.coordinates, pitch, strict=True):
+            if symbols == sizes:
+                part = add(part, multiply(writer.read(coordinate, r), number))
         result = add(result, _times(writer, part, sizes))
     return result
 

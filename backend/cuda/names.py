@@ -1,9 +1,16 @@
-"""Names in generated CUDA: minted here, so that nothing written in the input reaches the text as an identifier."""
+"""Names in generated CUDA: minted here, so that nothing written in the input reaches the text as an identifier. What a
+value without a name is called is a word that says what it is."""
 
 from __future__ import annotations
 
 import re
 
+from xdsl.dialects.builtin import IndexType, i1
+from xdsl.ir import Operation, SSAValue
+
+from ...dialects.kernel import LdMatrixOp, ReduceRegistersOp
+from ...dialects.kernel.memory import LoadOp
+from ...dialects.payload import CastOp, element_type
 from .device import helper_names
 
 _WORDS = """
@@ -59,3 +66,45 @@ class Names:
             name = f"{stem}_{number}" if stem[-1].isdigit() else f"{stem}{number}"
         self._taken.add(name)
         return name
+
+
+_OPERATIONS = {
+    "sum": "arith.addf arith.addi math.fma",
+    "diff": "arith.subf arith.subi",
+    "prod": "arith.mulf arith.muli",
+    "quot": "arith.divf",
+    "neg": "arith.negf",
+    "hi": "arith.maximumf arith.maxnumf arith.maxsi",
+    "lo": "arith.minimumf arith.minnumf arith.minsi",
+    "e": "math.exp math.exp2",
+    "ln": "math.log",
+    "inv": "math.rsqrt",
+    "root": "math.sqrt",
+    "size": "math.absf",
+    "sel": "payload.select",
+    "acc": "scf.for kernel.outer_fma kernel.mma kernel.undef_accumulators kernel.registers_to_accumulators",
+    "r": "kernel.shuffle kernel.shuffle_xor kernel.shuffle_registers kernel.permute_registers kernel.indices "
+    "payload.cast",
+}
+WORDS = {name: word for word, names in _OPERATIONS.items() for name in names.split()}
+"""A word for the result of an operation, by the operation's name."""
+
+FOLDED = {"add": "total", "mul": "product", "max": "top", "min": "least", "and": "all", "or": "any"}
+
+
+def hint_of(value: SSAValue) -> str:
+    """The name of `value`, or a word for what computes it."""
+    if value.name_hint is not None:
+        return value.name_hint
+    op = value.owner
+    if not isinstance(op, Operation):
+        return "v"
+    if element_type(value.type) == i1:
+        return "is"
+    if isinstance(element_type(value.type), IndexType):
+        return "at" if not isinstance(op, CastOp) else "n"
+    if isinstance(op, LoadOp | LdMatrixOp):
+        return f"{op.memory.name_hint or 'mem'}_in"
+    if isinstance(op, ReduceRegistersOp):
+        return FOLDED[op.kind.data.value]
+    return WORDS.get(op.name, "v")

@@ -17,47 +17,25 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import (
-    AsyncAccumulatorsType,
-    BarrierOp,
-    ClusterBarrierOp,
-    ExtractOp,
-    FenceAsyncOp,
-    GroupBarrierOp,
-    IndicesOp,
-    MbarArriveOp,
-    MbarExpectOp,
-    MbarWaitOp,
-    RegistersToAccumulatorsOp,
-    SharedOp,
-    ShuffleRegistersOp,
-    ShuffleXorOp,
-    SplatOp,
-    StMatrixOp,
-    WgmmaFenceOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    is_shared,
-)
+from ...dialects.kernel import AsyncAccumulatorsType, BarrierOp, ShuffleRegistersOp, ShuffleXorOp, StMatrixOp, is_shared
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.kernel.memory_space import GLOBAL, space_of
-from ...dialects.payload import ConstantOp, ExtentOp, is_payload, shape_of
+from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
 
-ORDERED = (
-    BarrierOp,
-    ClusterBarrierOp,
-    FenceAsyncOp,
-    GroupBarrierOp,
-    MbarArriveOp,
-    MbarExpectOp,
-    MbarWaitOp,
-    WgmmaFenceOp,
-    WgmmaOp,
-    RegistersToAccumulatorsOp,
-    WgmmaWaitOp,
+ORDERED = frozenset(
+    f"kernel.{name}"
+    for name in (
+        "barrier cluster_barrier group_barrier fence_async mbar_arrive mbar_expect mbar_wait registers_to_accumulators "
+        "wgmma wgmma_fence wgmma_wait"
+    ).split()
 )
 """What no pointwise group moves across: what threads wait at, and what orders registers before products."""
+
+VIEWS = frozenset(
+    "payload.constant payload.extent arith.constant kernel.splat kernel.indices kernel.extract kernel.shared".split()
+)
+"""What prints where its result is used, as registers in another order do."""
 
 INLINE_DEPTH = 5
 """Expressions nested deeper than this get a name."""
@@ -98,11 +76,9 @@ def registers(value: SSAValue) -> int:
 
 def is_view(op: Operation) -> bool:
     """Whether `op` prints where its result is used, instead of as a statement."""
-    if isinstance(
-        op, ConstantOp | ExtentOp | arith.ConstantOp | SplatOp | ShuffleRegistersOp | IndicesOp | ExtractOp | SharedOp
-    ):
-        return not (isinstance(op, ShuffleRegistersOp) and linear_steps(op.registers.get_values()) is None)
-    return is_inlined(op)
+    if isinstance(op, ShuffleRegistersOp):
+        return linear_steps(op.registers.get_values()) is not None
+    return op.name in VIEWS or is_inlined(op)
 
 
 def linear_steps(numbers: tuple[int, ...]) -> tuple[int, list[int]] | None:
@@ -224,7 +200,7 @@ class Ordering:
             self._flush(needed)
             self.statements.insert(self._early(op), op)
             return
-        everything = op.regions or isinstance(op, ORDERED)
+        everything = op.regions or op.name in ORDERED
         self._flush(list(self._pending.values()) if everything else needed)
         self.statements.append(statement)
 

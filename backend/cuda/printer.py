@@ -7,21 +7,42 @@ attributes of the input appear in comments only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import IO
+
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
+from xdsl.utils.target import Target
 
 from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import location_text, refused
+from ...dialects.support.stamp import stamp_comment
+from ...dialects.target import get_target
 from ...errors import BorderError, CompileError
-from . import cp_async, mma, shuffles, sm90, wgmma  # noqa: F401  they add their statements
+from . import asynchronous, shuffles, tensor_cores  # noqa: F401  they add their statements
 from .control import print_block
 from .device import helper_section
+from .expressions import Expr
 from .memory import memory_extents
 from .names import sanitise
-from .types import Expr
 from .writer import Place, Writer
+
+
+@dataclass(frozen=True)
+class CudaTarget(Target):
+    """`dl-opt -t cuda{arch=sm_90a}`: prints the kernels of a module at the kernel level as CUDA C++ for `arch`."""
+
+    name = "cuda"
+
+    arch: str = "sm_90a"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        get_target(self.arch)  # the text is the same for all; an unknown one is refused
+        output.write(stamp_comment(module) + print_cuda(module))
+
 
 HELPERS_MARK = "// --- helpers\n"
 KERNELS_MARK = "// --- kernels\n"
@@ -60,15 +81,6 @@ def _check_host(function: Operation) -> None:
             raise refused(op, "is not of the kernel level", BorderError)
 
 
-def used_helpers(module: ModuleOp) -> frozenset[str]:
-    """The keys (`helpers.get_helper`) of the helpers that the kernels of `module` use."""
-    helpers: set[str] = set()
-    for op in module.body.ops:
-        if isinstance(op, FuncOp):
-            _print_kernel(op, "k", helpers)
-    return frozenset(helpers)
-
-
 def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
     try:
         writer = Writer(func)
@@ -80,7 +92,8 @@ def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
         error.location = error.location or location_text(func)
         raise
     helpers |= writer.helpers
-    head = f'extern "C" __global__ void {sm90.cluster_bounds(func)}{_launch_bounds(func)} {name}({parameters}) {{'
+    clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
+    head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({parameters}) {{'
     return "\n".join([*_header(func), head, *writer.text(), "}"]) + "\n"
 
 

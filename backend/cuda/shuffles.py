@@ -8,11 +8,10 @@ from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PermuteRegistersOp, ShuffleOp
 from ..dtypes import STRUCTS
-from .expressions import infix
-from .mma import WORD, operand_array
+from .expressions import BIT_XOR, Expr, infix
 from .ordering import registers
 from .statements import Statements, add_printer, shuffled
-from .types import BIT_XOR, Expr
+from .tensor_cores import WORD, operand_array
 from .writer import Place, Register, Writer, bare, terms
 
 
@@ -22,9 +21,8 @@ def print_shuffle(statements: Statements, op: ShuffleOp) -> None:
     element, size = writer.type_of(op.result), registers(op.result)
     lane = None if op.lane is None else writer.read(op.lane)
     if size == 1:
-        name, mine = writer.declare(op.result).name, writer.read(op.source)
-        text = mine if lane is None else shuffled(mine, lane.text, element, "")
-        writer.line(f"const {element} {name} = {text.text};")
+        mine = writer.read(op.source)
+        writer.define(op.result, lambda _: (mine if lane is None else shuffled(mine, lane.text, element, "")).text)
         return
     mode, pair = "xor_" if lane is None else "", element in STRUCTS and flips[0] == 0
     source = _pairs(statements, op.source) if pair else None

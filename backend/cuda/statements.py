@@ -9,28 +9,17 @@ from typing import Any
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...dialects.kernel import (
-    AtomicRmwOp,
-    BarrierOp,
-    IdOp,
-    OuterFmaOp,
-    ReduceRegistersOp,
-    SharedOp,
-    ShuffleRegistersOp,
-    ShuffleXorOp,
-)
-from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects import kernel
 from ...dialects.kernel.memory_space import space_of
 from ...dialects.payload import element_type, is_payload
 from ...dialects.support.locations import refused
 from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
 from ..dtypes import STRUCTS
-from .expressions import OPERATORS
-from .hints import hint_of
+from .expressions import ATOM, OPERATORS, TERNARY, UNARY, Expr, c_type
 from .memory import is_stored_whole, memory_name, print_atomic, print_load, print_store
+from .names import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
-from .types import ATOM, TERNARY, UNARY, Expr, c_type
 from .writer import Place, Register, Writer, terms
 
 ID_TEXT = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
@@ -87,8 +76,7 @@ class Statements:
             writer.places[result] = target
             writer.line(f"{target.name} = {text};")
         else:
-            name = writer.declare(result).name
-            writer.line(f"const {writer.type_of(result)} {name} = {text};")
+            writer.define(result, lambda _: text)
 
     def _group(self, group: Group) -> None:
         writer = self.writer
@@ -152,7 +140,7 @@ class Statements:
         self.writer.places[result] = target
         return target
 
-    def fold(self, op: ReduceRegistersOp) -> None:
+    def fold(self, op: kernel.ReduceRegistersOp) -> None:
         """Registers of a thread combined into fewer."""
         writer, bits = self.writer, sorted(op.bits.get_values())
         size, left = registers(op.source), registers(op.result)
@@ -203,26 +191,18 @@ class Statements:
             text = combined(writer, b.combine.name, target[r], lane, b.result).text
             writer.line(head + update(target[r], text))
 
-    def shuffle(self, op: ShuffleXorOp) -> None:
+    def shuffle(self, op: kernel.ShuffleXorOp) -> None:
         """Another lane's registers."""
-        writer = self.writer
-        if registers(op.result) == 1:
-            name = writer.declare(op.result).name
-            lane = shuffled(writer.read(op.source), str(op.mask.data), writer.type_of(op.result))
-            writer.line(f"const {writer.type_of(op.result)} {name} = {lane.text};")
-            return
-        place = writer.declare(op.result)
-        with writer.registers_loop(place.size) as r:
-            lane = shuffled(writer.read(op.source, r), str(op.mask.data), writer.type_of(op.result))
-            writer.line(f"{place[r].text} = {lane.text};")
+        writer, mask, element = self.writer, str(op.mask.data), self.writer.type_of(op.result)
+        writer.define(op.result, lambda r: shuffled(writer.read(op.source, r), mask, element).text)
 
-    def pick(self, op: ShuffleRegistersOp) -> None:
+    def pick(self, op: kernel.ShuffleRegistersOp) -> None:
         """Registers in an order that is no sum over bits: one by one."""
         place = self.writer.declare(op.result)
         for r, number in enumerate(op.registers.get_values()):
             self.writer.line(f"{place[r].text} = {self.writer.read(op.source, number).text};")
 
-    def outer_fma(self, op: OuterFmaOp) -> None:
+    def outer_fma(self, op: kernel.OuterFmaOp) -> None:
         """A register tile's outer product, into the accumulator's own registers where nobody else reads them."""
         writer, target = self.writer, self.taken_over(op.acc, op.result)
         rows, cols = registers(op.lhs), registers(op.rhs)
@@ -242,25 +222,28 @@ class Statements:
         else:
             raise refused(op, f"no outer product of {c}", CompileError)
 
-    def store(self, op: StoreOp) -> None:
+    def store(self, op: kernel.StoreOp) -> None:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""
-        place = self.writer.places.get(op.value)
-        if is_stored_whole(op.value) and place is None:
-            array = self.writer.declare(op.value)
-            del self.writer.places[op.value]  # until it is filled, the value is its expression
-            self.copy(op.value, array)
-            self.writer.places[op.value] = array
-            print_store(self.writer, op)
-            del self.writer.places[op.value]
-            return
+        filled = is_stored_whole(op.value) and op.value not in self.writer.places
+        if filled:
+            self.array_of(op.value)
         print_store(self.writer, op)
+        if filled:
+            del self.writer.places[op.value]
 
-    def identify(self, op: IdOp) -> None:
+    def array_of(self, value: SSAValue) -> Place:
+        """A new array for a value that is an expression."""
+        place = self.writer.declare(value)
+        del self.writer.places[value]  # until it is filled, the value is its expression
+        self.copy(value, place)
+        self.writer.places[value] = place
+        return place
+
+    def identify(self, op: kernel.IdOp) -> None:
         """A thread's numbers."""
-        writer = self.writer
-        name, kind = writer.declare(op.result).name, op.kind.data.value
-        text = f"blockIdx.x % {writer.func.cluster_size}" if kind == "rank" else ID_TEXT[kind]
-        writer.line(f"const {writer.index} {name} = {text};")
+        kind = op.kind.data.value
+        text = f"blockIdx.x % {self.writer.func.cluster_size}" if kind == "rank" else ID_TEXT[kind]
+        self.writer.define(op.result, lambda _: text)
 
 
 def shuffled(value: Expr, other: str, c: str, mode: str = "xor_") -> Expr:
@@ -295,16 +278,16 @@ def nothing(_: Statements, __: Operation) -> None:
 
 
 _PRINTERS: dict[type[Operation], Callable[[Statements, Any], object]] = {
-    LoadOp: lambda s, op: print_load(s.writer, op),
-    StoreOp: Statements.store,
-    AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
-    BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
-    SharedOp: nothing,
-    IdOp: Statements.identify,
-    ReduceRegistersOp: Statements.fold,
-    ShuffleXorOp: Statements.shuffle,
-    ShuffleRegistersOp: Statements.pick,
-    OuterFmaOp: Statements.outer_fma,
+    kernel.LoadOp: lambda s, op: print_load(s.writer, op),
+    kernel.StoreOp: Statements.store,
+    kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
+    kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
+    kernel.SharedOp: nothing,
+    kernel.IdOp: Statements.identify,
+    kernel.ReduceRegistersOp: Statements.fold,
+    kernel.ShuffleXorOp: Statements.shuffle,
+    kernel.ShuffleRegistersOp: Statements.pick,
+    kernel.OuterFmaOp: Statements.outer_fma,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -18,11 +18,9 @@ from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
 from ...errors import CompileError
 from ..dtypes import STRUCTS
-from .expressions import Scalars, add, multiply
-from .hints import hint_of
-from .names import Names, sanitise
+from .expressions import ATOM, UNARY, Expr, Scalars, add, c_size, c_type, literal, multiply
+from .names import Names, hint_of, sanitise
 from .ordering import is_view, linear_steps, registers
-from .types import ATOM, UNARY, Expr, c_size, c_type, literal
 
 WIDE = 2**30
 """Buffers with more elements than this are indexed with 64 bits."""
@@ -148,6 +146,13 @@ class Writer:
             self.array(place, value)
         self.places[value] = place
         return place
+
+    def define(self, value: SSAValue, text: Callable[[Register], str]) -> None:
+        """Declare `value`, and set each of its registers to the `text` for it."""
+        place = self.declare(value)
+        with self.registers_loop(place.size) as r:
+            head = f"const {self.type_of(value)} {place.name}" if place.size == 1 else place[r].text
+            self.line(f"{head} = {text(r)};")
 
     def array(self, place: Place, value: SSAValue, start: str = "") -> None:
         """Declare the array `place` of registers of the type of `value`, with an initialiser if there is a `start`."""

@@ -74,11 +74,11 @@ PRINTER_CODE = [
         "f'else if (false) {A}({B}, {C});'",
     ),
     in_printer(
-        "loads of the first register",
+        "registers all set in the first place",
         "transpose",
-        access.print_load,
-        "A[_]",
-        "A[0]",
+        writer.Writer.define,
+        "A[B].text",
+        "A[0].text",
     ),
     in_printer("predicates dropped", "rms_norm", access.guard, "_ is not None", "False"),
     in_printer(

@@ -14,14 +14,11 @@ from pathlib import Path
 from string import Template
 
 from ... import dtypes
-from .atomic import atomic_helpers
-from .cases import CASES
-from .helper import Helper
-from .wgmma import wgmma_helper, wgmma_names
+from .generated import CASES, Helper, access_helper, atomic_helpers, wgmma_helper, wgmma_names
 
 
 def _cases(text: str) -> list[dict[str, str]]:
-    """What words stand for: the name of a table of cases.py, or `t = int; u = unsigned | t = long long; ...`."""
+    """What words stand for: the name of a table of generated.py, or `t = int; u = unsigned | t = long long; ...`."""
     if text in CASES:
         return CASES[text]
     parts = ([word.partition("=") for word in case.split(";") if word] for case in text.split(" | "))
@@ -55,34 +52,6 @@ STRUCTS = {
     **{c: f"struct {c} {{ {word} bits; }};" for c, word in sorted(dtypes.STRUCTS.items())},
 }
 """Storage types, sixteen bits on which nothing is computed, and what the host passes. They come first in both texts."""
-
-_WORD_OF_BYTES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-_WIDE_FLOAT = {("float", 4): "float4", ("float", 2): "float2", ("double", 2): "double2"}
-
-
-def access_helper(key: str) -> Helper:
-    """A wide access, by a key such as `ld4.float.4`: kind and count, element type, its bytes.
-
-    `ldN(r, p)` reads N elements at p into the registers r, `stN(p, r)` writes them, both as one access aligned to its
-    size; `fillN(r, v)` sets N registers.
-    """
-    head, element, size = key.split(".")
-    kind, count = re.fullmatch(r"(ld|st|fill)(\d+)", head).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    needs = (element,) if element in STRUCTS else ()
-    if kind == "fill":
-        body = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
-        text = f"void {head}({element}* r, {element} v) {body}"
-        return Helper(head, f"static __device__ {text}", f"static inline {text}", needs)
-    wide = _WIDE_FLOAT.get((element, int(count))) or _WORD_OF_BYTES[int(count) * int(size)]
-    if kind == "ld":
-        parameters, body = f"({element}* r, const {element}* p)", f"{{ *({wide}*)r = *(const {wide}*)p; }}"
-        host = "{ for (int i = 0; i < " + count + "; ++i) r[i] = p[i]; }"
-        generic = f"template <class P> static inline void {head}({element}* r, P p) {host}"
-    else:
-        parameters, body = f"({element}* p, const {element}* r)", f"{{ *({wide}*)p = *(const {wide}*)r; }}"
-        host = "{ for (int i = 0; i < " + count + "; ++i) p[i] = r[i]; }"
-        generic = f"template <class P> static inline void {head}(P p, const {element}* r) {host}"
-    return Helper(head, f"static __device__ void {head}{parameters} {body}", generic, needs)
 
 
 def get_helper(key: str) -> Helper:

@@ -1,5 +1,5 @@
 // Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
-// stand for: in a table of cases.py, or as the section says. It begins with the key of the helper and the keys of those
+// stand for: in a table of generated.py, or as the section says. It begins with the key of the helper and the keys of those
 // that it needs. Behind `//// host` is what it means on the host, without its head where that is the same but for `static inline`; nothing, where it needs nothing but C++.
 
 //// to_f32.bf16 needs bf16

@@ -1,0 +1,222 @@
+"""The device functions that there are too many of to write out: wide accesses, atomics and products of warpgroups; and
+`CASES`, what the words of a section of functions.cuh stand for, where there are many cases of them: tables by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import f32, i32
+
+from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom, word_elements
+from ....dialects.tensor.reduction_kinds import MONOIDS, Monoid
+from ...dtypes import STRUCTS
+
+
+@dataclass(frozen=True)
+class Helper:
+    """`name` is the C++ name (overloads share it), `cuda` and `host` define it; `needs` are the keys of others."""
+
+    name: str
+    cuda: str
+    host: str
+    needs: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
+        """A helper whose text is the same in both."""
+        return Helper(name, f"static __device__ {text}", f"static inline {text}", needs)
+
+
+_WORD_OF_BYTES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
+_WIDE_FLOAT = {("float", 4): "float4", ("float", 2): "float2", ("double", 2): "double2"}
+
+
+def access_helper(key: str) -> Helper:
+    """A wide access, by a key such as `ld4.float.4`: kind and count, element type, its bytes.
+
+    `ldN(r, p)` reads N elements at p into the registers r, `stN(p, r)` writes them, both as one access aligned to its
+    size; `fillN(r, v)` sets N registers.
+    """
+    head, element, size = key.split(".")
+    kind, count = re.fullmatch(r"(ld|st|fill)(\d+)", head).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    needs = (element,) if element in STRUCTS else ()
+    if kind == "fill":
+        loop = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
+        return Helper.of(head, f"void {head}({element}* r, {element} v) {loop}", needs)
+    wide = _WIDE_FLOAT.get((element, int(count))) or _WORD_OF_BYTES[int(count) * int(size)]
+    to, source = ("r", "p") if kind == "ld" else ("p", "r")
+    first, second = f"{element}* {to}", f"const {element}* {source}"
+    generic = f"{first}, P p" if kind == "ld" else f"P p, {second}"
+    loop = f"{{ for (int i = 0; i < {count}; ++i) {to}[i] = {source}[i]; }}"
+    cuda = f"static __device__ void {head}({first}, {second}) {{ *({wide}*){to} = *(const {wide}*){source}; }}"
+    return Helper(head, cuda, f"template <class P> static inline void {head}({generic}) {loop}", needs)
+
+
+_SWAPPED = {"int": ("int", "int"), "float": ("int", "int"), "long long": ("unsigned long long", "long long")}
+_SWAPPED["double"] = _SWAPPED["long long"]
+"""Type -> the word that is swapped, and the signed integer of its size."""
+
+_BITS = {"float": ("bits_to_float", "bits_to_int"), "double": ("bits_to_double", "bits_to_long")}
+
+
+def atomic_helpers() -> dict[str, Helper]:
+    """The device functions `atomic_<kind>(p, v)`, by keys such as `atomic_max.float`."""
+    found: dict[str, Helper] = {}
+    for c in _SWAPPED:
+        for kind, monoid in MONOIDS.items():
+            if c not in _BITS or monoid.floats is not None:
+                name = f"atomic_{kind.value}"
+                body, needs = _body(monoid, c)
+                text = f"void {name}({c}* p, {c} v) {{ {body} }}"
+                found[f"{name}.{c}"] = Helper.of(name, text, needs)
+    return found
+
+
+_COMBINE = {"arith.mulf": "", "arith.maximumf": "max_nan", "arith.minimumf": "min_nan", "arith.muli": "wrap_mul"}
+"""The helper that computes an operation; `*` without."""
+
+
+def _body(monoid: Monoid, c: str) -> tuple[str, tuple[str, ...]]:
+    """The statements of a helper, and the keys of those that it calls. The hardware only adds floats."""
+    if monoid.floats is arith.AddfOp and c in _BITS:
+        return "atomicAdd(p, v);", ()
+    if monoid.atomic is not None and c not in _BITS:
+        word = c if monoid.atomic_is_signed else "unsigned" if c == "int" else "unsigned long long"
+        return f"atomic{monoid.atomic}(({word}*)p, ({word})v);", ()
+    word, integer = _SWAPPED[c]
+    combine = _COMBINE[monoid.combiner(f32 if c in _BITS else i32).name]
+    to_value, to_bits = _BITS.get(c, ("", ""))
+    old = f"{to_value}(({integer})seen)"
+    new = f"{combine}({old}, v)" if combine else f"{old} * v"
+    swap = f"atomicCAS(({word}*)p, seen, ({word}){to_bits}({new}))"
+    needs = (*((f"{combine}.{c}",) if combine else ()), *_BITS.get(c, ()))
+    loop = f"do {{ seen = old; old = {swap}; }} while (old != seen);"
+    return f"{word} old = atomicCAS(({word}*)p, ({word})0, ({word})0), seen; {loop}", needs
+
+
+def wgmma_key(columns: int, element: str, registers: bool, lhs_transposed: bool, rhs_transposed: bool) -> str:
+    """The key of a product: 64 x `columns` x 16 (8 of float), A in `registers` or in shared memory."""
+    a = "r" if registers else "t" if lhs_transposed else "k"
+    tf32 = "tf32_" if element == "float" else ""
+    return f"wgmma_{tf32}{columns}{a}{'t' if rhs_transposed else 'k'}.{element}"
+
+
+def wgmma_names() -> set[str]:
+    """What products may be called."""
+    narrow = {f"wgmma_{n}{a}{b}" for n in range(8, 257, 8) for a in "krt" for b in "kt"}
+    return narrow | {f"wgmma_tf32_{n}{a}k" for n in range(8, 257, 8) for a in "kr"}
+
+
+_FORMATS = {"bf16": 0, "f16": 1, "float": 2}
+"""What the emulator calls the formats of factors."""
+
+
+def wgmma_helper(key: str) -> Helper:
+    """The product of a key of `wgmma_key`: d = (accumulate ? d : 0) + a * b."""
+    name, element = key.split(".")
+    columns, a, b = int(name[:-2].split("_")[-1]), name[-2], name[-1]
+    wide = element == "float"
+    count, first = columns // 2, columns // 2
+    registers = a == "r"
+    sources = 4 if registers else 1
+    lhs = f"const {element}* a" if registers else "unsigned long long a"
+    parameters = f"float (&d)[{count}], {lhs}, unsigned long long b, bool accumulate"
+    d = ", ".join(f"%{i}" for i in range(count))
+    u = ", ".join(f"%{first + i}" for i in range(sources))
+    left = f"{{{u}}}" if registers else u
+    at = first + sources
+    modes = f"p, 1, 1, {int(b == 't')}" if registers else f"p, 1, 1, {int(a == 't')}, {int(b == 't')}"
+    shape, word = ("k8", "tf32") if wide else ("k16", element)
+    modes = "p, 1, 1" if wide else modes
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}{shape}.f32.{word}.{word}"
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    inputs = ", ".join(f'"r"(u[{i}])' for i in range(4)) if registers else '"l"(a)'
+    cast = "  const unsigned* u = (const unsigned*)a;\n" if registers else ""
+    check = "emu_wide(a, 4); " if registers else ""
+    return Helper(
+        name,
+        f"static __device__ __forceinline__ void {name}({parameters}) {{\n{cast}"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{at + 1}, 0;\\n"\n'
+        f'               "{instruction} "\n'
+        f'               "{{{d}}}, "\n'
+        f'               "{left}, %{at}, {modes};\\n}}"\n'
+        f"               : {outputs}\n"
+        f'               : {inputs}, "l"(b), "r"((int)accumulate));\n}}',
+        f"static inline void {name}({parameters}) "
+        f"{{ {check}emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
+        f"{int(a == 't')}, {int(b == 't')}, {_FORMATS[element]}); }}",
+        () if wide else (element,),
+    )
+
+
+_COUNTS = (1, 2, 4)
+"""Matrices that a warp moves at once."""
+
+_RANKS = range(1, 6)
+"""Dimensions of a TMA box."""
+
+
+def _numbered(text: str, first: int, count: int, separator: str = ",") -> str:
+    """`text` once for each number from `first` on."""
+    return separator.join(text.format(n) for n in range(first, first + count))
+
+
+def _element(atom: MmaAtom) -> dict[str, str]:
+    """`t` is the type in C, `own` the struct that it is, if it is one, and a word has `each` elements."""
+    t, each = atom.c_type, word_elements(atom.element())
+    return {"t": t, "own": t if t in STRUCTS else "", "each": str(each)}
+
+
+def _matrices() -> list[dict[str, str]]:
+    """`count` matrices, whose rows so many `lanes` name: element e of a lane's word is at `row` and `column`. `outputs`
+    and `inputs` are the words as operands of assembly, `to` and `of` their numbers there. Only matrices of 16-bit
+    elements can be transposed."""
+    found: list[dict[str, str]] = []
+    for atom in MMA_ATOMS:
+        element = _element(atom)
+        word = f"{element['each']} * (lane % 4) + e"
+        for count in _COUNTS:
+            for trans in ("", "_trans")[: int(element["each"])]:
+                row, column = (word, "lane / 4") if trans else ("lane / 4", word)
+                mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
+                found.append(element | {"trans": trans, "row": row, "column": column, "mode": mode})
+                found[-1] |= {"count": str(count), "lanes": str(ROWS * count)}
+                found[-1] |= {"outputs": _numbered('"=r"(u[{}])', 0, count, ", "), "to": _numbered("%{}", 0, count)}
+                found[-1] |= {"inputs": _numbered('"r"(u[{}])', 0, count, ", "), "of": _numbered("%{}", 1, count)}
+    return found
+
+
+_WIDEN = {
+    "bf16": "x <<= 16;",
+    "f16": "const unsigned sign = (x & 0x8000) << 16, e = (x >> 10) & 31, f = x & 0x3ff; "
+    "x = sign | (f << 13) | (e == 31 ? 0x7f800000u : (e + 112) << 23); "
+    "if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&x, &v, 4); x |= sign; }",
+    "float": "x &= 0xffffe000u;",
+}
+"""From the low bits of `x` to those of a float, in C."""
+
+
+def _products() -> list[dict[str, str]]:
+    """Products of a pair of blocks: `widen` is what makes an element a float."""
+    return [
+        _element(a) | {"shape": a.shape, "instruction": a.instruction, "widen": _WIDEN[a.c_type]} for a in MMA_ATOMS
+    ]
+
+
+def _boxes() -> list[dict[str, str]]:
+    """Boxes of `rank` dimensions, whose coordinates come as in the IR, the fastest dimension last."""
+    return [
+        {
+            "rank": str(rank),
+            "ints": _numbered("int c{}", 0, rank, ", "),
+            "at": _numbered("c{}", 0, rank, ", "),
+            "reversed": ", ".join(f'"r"(c{d})' for d in reversed(range(rank))),
+            **{f"from{first}": _numbered("%{}", first, rank, ", ") for first in (2, 3, 4)},
+        }
+        for rank in _RANKS
+    ]
+
+
+CASES = {"matrices": _matrices(), "products": _products(), "boxes": _boxes()}
