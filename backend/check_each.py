@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.traits import SymbolTable
+from xdsl.dialects.builtin import Float32Type, MemRefType, ModuleOp
+from xdsl.ir import Attribute, Operation
 
-from ..dialects import kernel, loop, tensor
-from ..dialects.kernel.tma import is_written
+from ..dialects import kernel, loop, tensor, tile
 from ..dialects.loop.work import count_flops
+from ..dialects.payload import RoundTf32Op, element_type
 from ..dialects.shapes.binding import Sizes, sample_sizes
 from ..dialects.support.calls import without_calls
 from ..errors import CompileError, ExecutionError
@@ -28,7 +27,6 @@ from .dtypes import DTYPES
 from .interpreter.domains import Array
 from .interpreter.exact import ExactDomain
 from .interpreter.running import main_function, storage
-from .operand_precision import factor_roundoff
 from .reference import DomainName, run
 
 MAX_FLOPS = 4_000_000_000
@@ -74,33 +72,13 @@ def is_kernel_level(module: ModuleOp) -> bool:
 
 
 def input_types(module: ModuleOp) -> list[Attribute]:
-    """The types of the inputs of `@main`: all its arguments, but at the kernel level only those in front of the first
-    that some kernel writes."""
-    main = main_function(module)
-    types = list(main.function_type.inputs)
-    if not is_kernel_level(module):
-        return types
-    for i, argument in enumerate(main.body.block.args):
-        if _is_written(argument, module):
-            return types[:i]
+    """The types of the inputs of `@main`: all its arguments, but at the kernel level only those that are no results."""
+    types = list(main_function(module).function_type.inputs)
+    if is_kernel_level(module):
+        from .launch_plan import make_plan
+
+        return types[: make_plan(module).inputs]
     return types
-
-
-def _is_written(memory: SSAValue, module: ModuleOp) -> bool:
-    """Whether a kernel gets `memory`, or a part of it, and writes it."""
-    return any(
-        _is_written(use.operation.result, module)
-        if isinstance(use.operation, kernel.SliceOp)
-        else _writes(use.operation, use.index, module)
-        for use in memory.uses
-    )
-
-
-def _writes(launch: Operation, position: int, module: ModuleOp) -> bool:
-    func = SymbolTable.lookup_symbol(module, launch.kernel) if isinstance(launch, kernel.LaunchOp) else None
-    if not isinstance(func, kernel.FuncOp):
-        return False
-    return is_written(func.body.block.args[position])
 
 
 def is_executable(module: ModuleOp) -> bool:
@@ -118,6 +96,27 @@ def reduction_length(module: ModuleOp, sizes: Sizes | None = None) -> int:
         elif isinstance(op, loop.ReduceOp):
             longest = max(longest, math.prod(sizes.numbers(op.sizes)))
     return longest
+
+
+TF32_ROUNDED, TF32_CUT = 2.0**-11, 2.0**-10
+"""The relative error of an f32 that is rounded to tf32, and of one whose last bits are left out."""
+
+
+def factor_roundoff(module: ModuleOp) -> float:
+    """The largest relative error of a factor that tensor cores take as tf32, at the tile or the kernel level; 0.0 for a
+    program without such."""
+    return max((_roundoff(op) for op in module.walk()), default=0.0)
+
+
+def _roundoff(op: Operation) -> float:
+    if isinstance(op, tile.DotOp) and op.atom is not None and isinstance(element_type(op.lhs.type), Float32Type):
+        return TF32_ROUNDED if op.atom.data == "mma" else TF32_CUT
+    if isinstance(op, kernel.MmaOp) and isinstance(element_type(op.lhs.type), Float32Type):
+        factors = (op.lhs.owner, op.rhs.owner)
+        return TF32_ROUNDED if all(isinstance(f, RoundTf32Op) for f in factors) else TF32_CUT
+    if isinstance(op, tile.DotAsyncOp) and isinstance(element_type(op.lhs.type), Float32Type):
+        return TF32_CUT
+    return TF32_CUT if isinstance(op, kernel.WgmmaOp) and isinstance(op.element, Float32Type) else 0.0
 
 
 _UNIT_ROUNDOFF = {row.numpy: row.roundoff for row in DTYPES.values() if row.fraction is not None}
@@ -189,22 +188,24 @@ class Checker:
         self.text = text
         self.checked += 1
         self.factors = max(self.factors, factor_roundoff(module))
-        chunks: list[int | None] = [None]
-        if any(isinstance(op, loop.StagedReduceOp) for op in module.walk()):
-            chunks.append(_CHUNK)
-        for chunk in chunks:
+        staged = any(isinstance(op, loop.StagedReduceOp) for op in module.walk())
+        for chunk in (None, _CHUNK) if staged else (None,):
             how = "" if chunk is None else f", merging chunks of {chunk}"
             exact = self._execute(pass_name, module, self.inputs, self.exact, chunk)
             for i, (want, got) in enumerate(zip(self.answer.exact, exact, strict=True)):
-                self._compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
+                _compare(pass_name, i, want, got, got == want, f"in the exact domain{how}")
             typed = self._execute(pass_name, module, self.inputs, "typed", chunk)
-            for i, got in enumerate(typed):
-                self._compare_typed(pass_name, i, got, how)
+            for i, (first, real, got) in enumerate(zip(self.answer.typed, self.answer.real, typed, strict=True)):
+                if real.dtype != np.float64:
+                    _compare(pass_name, i, first, got, got == first, f"in its own type{how}")
+                else:
+                    same = within(got, first, real, self.answer.length, self.factors)
+                    _compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
             loud = self._execute(pass_name, module, self.loud, "typed", chunk)
             for i, (want, got) in enumerate(zip(self.answer.loud, loud, strict=True)):
                 if _is_float(got):
                     fine = ~np.isfinite(want.astype(np.float64)) | np.isfinite(got.astype(np.float64))
-                    self._compare(pass_name, i, want, got, fine, f"for large inputs{how}")
+                    _compare(pass_name, i, want, got, fine, f"for large inputs{how}")
 
     def _execute(
         self, pass_name: str, module: ModuleOp, inputs: list[Array], domain: DomainName | ExactDomain, chunk: int | None
@@ -251,22 +252,13 @@ class Checker:
             raise ExecutionError(str(races[0]))
         self.synchronised |= not races
 
-    def _compare_typed(self, pass_name: str, i: int, got: Array, how: str) -> None:
-        answer = self.answer
-        assert answer is not None
-        real, first = answer.real[i], answer.typed[i]
-        if real.dtype != np.float64:
-            self._compare(pass_name, i, first, got, got == first, f"in its own type{how}")
-            return
-        same = within(got, first, real, answer.length, self.factors)
-        self._compare(pass_name, i, real, got, same, f"beyond the rounding of {got.dtype}{how}")
 
-    def _compare(self, pass_name: str, i: int, want: Array, got: Array, same: Any, what: str) -> None:
-        if want.shape != got.shape:
-            raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
-        if np.all(same):
-            return
-        wrong = np.argwhere(~np.asarray(same))
+def _compare(pass_name: str, i: int, want: Array, got: Array, same: Any, what: str) -> None:
+    """Raise ExecutionError where a result is not the `same`."""
+    if want.shape != got.shape:
+        raise ExecutionError(f"pass {pass_name} changed the shape of result {i}: {want.shape} to {got.shape}")
+    wrong = np.argwhere(~np.asarray(same))
+    if len(wrong):
         at = tuple(int(n) for n in wrong[0])
         raise ExecutionError(
             f"pass {pass_name} changed the answer {what}: result {i} at {list(at)} is {got[at]} instead of {want[at]}"
@@ -274,21 +266,23 @@ class Checker:
         )
 
 
-def within(got: Array, first: Array, real: Array, length: int, factors: float = 0.0) -> Array:
-    """Where `got` is as close to the float64 values `real` as its rounding allows.
+def tolerance(first: Array, real: Array, dtype: Any, length: int, factors: float = 0.0) -> float:
+    """How far results of the type `dtype` may be from the float64 values `real`, as rounding allows.
 
     Allowed are four times the error that the first version `first` has anywhere, plus what a sum of `length` float32
     terms in another order, one rounding of the result and one of every factor by `factors` (tf32, where permitted) may
-    add, relative to the largest value. NaN and infinities
-    have to be where the first version has them.
+    add, relative to the largest value.
     """
+    finite = np.isfinite(first) & np.isfinite(real)
+    with np.errstate(invalid="ignore"):
+        scale, own = (float(np.max(np.abs(x), where=finite, initial=0.0)) for x in (real, first - real))
+    unit = 2.0**-53 if dtype == np.float64 else 2.0**-24
+    return 4 * own + scale * (2 * _UNIT_ROUNDOFF.get(dtype, 2.0**-3) + 4 * math.sqrt(length) * unit + 4 * factors)
+
+
+def within(got: Array, first: Array, real: Array, length: int, factors: float = 0.0) -> Array:
+    """Where `got` is as close to `real` as `tolerance` says; NaN and infinities have to be where `first` has them."""
     g, f = got.astype(np.float64), first.astype(np.float64)
-    finite = np.isfinite(f) & np.isfinite(real)
-    target = np.where(finite, real, 0.0)
-    scale = float(np.max(np.abs(target), initial=0.0))
-    own = float(np.max(np.abs(np.where(finite, f, 0.0) - target), initial=0.0))
-    unit = 2.0**-53 if got.dtype == np.float64 else 2.0**-24
-    rounding = _UNIT_ROUNDOFF.get(got.dtype, 2.0**-3)
-    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
-    close = np.abs(g - target) <= tolerance
-    return np.where(finite, close, (g == f) | (np.isnan(g) & np.isnan(f)))
+    with np.errstate(invalid="ignore"):
+        close = np.abs(g - real) <= tolerance(f, real, got.dtype, length, factors)
+    return np.where(np.isfinite(f) & np.isfinite(real), close, (g == f) | (np.isnan(g) & np.isnan(f)))

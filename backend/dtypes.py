@@ -7,21 +7,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import (
-    ComplexType,
-    IndexType,
-    IntegerType,
-    Signedness,
-    bf16,
-    f16,
-    f32,
-    f64,
-    i1,
-    i8,
-    i16,
-    i32,
-    i64,
-)
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import ComplexType, IndexType, IntegerType, Signedness
 from xdsl.ir import Attribute
 
 from ..dialects.payload import element_type
@@ -65,22 +52,23 @@ def _unsigned(width: int) -> IntegerType:
 
 
 _ROWS = (
-    DType("f64", f64, np.dtype(np.float64), "float64", "double", 8, fraction=24),
-    DType("f32", f32, np.dtype(np.float32), "float32", "float", 7, fraction=24),
-    DType("f16", f16, np.dtype(np.float16), "float16", "f16", 6, "Half", 10),
-    DType("bf16", bf16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "bf16", 9, "Brain", 7),
-    DType("i64", i64, np.dtype(np.int64), "int64", "long long", 5),
-    DType("i32", i32, np.dtype(np.int32), "int32", "int", 3),
-    DType("i16", i16, np.dtype(np.int16), "int16", "short", 1),
-    DType("i8", i8, np.dtype(np.int8), "int8", "signed char", 0),
-    DType("i1", i1, np.dtype(np.bool_), "bool", "bool", 0),
+    DType("f64", builtin.f64, np.dtype(np.float64), "float64", "double", 8, fraction=24),
+    DType("f32", builtin.f32, np.dtype(np.float32), "float32", "float", 7, fraction=24),
+    DType("f16", builtin.f16, np.dtype(np.float16), "float16", "f16", 6, "Half", 10),
+    DType("bf16", builtin.bf16, np.dtype(ml_dtypes.bfloat16), "bfloat16", "bf16", 9, "Brain", 7),
+    DType("i64", builtin.i64, np.dtype(np.int64), "int64", "long long", 5),
+    DType("i32", builtin.i32, np.dtype(np.int32), "int32", "int", 3),
+    DType("i16", builtin.i16, np.dtype(np.int16), "int16", "short", 1),
+    DType("i8", builtin.i8, np.dtype(np.int8), "int8", "signed char", 0),
+    DType("i1", builtin.i1, np.dtype(np.bool_), "bool", "bool", 0),
     DType("ui8", _unsigned(8), np.dtype(np.uint8), "uint8", "unsigned char", 0),
     DType("ui16", _unsigned(16), np.dtype(np.uint16), "", "unsigned short"),
     DType("ui32", _unsigned(32), np.dtype(np.uint32), "", "unsigned int"),
     DType("ui64", _unsigned(64), np.dtype(np.uint64), "", "unsigned long long"),
     DType("index", IndexType(), np.dtype(np.int64), "int64", "long long"),
-    DType("complex<f32>", ComplexType(f32), np.dtype(np.complex64), "complex64"),  # which only PyTorch computes on
-    DType("complex<f64>", ComplexType(f64), np.dtype(np.complex128), "complex128"),
+    # Only PyTorch computes on these.
+    DType("complex<f32>", ComplexType(builtin.f32), np.dtype(np.complex64), "complex64"),
+    DType("complex<f64>", ComplexType(builtin.f64), np.dtype(np.complex128), "complex128"),
 )
 
 DTYPES = {row.name: row for row in _ROWS}

@@ -207,13 +207,14 @@ class LaunchPlan:
             raise ExecutionError(f"{count} arguments for a program that takes {self.inputs}: {missing[0]} is missing")
         return replace(self, inputs=count)
 
-    def check_arguments(self, args: Sequence[np.ndarray]) -> LaunchPlan:
-        """The plan for these inputs. Raises ExecutionError if their number, a shape or a type is not the program's."""
-        plan = self.with_inputs(len(args)).at([a.shape for a in args])
-        for buffer, arg in zip(plan.input_buffers, args, strict=True):
-            if tuple(arg.shape) != buffer.shape or arg.dtype != buffer.numpy_dtype:
-                given = f"{arg.dtype.name}{list(arg.shape)}"
-                raise ExecutionError(f"is {given}, not {buffer.dtype}{list(buffer.shape)}", argument=buffer.name)
+    def check_arguments(self, given: Sequence[tuple[tuple[int, ...], str]]) -> LaunchPlan:
+        """The plan for inputs of these shapes and types, as NumPy and PyTorch call them. Raises ExecutionError if their
+        number, a shape or a type is not the program's."""
+        plan = self.with_inputs(len(given)).at([shape for shape, _ in given])
+        for buffer, (shape, dtype) in zip(plan.input_buffers, given, strict=True):
+            if shape != buffer.shape or dtype != buffer.numpy_dtype.name:
+                reason = f"is {dtype}{list(shape)}, not {buffer.dtype}{list(buffer.shape)}"
+                raise ExecutionError(reason, argument=buffer.name)
         return plan
 
 

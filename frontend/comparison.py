@@ -33,7 +33,7 @@ _ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction i
 def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
     """The relative tolerance of every result of `@main`, from the module at the tensor level, where symbols have
     the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
-    permitted: `backend.operand_precision`).
+    permitted: `backend.check_each`).
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
     its own. What n steps of a recurrence add grows with sqrt(n), as that of n terms of a sum.

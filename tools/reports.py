@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backend.check_each import factor_roundoff
 from ..backend.interpreter.running import main_function
-from ..backend.operand_precision import factor_roundoff
 from ..dialects.loop import NestOp
 from ..dialects.loop.work import Work, nest_work
 from ..dialects.shapes.binding import bind_sizes

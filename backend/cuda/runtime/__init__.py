@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -218,23 +219,16 @@ def _cupy() -> Any:
 
 def _scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
     """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
-    offsets: list[int] = []
-    end = 0
-    for size in plan.slots:
-        offsets.append(end)
-        end += -(-size // 256) * 256
+    *offsets, end = accumulate((-(-size // 256) * 256 for size in plan.slots), initial=0)
     return offsets or [0], end
 
 
 def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, capturing: bool) -> list[Any]:
     """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes, or if
     they come from the host while a CUDA graph is captured."""
-    checked = plan.with_inputs(len(args))
     tensors: list[Any] = []
+    checked = plan.check_arguments([(tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in args])
     for buffer, arg in zip(checked.input_buffers, args, strict=True):
-        if tuple(arg.shape) != buffer.shape or arg.dtype != _torch_dtype(torch, buffer):
-            given = f"{str(arg.dtype).removeprefix('torch.')}{list(arg.shape)}"
-            raise ExecutionError(f"is {given}, not {buffer.dtype}{list(buffer.shape)}", argument=buffer.name)
         if capturing and not arg.is_cuda:
             raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=buffer.name)
         tensor = arg.detach().to(device).contiguous()

@@ -18,10 +18,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.shapes.extents import static
 from ....errors import CompileError, ExecutionError, UnsupportedError
-from ...check_each import reduction_length
+from ...check_each import factor_roundoff, reduction_length, tolerance
 from ...dtypes import DTYPES
 from ...launch_plan import Buffer, LaunchPlan, make_plan
-from ...operand_precision import factor_roundoff
 from ...reference import run
 from ..runtime.tensor_maps import Encoding, encoding
 
@@ -104,22 +103,18 @@ class _Expected:
 
 
 def _expect(buffer: Buffer, real: np.ndarray, typed: np.ndarray, length: int, factors: float) -> _Expected:
-    """Allowed is what rounding may do: four times the error of the typed reference, and of sums in another order; and
-    of factors that are rounded to tf32, by `factors`."""
+    """What a result must be where the reference gives `real` in float64 and `typed` in its own type."""
     if buffer.dtype not in _BITS:
         return _Expected(integer_hash=_hash(typed.reshape(-1)))
     want, first = real.reshape(-1).astype(np.float64), typed.reshape(-1).astype(np.float64)
     finite = np.isfinite(want) & np.isfinite(first)
-    scale = float(np.max(np.abs(want[finite]), initial=0.0))
-    own = float(np.max(np.abs(first - want)[finite], initial=0.0))
-    unit, rounding = 2.0**-53 if buffer.dtype == "f64" else 2.0**-24, 2.0 ** -(_BITS[buffer.dtype] + 1)
-    tolerance = 4 * own + scale * (2 * rounding + 4 * math.sqrt(length) * unit + 4 * factors)
+    allowed = tolerance(first, want, buffer.numpy_dtype, length, factors)
     weights = _fractions(random_words(1 << 20, want.size), 24)
     kept = np.where(finite, want, 0.0)
     places = (np.arange(min(want.size, SAMPLES), dtype=np.int64) * sample_step(want.size)) % max(want.size, 1)
     samples = np.where(finite, want, first)[places]
     fingerprint = float(np.sum(kept * weights))
-    return _Expected(tuple(samples.tolist()), tolerance, fingerprint, int(np.sum(~finite)))
+    return _Expected(tuple(samples.tolist()), allowed, fingerprint, int(np.sum(~finite)))
 
 
 def sample_step(size: int) -> int:
@@ -138,11 +133,7 @@ def _hash(values: np.ndarray) -> int:
 
 
 def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    return repr(value)
+    return repr(value).replace("nan", "NAN").replace("inf", "INFINITY")
 
 
 def _tables(expected: list[_Expected]) -> list[str]:
@@ -157,7 +148,8 @@ def _tables(expected: list[_Expected]) -> list[str]:
 
 
 def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
-    names = _host_names(plan)
+    names = [f"in{i}" if i < plan.inputs else f"out{i - plan.inputs}" for i in range(plan.arguments)]
+    names += [f"slot{b.slot}" for b in plan.buffers[plan.arguments :]]
     lines = ["", "// --- host program", "int main() {"]
     for i, b in enumerate(plan.input_buffers):
         bits = f", {_BITS[b.dtype]}" if b.dtype in _BITS else ""
@@ -194,19 +186,6 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
 def _tensor_map(e: Encoding, place: str) -> str:
     extents, strides, box = ("{" + ", ".join(map(str, n)) + "}" for n in (e.extents, e.strides or (0,), e.box))
     return f"tensor_map({e.type}, {len(e.extents)}, {place}, {extents}, {strides}, {box}, {e.swizzle}, {e.promotion})"
-
-
-def _host_names(plan: LaunchPlan) -> dict[int, str]:
-    """What the host program calls each buffer: minted, whatever the IR calls it."""
-    names: dict[int, str] = {}
-    for i, b in enumerate(plan.buffers):
-        if i < plan.inputs:
-            names[i] = f"in{i}"
-        elif i < plan.arguments:
-            names[i] = f"out{i - plan.inputs}"
-        else:
-            names[i] = f"slot{b.slot}"
-    return names
 
 
 def _note(buffer: Buffer) -> str:
