@@ -242,54 +242,51 @@ class Machine:
         value = value if value.ndim == 3 else ranked(value, 2)[:, :, None]
         return value ^ offsets if xor else value + offsets
 
-    def aligned(self, op: Mover, access: Access, itemsize: int, offset: int = 0) -> None:
-        """Report accesses of several elements that are not aligned to their size."""
-        vec = op.vec.data
-        if vec == 1:
-            return
-        width = min(vec * itemsize, MAX_WIDTH)
-        first = (access.place[:, :, ::vec] * itemsize + offset) % width != 0
-        self.find("misaligned", op, first & access.mask[:, :, ::vec], f"{{who}}: an access of {width} bytes")
-
-    def measure_global(self, op: Mover, access: Access, buffer: GlobalBuffer) -> None:
-        """Count bytes for all blocks, sectors for the first."""
-        c, stores = self.counts, isinstance(op, kernel.StoreOp | kernel.AtomicRmwOp)
-        table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
-        width = min(op.vec.data * buffer.itemsize, MAX_WIDTH)
-        size = moved(access.place * buffer.itemsize, access.mask, op.vec.data, buffer.itemsize)
-        table[buffer.position] = table.get(buffer.position, 0) + size
-        widths[width] = widths.get(width, 0) + size
+    def measure(self, op: Mover, access: Access, buffer: GlobalBuffer | SharedBuffer) -> None:
+        """Report accesses of several elements that are not aligned to their size. Count bytes of global memory for all
+        blocks; its sectors, or wavefronts of shared memory, for the first."""
+        c, vec, item = self.counts, op.vec.data, buffer.itemsize
+        width, address = min(vec * item, MAX_WIDTH), access.place * item + buffer.offset
+        wrong = (address[:, :, ::vec] % width != 0) & access.mask[:, :, ::vec]
+        if vec > 1:
+            self.find("misaligned", op, wrong, f"{{who}}: an access of {width} bytes")
+        if isinstance(buffer, GlobalBuffer):
+            stores = isinstance(op, kernel.StoreOp | kernel.AtomicRmwOp)
+            table, widths = (c.stored, c.store_widths) if stores else (c.loaded, c.load_widths)
+            size = moved(address, access.mask, vec, item)
+            table[buffer.position] = table.get(buffer.position, 0) + size
+            widths[width] = widths.get(width, 0) + size
         if self.first_runs():
-            touched, least = sectors(access.place[0] * buffer.itemsize, access.mask[0], op.vec.data, buffer.itemsize)
-            self.counts.sectors += touched
-            self.counts.ideal_sectors += least
-
-    def measure_shared(self, op: Mover, access: Access, buffer: SharedBuffer) -> None:
-        """Count wavefronts of the first block."""
-        if self.first_runs():
-            address = access.place[0] * buffer.itemsize + buffer.offset
-            needed, ideal = wavefronts(address, access.mask[0], op.vec.data, buffer.itemsize)
-            self.counts.wavefronts += needed
-            self.counts.ideal_wavefronts += ideal
+            if isinstance(buffer, GlobalBuffer):
+                touched, least = sectors(address[0], access.mask[0], vec, item)
+                c.sectors, c.ideal_sectors = c.sectors + touched, c.ideal_sectors + least
+            else:
+                needed, ideal = wavefronts(address[0], access.mask[0], vec, item)
+                c.wavefronts, c.ideal_wavefronts = c.wavefronts + needed, c.ideal_wavefronts + ideal
 
 
-def load_global(
-    machine: Machine, op: kernel.LoadOp | kernel.CopyAsyncOp, buffer: GlobalBuffer, access: Access, fill: Array
+def load(
+    machine: Machine,
+    op: kernel.LoadOp | kernel.CopyAsyncOp | kernel.LdMatrixOp,
+    buffer: GlobalBuffer | SharedBuffer,
+    access: Access,
+    fill: Array,
 ) -> Array:
-    """Registers from global memory."""
-    machine.aligned(op, access, buffer.itemsize)
-    machine.measure_global(op, access, buffer)
+    """Registers from memory."""
+    machine.measure(op, access, buffer)
     if buffer.data.size == 0:
         return np.broadcast_to(fill, access.mask.shape)
-    nothing = access.mask & buffer.missing(access.place)
-    machine.find("uninitialised", op, nothing, "{who} reads global memory that was never written")
-    return np.where(access.mask, buffer.data[access.place], fill)
+    is_shared = isinstance(buffer, SharedBuffer)
+    at = (buffer.rows(machine.rows)[:, :, None], access.place) if is_shared else access.place
+    space = "shared" if is_shared else "global"
+    nothing = access.mask & buffer.missing(at)
+    machine.find("uninitialised", op, nothing, f"{{who}} reads {space} memory that was never written")
+    return np.where(access.mask, buffer.data[at], fill)
 
 
 def store_global(machine: Machine, op: kernel.StoreOp, buffer: GlobalBuffer, access: Access, value: Array) -> None:
     """Registers to global memory; two threads that write one element have to write the same."""
-    machine.aligned(op, access, buffer.itemsize)
-    machine.measure_global(op, access, buffer)
+    machine.measure(op, access, buffer)
     if not access.mask.any():
         return
     block, thread, place = access.selected()
@@ -303,7 +300,7 @@ def combine_global(
     machine: Machine, op: kernel.AtomicRmwOp, buffer: GlobalBuffer, access: Access, value: Array
 ) -> None:
     """Registers combined into global memory, which holds something already."""
-    machine.measure_global(op, access, buffer)
+    machine.measure(op, access, buffer)
     if not access.mask.any():
         return
     place = access.selected()[2]
@@ -311,18 +308,6 @@ def combine_global(
     machine.find("uninitialised", op, nothing, "{who} combines into global memory that was never written")
     value = np.broadcast_to(value, access.mask.shape)[access.mask]
     scatter_into(machine.domain, op.kind.data, buffer.data, place, value, buffer.element)
-
-
-def load_shared(
-    machine: Machine, op: kernel.LoadOp | kernel.LdMatrixOp, buffer: SharedBuffer, access: Access, fill: Array
-) -> Array:
-    """Registers from shared memory."""
-    machine.aligned(op, access, buffer.itemsize, buffer.offset)
-    machine.measure_shared(op, access, buffer)
-    at = buffer.rows(machine.rows)[:, :, None], access.place
-    nothing = access.mask & ~buffer.written[at]
-    machine.find("uninitialised", op, nothing, "{who} reads shared memory that was never written")
-    return np.where(access.mask, buffer.data[at], fill)
 
 
 def store_shared(
@@ -333,8 +318,7 @@ def store_shared(
     value: Array,
 ) -> None:
     """Registers to shared memory; two threads that write one element at once have to write the same."""
-    machine.aligned(op, access, buffer.itemsize, buffer.offset)
-    machine.measure_shared(op, access, buffer)
+    machine.measure(op, access, buffer)
     block, thread, place = access.selected()
     at = machine.rows[block, thread], place
     value = np.broadcast_to(value, access.mask.shape)[access.mask]

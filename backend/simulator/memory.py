@@ -41,6 +41,7 @@ class GlobalBuffer:
     written: Array | None
     writer: Array | None = None
     position: int = -1
+    offset: int = 0
 
     @staticmethod
     def empty(domain: TypedDomain, shape: Sequence[int], element: Attribute) -> GlobalBuffer:
@@ -68,9 +69,9 @@ class GlobalBuffer:
         other |= self.writer[place] != thread
         return other, wrong | ~domain.same(self.data[place], value)
 
-    def missing(self, place: Array) -> Array:
+    def missing(self, place: Any) -> Array:
         """Which of the elements were never written."""
-        return np.zeros(np.shape(place), np.bool_) if self.written is None else ~self.written[place]
+        return np.zeros((), np.bool_) if self.written is None else ~self.written[place]
 
     @property
     def itemsize(self) -> int:
@@ -99,6 +100,10 @@ class SharedBuffer:
     def shape(self) -> tuple[int]:
         """Its one extent."""
         return (self.size,)
+
+    def missing(self, place: Any) -> Array:
+        """Which of the elements were never written."""
+        return ~self.written[place]
 
     def rows(self, own: Array) -> Array:
         """Whose instance each thread means: that of `ranks`, or its own."""

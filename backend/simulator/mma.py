@@ -10,7 +10,7 @@ from ...dialects import kernel
 from ...dialects.kernel.mma import ROWS, mma_atom, word_elements
 from ...dialects.payload import element_type, shape_of
 from ..interpreter.domains import Array, ranked
-from .machine import Access, Machine, load_shared, store_shared
+from .machine import Access, Machine, load, store_shared
 from .memory import SharedBuffer
 
 _LANE = np.arange(32)
@@ -21,7 +21,7 @@ def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer,
     count, active = op.count.data, machine.active
     access = _rows(machine, op, buffer, origin)
     nothing = machine.domain.constant(0, element_type(op.result.type))
-    rows = load_shared(machine, op, buffer, access, nothing)
+    rows = load(machine, op, buffer, access, nothing)
     machine.active = active
     steps = 1 << len(op.steps)
     rows = rows.reshape(len(active), -1, 4, ROWS, steps, op.row)[

@@ -24,8 +24,7 @@ from .machine import (
     Machine,
     Scope,
     combine_global,
-    load_global,
-    load_shared,
+    load,
     register_offsets,
     store_global,
     store_shared,
@@ -81,7 +80,6 @@ def _load(m: Machine, op: kernel.LoadOp, v: Scope) -> Array:
     zero = m.domain.constant(0, element_type(op.result.type))
     fill = zero if op.fill is None else ranked(v[op.fill], 2)[:, :, None]
     buffer = v[op.memory]
-    load: Any = load_shared if isinstance(buffer, SharedBuffer) else load_global
     return load(m, op, buffer, _access(m, op, v), fill)
 
 
@@ -103,7 +101,7 @@ def _copy_async(m: Machine, op: kernel.CopyAsyncOp, v: Scope) -> None:
     target: SharedBuffer = v[op.target]
     with _where(m, op.predicate, v):
         access = _access(m, op, v)
-        value = load_global(m, op, v[op.memory], access, m.domain.constant(0, target.element))
+        value = load(m, op, v[op.memory], access, m.domain.constant(0, target.element))
         place = m.register_places(ranked(v[op.place], 2), op.target_bases, op.target_xor is not None)
         happens = np.broadcast_to(m.active[:, :, None], access.mask.shape)
         store_shared(m, op, target, m.inside(op, target, happens, [place]), value)
