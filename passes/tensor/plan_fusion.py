@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
 from xdsl.passes import ModulePass
 
-from ...dialects import loop
-from ...dialects.payload import element_type
-from ..pipelines import parse_passes
 from ..records import read_record
-from ..remarks import collect_remarks
-from .fusion.cost import Kernel
 from .fusion.inline import deep_recursion
-from .fusion.nest import make_nest
 from .fusion.search import Search, candidates, mark, materialized
-
-MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
-"""The part of the pipeline that decides which reductions run together."""
 
 
 @dataclass(frozen=True)
@@ -59,46 +48,14 @@ class PlanFusionPass(ModulePass):
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
                     kept = None if record is None else record.fusion_for(function)
-                    if kept is None:
-                        self._plan(ctx, function)
-                    else:
+                    if kept is not None:
                         mark(function, {result for o in kept for result in o.results})
+                    elif self.strategy != "keep":
+                        self._plan(ctx, function)
 
     def _plan(self, ctx: Context, function: func.FuncOp) -> None:
-        if self.strategy == "keep":
-            return
         mark(function, set())
-        if self.strategy == "none":
-            mark(function, set(candidates(function)))
-        elif self.strategy == "best":
-            mark(function, Search(function, partial(_mergeable, ctx)).run())
+        if self.strategy == "best":
+            mark(function, Search(ctx, function).run())
         else:
-            mark(function, set(materialized(function)))
-
-
-def _mergeable(ctx: Context, kernel: Kernel) -> bool:
-    """Whether the passes that come later make one staged reduction of those around each nested contraction: they run on
-    a module of its own, which holds nothing but the nest that the kernel would be."""
-    nest = make_nest(kernel.graph, [kernel.root], kernel.variables, [element_type(kernel.output)], {})
-    module = ModuleOp([nest])
-    with collect_remarks():  # they would speak of a program that may never be
-        for later in parse_passes(MERGING):
-            later.apply(ctx, module)
-    merged = _each_nested_reduction_once(nest.body.block)
-    module.erase()
-    return merged
-
-
-def _each_nested_reduction_once(block: Block) -> bool:
-    """Whether at most one op of every body holds contractions: otherwise they are computed several times."""
-    holders = 0
-    for op in block.ops:
-        if isinstance(op, loop.StagedReduceOp):
-            bodies = [stage.body.block for stage in op.stage_ops]
-        else:
-            bodies = [region.block for region in op.regions]
-        nested = [o for body in bodies for o in body.ops if isinstance(o, loop.ReduceOp | loop.StagedReduceOp)]
-        holders += bool(nested)
-        if not all(_each_nested_reduction_once(body) for body in bodies):
-            return False
-    return holders <= 1
+            mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))

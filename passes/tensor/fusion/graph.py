@@ -10,8 +10,9 @@ can, and nothing is captured. `convert-tensor-to-loop` prints graphs as `loop.ne
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, TypeVar, cast
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i1
@@ -81,6 +82,11 @@ class Payload(Node):
 
     operands: tuple[Node, ...]
 
+    @property
+    def name(self) -> str:
+        """The name of `op`."""
+        return "" if self.op is None else self.op.name
+
 
 @dataclass(eq=False)
 class Reduce(Node):
@@ -116,53 +122,39 @@ def children(node: Node, graph: Graph) -> tuple[Node, ...]:
     return ()
 
 
-@dataclass
 class Graph:
     """Makes nodes, each once. `splits` says which variables stand for several digits (outermost first)."""
 
-    splits: dict[VariableKey, tuple[int, ...]] = field(default_factory=dict[VariableKey, tuple[int, ...]])
-    simplifier: Simplifier = field(default_factory=Simplifier)
-    sizes: list[Extent] = field(default_factory=list[Extent])
-    """How many values each variable takes."""
-    extents: list[int] = field(default_factory=list[int])
-    """The same in numbers, for estimates: for a symbol what is typical of it."""
-    symbols: list[Node] = field(default_factory=list[Node])
-    _variables: dict[VariableKey, tuple[Form, tuple[int, ...]]] = field(
-        default_factory=dict[VariableKey, tuple[Form, tuple[int, ...]]]
-    )
-    keys: list[tuple[VariableKey, int]] = field(default_factory=list[tuple[VariableKey, int]])
-    _nodes: dict[tuple[object, ...], Node] = field(default_factory=dict[tuple[object, ...], Node])
-    _symbol_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
-    _numbers: dict[tuple[str, Attribute], Constant] = field(default_factory=dict[tuple[str, Attribute], Constant])
-    _op_keys: dict[Operation, object] = field(default_factory=dict[Operation, object])
-    _free: dict[Form, int] = field(default_factory=dict[Form, int])
+    def __init__(self, splits: Mapping[VariableKey, tuple[int, ...]] = {}) -> None:
+        self.splits = splits
+        self.simplifier = Simplifier()
+        self.sizes: list[Extent] = []
+        """How many values each variable takes."""
+        self.extents: list[int] = []
+        """The same in numbers, for estimates: for a symbol what is typical of it."""
+        self.symbols: list[Node] = []
+        self.keys: list[tuple[VariableKey, int]] = []
+        self._nodes: dict[tuple[object, ...], Node] = {}
+        self._symbol_numbers: dict[Node, int] = {}
+        self.variable, self.free_of, self._op_key = cache(self._variable), cache(self._free_of), cache(_op_key)
 
-    def variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:
+    def _variable(self, key: VariableKey) -> tuple[Form, tuple[int, ...]]:
         """The form of the variable `key`, and the numbers of its digits (one, unless it is split)."""
-        found = self._variables.get(key)
-        if found is None:
-            form, numbers = constant(0), list[int]()
-            for digit, extent in enumerate(self.splits.get(key, (key[2],))):
-                number = len(self.extents)
-                self.sizes.append(extent)
-                self.extents.append(typical(extent))
-                self.keys.append((key, digit))
-                self.simplifier.set_range((DIM, number), extent)
-                weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
-                form = add(scale(form, weight), dim(number) if extent != 1 else constant(0))
-                numbers.append(number)
-            found = self._variables[key] = form, tuple(numbers)
-        return found
+        form, numbers = constant(0), list[int]()
+        for digit, extent in enumerate(self.splits.get(key, (key[2],))):
+            number = len(self.extents)
+            self.sizes.append(extent)
+            self.extents.append(typical(extent))
+            self.keys.append((key, digit))
+            self.simplifier.set_range((DIM, number), extent)
+            weight = extent if isinstance(extent, int) else 1  # a symbol has one digit
+            form = add(scale(form, weight), dim(number) if extent != 1 else constant(0))
+            numbers.append(number)
+        return form, tuple(numbers)
 
-    def free_of(self, form: Form) -> int:
+    def _free_of(self, form: Form) -> int:
         """The variables in `form`, as bits."""
-        found = self._free.get(form)
-        if found is None:
-            found = 0
-            for atom in form.atoms():
-                found |= 1 << atom[1] if atom[0] == DIM else self.symbols[atom[1]].free
-            self._free[form] = found
-        return found
+        return either(1 << atom[1] if atom[0] == DIM else self.symbols[atom[1]].free for atom in form.atoms())
 
     def symbols_of(self, *forms: Form) -> tuple[Node, ...]:
         """The data-dependent coordinates in `forms`, in order of their numbers."""
@@ -175,9 +167,8 @@ class Graph:
             return node.form
         if isinstance(node, Constant):
             return constant(int(node.number))
-        number = self._symbol_numbers.get(node)
-        if number is None:
-            number = self._symbol_numbers[node] = len(self.symbols)
+        number = self._symbol_numbers.setdefault(node, len(self.symbols))
+        if number == len(self.symbols):
             self.symbols.append(node)
         return symbol(number)
 
@@ -188,11 +179,7 @@ class Graph:
 
     def number(self, value: float | int, type: Attribute) -> Constant:
         """The number `value` of the scalar type `type`."""
-        key = (repr(value), type)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = self.constant(payload.scalar_attr(value, type))
-        return found
+        return self.constant(payload.scalar_attr(value, type))
 
     def scalar(self, value: SSAValue) -> Scalar:
         """The scalar `value` of the function."""
@@ -208,44 +195,37 @@ class Graph:
         self, source: SSAValue, at: tuple[Form, ...], guard: Guard, fill: Constant | Scalar | None, chosen: bool
     ) -> Load:
         """An element of the tensor `source`; `chosen` says that the fill is what the program asks for."""
-
-        def make() -> Load:
-            free = 0
-            for form in (*at, *(c[0] for c in guard)):
-                free |= self.free_of(form)
-            return Load(element_type(source.type), free, None, source, at, guard, fill, chosen)
-
-        return self._unique((source, at, guard, fill, chosen), make)
+        element, forms = element_type(source.type), (*at, *(c[0] for c in guard))
+        key = (source, at, guard, fill, chosen)
+        return self._unique(key, lambda: Load(element, either(map(self.free_of, forms)), None, *key))
 
     def payload(self, op: Operation, operands: tuple[Node, ...]) -> Node:
         """The payload op `op` on `operands`."""
-
-        def make() -> Payload:
-            free = 0
-            for operand in operands:
-                free |= operand.free
-            return Payload(element_type(op.results[0].type), free, op, operands)
-
-        return self._unique((self._op_key(op), operands), make)
+        key, element = self._op_key(op), element_type(op.results[0].type)
+        return self._unique((key, operands), lambda: Payload(element, either(o.free for o in operands), op, operands))
 
     def reduce(self, kind: tensor.ReductionKind, variables: tuple[int, ...], body: Node, op: Operation) -> Reduce:
         """`body` combined over the variables with these numbers."""
-        bound = 0
-        for v in variables:
-            bound |= 1 << v
-        return self._unique(
-            (kind, variables, body), lambda: Reduce(body.type, body.free & ~bound, op, kind, variables, body, bound)
-        )
-
-    def _op_key(self, op: Operation) -> object:
-        key = self._op_keys.get(op)
-        if key is None:
-            properties = tuple(sorted(op.properties.items(), key=lambda item: item[0]))
-            key = self._op_keys[op] = (op.name, properties, element_type(op.results[0].type))
-        return key
+        bound = sum(1 << v for v in variables)
+        key = (kind, variables, body)
+        return self._unique(key, lambda: Reduce(body.type, body.free & ~bound, op, *key, bound))
 
     def _unique(self, key: tuple[object, ...], make: Callable[[], N]) -> N:
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = make()
         return cast(N, found)
+
+
+def _op_key(op: Operation) -> object:
+    """Equal for ops that are the same function of their operands."""
+    properties = tuple(sorted(op.properties.items(), key=lambda item: item[0]))
+    return op.name, properties, element_type(op.results[0].type)
+
+
+def either(masks: Iterable[int]) -> int:
+    """What is in any of these sets of variables."""
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found

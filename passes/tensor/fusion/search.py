@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from math import prod
+from collections.abc import Iterator
+from functools import cache
+from math import inf, prod
 
+from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import TensorType, UnitAttr
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 
-from ....dialects import payload, tensor
-from ....dialects.payload import is_payload, is_tensor
+from ....dialects import loop, payload, tensor
+from ....dialects.payload import element_type, is_payload, is_tensor
 from ....dialects.shapes.affine import DIM, Form
 from ....dialects.shapes.extents import extents_of, most
 from ....dialects.support.calls import Call
-from ....dialects.target import TARGETS, Target
 from ....dialects.tensor import ROOT
-from .cost import Kernel
-from .graph import Graph, Index, Load, Node, Reduce, TooLarge, VariableKey, children
+from ...pipelines import parse_passes
+from ...remarks import collect_remarks
+from .cost import Kernel, reached
+from .graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children
 from .inline import Pull
+from .nest import make_nest
 
 FEW = 16
 """Elements that are as good as none: the state of a generator, a position."""
@@ -94,10 +96,8 @@ is cheap to compute again, would make each of its steps as long as all steps bef
 MAX_DIVISIONS = 12
 """Divisions in the maps of views that are read through one another; each may make the index several times as long."""
 
-_NONE = frozenset[int]()
-
-Legality = Callable[[Kernel], bool]
-"""Whether a kernel's dependent reductions can be merged, so that what is nested in them is computed once."""
+MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
+"""The part of the pipeline that decides which reductions run together."""
 
 
 def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
@@ -105,39 +105,25 @@ def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
 
     What calls give is in memory anyway.
     """
-    returned = set(kept_values(function))
-    return {
-        result: None
-        for op in function.body.block.ops
-        for result in op.results
-        if isinstance(result.type, TensorType)
-        and (ROOT in op.attributes or result in returned)
-        and not isinstance(op, Call)
-    }
+    needed = kept_values(function)
+    ops = [op for op in function.body.block.ops if not isinstance(op, Call)]
+    found = ((op, result) for op in ops for result in op.results if isinstance(result.type, TensorType))
+    return {result: None for op, result in found if ROOT in op.attributes or result in needed}
 
 
-def results_of(function: func.FuncOp) -> tuple[SSAValue, ...]:
-    """What `function` returns."""
-    end = function.body.block.last_op
-    assert isinstance(end, func.ReturnOp)
-    return tuple(end.operands)
+def kept_values(function: func.FuncOp) -> set[SSAValue]:
+    """What `function` returns and what it passes to operations of the host.
 
-
-def kept_values(function: func.FuncOp) -> tuple[SSAValue, ...]:
-    """What `function` returns and what it passes to operations of the host."""
-    calls = (op for op in function.body.block.ops if isinstance(op, Call))
-    return (*results_of(function), *(value for call in calls for value in _needed(call)))
-
-
-def _needed(call: Call) -> Iterator[SSAValue]:
-    """What is in memory before `call`. The nest of a scatter computes its values and places, as far as that is cheap,
-    so what they are computed from is."""
-    if not isinstance(call, tensor.ScatterOp):
-        yield from call.operands
-        return
-    yield call.init
-    for value in (call.values, *call.indices):
-        yield from elementwise_sources(value)
+    The nest of a scatter computes its values and places, as far as that is cheap, so what they are computed from is
+    kept."""
+    found = set[SSAValue]()
+    for op in function.body.block.ops:
+        if isinstance(op, tensor.ScatterOp):
+            computed = (op.values, *op.indices)
+            found.update((op.init,), *map(elementwise_sources, computed))
+        elif isinstance(op, Call | func.ReturnOp):
+            found.update(op.operands)
+    return found
 
 
 def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
@@ -152,7 +138,7 @@ def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
 def candidates(function: func.FuncOp) -> list[SSAValue]:
     """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
     never kept unless returned. Of views one on top of the other, every so many are worth one."""
-    returned, inner = set(kept_values(function)), inner_of_made(function)
+    returned, inner = kept_values(function), inner_of_made(function)
     divisions: dict[SSAValue, int] = {}
     found = list[SSAValue]()
     for op in function.body.block.ops:
@@ -176,7 +162,6 @@ def _divisions(view: tensor.IndexMapOp) -> int:
     return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)
 
 
-@dataclass
 class Search:
     """Best-first search from the unfused program.
 
@@ -186,40 +171,32 @@ class Search:
     whether a step is legal is asked only when it is the best. Sets of candidates are bit masks.
     """
 
-    function: func.FuncOp
-    legal: Legality
-    target: Target = TARGETS["sm_90a"]
-
-    def __post_init__(self) -> None:
-        self.values = candidates(self.function)
-        self.number = {value: i for i, value in enumerate(self.values)}
-        returned = set(kept_values(self.function))
-        self.fixed = {i for i, value in enumerate(self.values) if value in returned}
+    def __init__(self, ctx: Context, function: func.FuncOp) -> None:
+        self.ctx = ctx
+        self.values = candidates(function)
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
-        self.costs: dict[tuple[int, int], float | None] = {}
-        self.written: dict[tuple[int, int], int] = {}
+        self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
+        self.number = {value: i for i, value in enumerate(self.values)}
+        self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
         self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
         """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
-        self.verdicts: dict[tuple[int, int], bool] = {}
         self.inlined = dict.fromkeys(range(len(self.values)), 0)
         """Kept candidate -> what its kernel computes besides it."""
-        self.sources = self._inputs()
+        self.sources = self._inputs(function)
         """Kept candidate -> the kept candidates that its kernel reads."""
-        self.readers: dict[int, set[int]] = {i: set() for i in self.inlined}
+        self.readers = {i: {r for r, read in self.sources.items() if i in read} for i in self.inlined}
         """Kept candidate -> those whose kernels read it."""
-        for reader, read in self.sources.items():
-            for i in read:
-                self.readers[i].add(reader)
 
-    def _inputs(self) -> dict[int, set[int]]:
+    def _inputs(self, function: func.FuncOp) -> dict[int, set[int]]:
         """For each candidate those that it is computed from directly or through values that are none."""
-        through: dict[SSAValue, frozenset[int]] = {}
+        through: dict[SSAValue, set[int]] = {}
         found: dict[int, set[int]] = {}
-        for op in self.function.body.block.ops:
+        for op in function.body.block.ops:
             if isinstance(op, Call):
                 continue  # what it gives is in memory, and no candidate
-            parts = [frozenset((self.number[v],)) if v in self.number else through.get(v, _NONE) for v in op.operands]
-            read = parts[0] if len(parts) == 1 else _NONE.union(*parts)
+            read = set[int]().union(
+                *({self.number[v]} if v in self.number else through.get(v, ()) for v in op.operands)
+            )
             for result in op.results:
                 if result in self.number:
                     found[self.number[result]] = set(read)
@@ -230,136 +207,127 @@ class Search:
     def run(self) -> set[SSAValue]:
         """The values to keep."""
         steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
-        queue = [step for step in steps.values() if step[0] < 0]
-        heapify(queue)
-        while queue:
-            step = heappop(queue)
-            best = step[-1]
-            if steps.get(best) != step:
-                continue  # it was looked at again
-            if not self._is_legal(best):
-                steps[best] = (float("inf"), 0, best)
+        while steps and (best := min(steps.values()))[0] < 0:
+            value = best[-1]
+            if not all(self.may_be_one(*key) for key in self._kernels_without(value)):
+                steps[value] = (inf, 0, value)
                 continue
-            del steps[best]
-            readers = self._stop_keeping(best)
-            for v in sorted((set(readers).union(*(self.sources[r] for r in readers))) & steps.keys()):
+            del steps[value]
+            readers = self._stop_keeping(value)
+            for v in set(readers).union(*(self.sources[r] for r in readers)) & steps.keys():
                 steps[v] = self._step(v)
-                if steps[v][0] < 0:
-                    heappush(queue, steps[v])
         return {self.values[v] for v in self.inlined}
 
     def _step(self, value: int) -> tuple[float, int, int]:
         """No longer keeping `value`, as it is ranked: by what it gains, to the picosecond; of equal ones the one that
         makes the smallest kernels comes first: the kernels of a chain grow evenly, and few steps make large ones."""
-        gain = self._gain(value)
         size = sum(self.inlined[r].bit_count() for r in self.readers[value]) + self.inlined[value].bit_count()
-        return round(gain, 12), size, value
+        return round(self._gain(value), 12), size, value
 
     def _stop_keeping(self, value: int) -> list[int]:
         """Let all kernels that read `value` compute it; gives them in program order."""
-        computed = self.inlined.pop(value) | 1 << value
+        for r, inlined in self._kernels_without(value):
+            self.inlined[r] = inlined
+        del self.inlined[value]
         sources, readers = self.sources.pop(value), sorted(self.readers.pop(value))
         for s in sources:
             self.readers[s].discard(value)
             self.readers[s].update(readers)
         for r in readers:
-            self.inlined[r] |= computed
             self.sources[r].discard(value)
             self.sources[r] |= sources
         return readers
 
+    def _kernels_without(self, value: int) -> list[tuple[int, int]]:
+        """The kernels that read `value`, as they are when they compute it: what each keeps, and what it computes."""
+        own = self.inlined[value] | 1 << value
+        return [(r, self.inlined[r] | own) for r in sorted(self.readers[value])]
+
     def _gain(self, value: int) -> float:
         """Change of the total time if `value` is no longer kept; infinite if a kernel would be too large, or if what
         several kernels then compute is."""
-        own = self.inlined[value] | 1 << value
-        change = -(self.cost(value, self.inlined[value]) or 0.0)
-        if len(self.readers[value]) > 1 and self.written.get((value, self.inlined[value]), 0) > MAX_COPIED:
-            return float("inf")
-        for r in sorted(self.readers[value]):
-            new, old = self.cost(r, self.inlined[r] | own), self.cost(r, self.inlined[r])
-            if new is None:
-                return float("inf")
-            change += new - (old or 0.0)
+        seconds, written = self.cost(value, self.inlined[value])
+        if len(self.readers[value]) > 1 and written > MAX_COPIED:
+            return inf
+        change = 0.0 if seconds == inf else -seconds
+        for r, inlined in self._kernels_without(value):
+            new, old = self.cost(r, inlined)[0], self.cost(r, self.inlined[r])[0]
+            if new == inf:
+                return inf
+            change += new - (0.0 if old == inf else old)
         return change
 
-    def cost(self, root: int, inlined: int) -> float | None:
-        """Seconds of the kernel that keeps `root` and computes `inlined` itself; None if it is too large."""
-        key = (root, inlined)
-        if key not in self.costs:
-            self.costs[key] = (
-                None if any(m & inlined == m for m in self.too_large[root]) else self._weigh(root, inlined)
-            )
-        return self.costs[key]
-
-    def _weigh(self, root: int, inlined: int) -> float | None:
+    def _cost(self, root: int, inlined: int) -> tuple[float, int]:
+        """Seconds of the kernel that keeps `root` and computes `inlined` itself, and how many values it computes; its
+        time is infinite if it is too large."""
+        if any(m & inlined == m for m in self.too_large[root]):
+            return inf, 0
         try:
             kernel = self.kernel(root, inlined)
+            if kernel.written <= LARGEST:
+                return kernel.time(), kernel.written
         except TooLarge:
-            kernel = None
-        if kernel is None or kernel.written > LARGEST:
-            self.too_large[root].append(inlined)
-            return None
-        self.written[root, inlined] = kernel.written
-        return kernel.time()
+            pass
+        self.too_large[root].append(inlined)
+        return inf, 0
 
     def kernel(self, root: int, inlined: int) -> Kernel:
         """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
-        inside = frozenset(self.values[i] for i in _members(inlined))
+        inside = frozenset(value for i, value in enumerate(self.values) if inlined >> i & 1)
         splits = dict[VariableKey, tuple[int, ...]]()
         while True:
-            graph_key = tuple(sorted(splits.items()))
-            graph = self.graphs.setdefault(graph_key, Graph(splits))
-            pull = Pull(graph, self.number, inside, limit=MAX_NODES)
-            node, variables = pull.root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, self.target, MAX_NODES)
+            graph = self.graphs.setdefault(tuple(sorted(splits.items())), Graph(splits))
+            node, variables = Pull(graph, self.number, inside, limit=MAX_NODES).root(self.values[root])
+            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES)
             more = wanted_splits(kernel, splits)
             if more == splits:
                 return kernel
             splits = more
 
-    def _is_legal(self, value: int) -> bool:
-        """Whether every kernel that reads `value` may compute it."""
-        own = self.inlined[value] | 1 << value
-        for r in sorted(self.readers[value]):
-            key = (r, self.inlined[r] | own)
-            if key not in self.verdicts:
-                self.verdicts[key] = self._may_be_one(self.kernel(*key))
-            if not self.verdicts[key]:
-                return False
-        return True
-
-    def _may_be_one(self, kernel: Kernel) -> bool:
-        merging, reductions = False, kernel.reductions()
-        for _, around in kernel.nested_contractions():
+    def _may_be_one(self, root: int, inlined: int) -> bool:
+        """Whether no contraction of that kernel is computed several times: the reductions around each run in a chain,
+        which the passes that come later make one staged reduction of."""
+        kernel, merging = self.kernel(root, inlined), False
+        for c in (c for c in kernel.contractions if c.open):
+            around = {r for r, opened in kernel.reductions if r.bound & c.open and c.open == opened | r.bound}
             bound = {r.variables for r in around}
-            opened = {o for r, o in reductions if r in around}
-            group = {r for r, o in reductions if r.variables in bound and o in opened}
+            outside = {opened for r, opened in kernel.reductions if r in around}
+            group = {r for r, opened in kernel.reductions if r.variables in bound and opened in outside}
             if len(group) > 1 and any(_needs(r, group, kernel.graph) for r in group):
                 merging = True
             elif any(c.reduce in group for c in kernel.contractions):
                 return False
-        return not merging or self.legal(kernel)
+        return not merging or _mergeable(self.ctx, kernel)
 
 
 def _needs(reduce: Reduce, group: set[Reduce], graph: Graph) -> bool:
     """Whether `reduce` is computed from another reduction of the group: only then do they run in a chain."""
-    seen, todo = set[Node](), [reduce.body]
-    while todo:
-        node = todo.pop()
-        if node in group:
-            return True
-        if node not in seen:
-            seen.add(node)
-            todo.extend(children(node, graph))
-    return False
+    return any(node in group for node in reached(reduce.body, lambda node: children(node, graph)))
 
 
-def _members(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+def _mergeable(ctx: Context, kernel: Kernel) -> bool:
+    """Whether the passes that come later make one staged reduction of those around each nested contraction: they run on
+    a module of its own, which holds nothing but the nest that the kernel would be."""
+    nest = make_nest(kernel.graph, [kernel.root], kernel.variables, [element_type(kernel.output)], {})
+    module = ModuleOp([nest])
+    with collect_remarks():  # they would speak of a program that may never be
+        for later in parse_passes(MERGING):
+            later.apply(ctx, module)
+    merged = _each_nested_reduction_once(nest.body.block)
+    module.erase()
+    return merged
+
+
+def _each_nested_reduction_once(block: Block) -> bool:
+    """Whether at most one op of every body holds contractions: otherwise they are computed several times."""
+    holders = 0
+    for op in block.ops:
+        staged = isinstance(op, loop.StagedReduceOp)
+        bodies = [stage.body.block for stage in op.stage_ops] if staged else [region.block for region in op.regions]
+        holders += any(isinstance(o, loop.ReduceOp | loop.StagedReduceOp) for body in bodies for o in body.ops)
+        if not all(map(_each_nested_reduction_once, bodies)):
+            return False
+    return holders <= 1
 
 
 def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) -> dict[VariableKey, tuple[int, ...]]:
