@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnknownLoc
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import loop, tensor
 from ...dialects.payload import element_type
-from ...dialects.shapes.extents import extents_of
 from ...dialects.support.calls import Call
 from ...dialects.support.locations import location_of
-from ..rewriting import erase, insert_before
+from ..rewriting import block_of, erase
 from ..tensor.fusion.graph import Graph, Node
 from ..tensor.fusion.inline import Pull, deep_recursion
 from ..tensor.fusion.nest import make_nest
@@ -71,76 +70,65 @@ def lower_function(function: func.FuncOp) -> None:
     assert isinstance(end, func.ReturnOp)
     roots = materialized(function)
     old = [op for op in block.ops if op is not end]
-    graph = Graph()
     nests = dict[SSAValue, SSAValue]()
-    pull = Pull(graph, frozenset(roots))
+    pull = Pull(Graph(), frozenset(roots))
     for op in old:
         if isinstance(op, tensor.ScatterOp):
             _place_scatter(op, pull, nests)
         for result in op.results:
             if result in roots:
-                nest = build_nest(pull, result, nests)
-                block.insert_op_before(nest, op)
-                nests[result] = nest.res[0]
-    returned = list[SSAValue]()
-    for value in end.operands:
+                nests[result] = _place_nest(op, pull, result, nests)
+    for position, value in enumerate(end.operands):
         result = value if isinstance(value.owner, Call) else nests.get(value)
-        if isinstance(value.type, TensorType) and (result is None or result in returned):
-            copy = build_nest(Pull(graph, frozenset()), result or value, {})
-            block.insert_op_before(copy, end)
-            result = copy.res[0]
-        returned.append(result or value)
-    for position, value in enumerate(returned):
-        end.operands[position] = value
-    for op in old:
-        if isinstance(op, Call):
-            for position, operand in enumerate(op.operands):
-                op.operands[position] = nests.get(operand, operand)
+        if isinstance(value.type, TensorType) and (result is None or result in end.operands[:position]):
+            result = _place_nest(end, Pull(pull.graph, frozenset()), result or value, {})
+        end.operands[position] = result or value
     for op in reversed(old):
         if isinstance(op, Call):
-            continue
-        if not any(result.has_one_use() or result.uses for result in op.results):
+            op.operands = [nests.get(operand, operand) for operand in op.operands]
+        elif not any(result.uses for result in op.results):
             erase(op)
 
 
 def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAValue]) -> None:
     """Let one nest in front of `op` compute its values and indices, and another one what it starts from."""
     computed = [op.values, *op.indices]
-    forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(op.values.type))]
-    roots = [pull.value(v, tuple(form for form, _ in forms), ()) for v in computed]
-    variables = tuple(d for _, digits in forms for d in digits)
-    nest = make_nest(pull.graph, roots, variables, [element_type(v.type) for v in computed], nests)
-    nest.location = location_of(op)
-    _place(nest)
-    insert_before(op, nest)
+    at, variables = pull.element(op.values.type)
+    nest = make_nest(
+        pull.graph,
+        [pull.value(v, at, ()) for v in computed],
+        variables,
+        [element_type(v.type) for v in computed],
+        nests,
+    )
+    _place(nest, op, op)
     if op.init not in nests:
-        start = build_nest(Pull(pull.graph, frozenset()), op.init, nests)
-        insert_before(op, start)
-        op.operands[0] = start.res[0]
+        op.operands[0] = _place_nest(op, Pull(pull.graph, frozenset()), op.init, nests)
     for i, result in enumerate(nest.res):
         op.operands[1 + i] = result
         result.name_hint = computed[i].name_hint
 
 
-def build_nest(pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> loop.NestOp:
-    """The nest that computes the tensor `value`; loads of a value in `nests` read what it maps to."""
+def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAValue, SSAValue]) -> SSAValue:
+    """What the nest that computes the tensor `value`, put in front of `anchor`, gives; loads of a value in `nests` read
+    what it maps to."""
     if isinstance(value.owner, loop.NestOp):
         pull = Pull(pull.graph, frozenset((value,)))
-        forms = [pull.graph.variable(("free", i, n)) for i, n in enumerate(extents_of(value.type))]
-        root: Node = pull.value(value, tuple(form for form, _ in forms), ())
-        variables = tuple(d for _, digits in forms for d in digits)
+        at, variables = pull.element(value.type)
+        root: Node = pull.value(value, at, ())
     else:
         root, variables = pull.root(value)
     nest = make_nest(pull.graph, [root], variables, [element_type(value.type)], nests)
     nest.res[0].name_hint = value.name_hint
-    if isinstance(value.owner, Operation):
-        nest.location = location_of(value.owner)
-        _place(nest)
-    return nest
+    _place(nest, anchor, value.owner)
+    return nest.res[0]
 
 
-def _place(nest: loop.NestOp) -> None:
-    """Give ops without a location the one of the nest."""
+def _place(nest: loop.NestOp, anchor: Operation, source: Operation | Block) -> None:
+    """Put `nest` in front of `anchor`; what it and the ops in it have no location of their own for is that of `source`,
+    or of `anchor`."""
+    nest.location = location_of(source if isinstance(source, Operation) else anchor)
     for op in nest.walk():
         if isinstance(op.location, UnknownLoc):
             op.location = nest.location
+    block_of(anchor).insert_op_before(nest, anchor)

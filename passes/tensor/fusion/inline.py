@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, cast, get_args
+from itertools import count
+from typing import Any, ClassVar, cast, get_args
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType, TensorType, i1, i64
@@ -17,11 +17,11 @@ from ....dialects import payload, tensor
 from ....dialects.payload import element_type
 from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of
+from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
 from ....errors import UnsupportedError
-from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction
+from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 
 
 def payload_node(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node:
@@ -137,16 +137,17 @@ class Pull:
         default_factory=dict[tuple[SSAValue, tuple[Form, ...], Guard], Node]
     )
 
+    def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
+        """The indices of an element of a tensor of this type, and their variables."""
+        made = [self.graph.variable(("free", position, extent)) for position, extent in enumerate(extents_of(type))]
+        return tuple(form for form, _ in made), tuple(d for _, digits in made for d in digits)
+
     def root(self, value: SSAValue) -> tuple[Node, tuple[int, ...]]:
         """What the kernel that stores `value` computes for each element, and the variables of its dimensions."""
-        forms, numbers = list[Form](), list[int]()
-        for position, extent in enumerate(extents_of(value.type)):
-            form, digits = self.graph.variable(("free", position, extent))
-            forms.append(form)
-            numbers.extend(digits)
+        at, variables = self.element(value.type)
         if in_memory(value):
-            return self.value(value, tuple(forms), ()), tuple(numbers)
-        return self._define(cast(Operation, value.owner), tuple(forms), ()), tuple(numbers)
+            return self.value(value, at, ()), variables
+        return self._define(cast(Operation, value.owner), at, ()), variables
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
@@ -185,7 +186,7 @@ class Pull:
         return tuple(c for c in guard if c in needed)
 
     def _define(self, op: Operation, at: tuple[Form, ...], guard: Guard) -> Node:
-        rule = _RULES.get(type(op))
+        rule = self._rules.get(type(op))
         if rule is not None:
             return rule(self, op, at, guard)
         if not payload.is_payload(op) or len(op.results) != 1:
@@ -197,7 +198,7 @@ class Pull:
 
     def _iota(self, op: tensor.IotaOp, at: tuple[Form, ...], guard: Guard) -> Node:
         index = self.graph.index(at[op.dim.value.data], i64, op)
-        return payload_node(self.graph, _cast(element_type(op.result.type)), (index,))
+        return payload_node(self.graph, payload.CastOp(_dummy(i64), element_type(op.result.type)), (index,))
 
     def _view(self, op: tensor.IndexMapOp, at: tuple[Form, ...], guard: Guard) -> Node:
         simplifier = self.graph.simplifier
@@ -266,65 +267,45 @@ class Pull:
 
     def _size(self, extent: Extent) -> Node:
         """An extent as an i64."""
-        graph = self.graph
-        return graph.number(extent, i64) if isinstance(extent, int) else payload_node(graph, _size_of(extent), ())
+        if isinstance(extent, int):
+            return self.graph.number(extent, i64)
+        return payload_node(self.graph, payload.ExtentOp(extent, i64), ())
 
     def _reduce(self, op: tensor.ReduceOp, at: tuple[Form, ...], guard: Guard) -> Node:
         graph = self.graph
-        used = 0
-        for form in (*at, *(c[0] for c in guard)):
-            used |= graph.free_of(form)
+        used = either(graph.free_of(form) for form in (*at, *(c[0] for c in guard)))
         shape, dims = extents_of(op.source.type), set(op.dims.get_values())
         outer, coordinates, variables = iter(at), list[Form](), list[int]()
         for position, extent in enumerate(shape):
             if position not in dims:
                 coordinates.append(next(outer))
                 continue
-            form, digits = self._fresh(extent, used)
-            used |= sum(1 << d for d in digits)
+            # The first variable of this extent that is free.
+            numbered = (graph.variable(("reduce", ordinal, extent)) for ordinal in count())
+            form, digits = next(v for v in numbered if not any(used >> d & 1 for d in v[1]))
+            used |= either(1 << d for d in digits)
             coordinates.append(form)
             variables.extend(digits)
         body = self.value(op.source, tuple(coordinates), guard)
         return graph.reduce(op.kind.data, tuple(variables), body, op)
 
-    def _fresh(self, extent: Extent, used: int) -> tuple[Form, tuple[int, ...]]:
-        """The first variable of this extent that is not in `used`."""
-        ordinal = 0
-        while True:
-            form, digits = self.graph.variable(("reduce", ordinal, extent))
-            if not any(used >> d & 1 for d in digits):
-                return form, digits
-            ordinal += 1
-
-
-_RULES: dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]] = {
-    payload.ConstantOp: Pull._constant,  # pyright: ignore[reportPrivateUsage]
-    tensor.IotaOp: Pull._iota,  # pyright: ignore[reportPrivateUsage]
-    tensor.IndexMapOp: Pull._view,  # pyright: ignore[reportPrivateUsage]
-    tensor.ReduceOp: Pull._reduce,  # pyright: ignore[reportPrivateUsage]
-    payload.AssertOp: Pull._assert,  # pyright: ignore[reportPrivateUsage]
-    tensor.GatherOp: Pull._gather,  # pyright: ignore[reportPrivateUsage]
-}
-"""How the value of an op is pulled; of all others as an elementwise operation."""
+    _rules: ClassVar[dict[type[Operation], Callable[[Pull, Any, tuple[Form, ...], Guard], Node]]] = {
+        payload.ConstantOp: _constant,
+        tensor.IotaOp: _iota,
+        tensor.IndexMapOp: _view,
+        tensor.ReduceOp: _reduce,
+        payload.AssertOp: _assert,
+        tensor.GatherOp: _gather,
+    }
+    """How the value of an op is pulled; of all others as an elementwise operation."""
 
 
 def _dummy(type: Attribute) -> SSAValue:
     return payload.ConstantOp(0, type).result
 
 
-@cache
 def _select(type: Attribute) -> Operation:
     return payload.SelectOp(_dummy(i1), _dummy(type), _dummy(type))
-
-
-@cache
-def _cast(type: Attribute) -> Operation:
-    return payload.CastOp(_dummy(i64), type)
-
-
-@cache
-def _size_of(symbol: SymbolAttr) -> Operation:
-    return payload.ExtentOp(symbol, i64)
 
 
 _GE = payload.CmpOp("ge", _dummy(i64), _dummy(i64))
