@@ -24,11 +24,9 @@ from ..dialects.kernel import symbols_in
 from ..dialects.kernel.tma import is_written
 from ..dialects.payload import ConstantOp
 from ..dialects.shapes.binding import Sizes, bind_sizes
-from ..dialects.shapes.extents import Extent, ExtentError, extents_of, static
+from ..dialects.shapes.extents import Count, Extent, ExtentError, extents_of, static
 from ..dialects.shapes.ranges import constant_index
-from ..dialects.shapes.tile_counts import Count
-from ..dialects.support.aliasing import IN_PLACE, Pairs, pairs_of
-from ..dialects.support.calls import eager_results, is_eager
+from ..dialects.support.calls import IN_PLACE, Pairs, eager_results, is_eager, pairs_of
 from ..dialects.support.locations import location_text, refused
 from ..errors import CompileError, ExecutionError
 from .cuda.printer import kernel_names, tensor_maps

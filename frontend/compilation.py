@@ -21,8 +21,7 @@ from xdsl.passes import ModulePass
 
 from ..dialects import LEVELS
 from ..dialects.support.parsing import make_context
-from ..dialects.support.printing import print_module
-from ..dialects.support.stamp import stamp_comment
+from ..dialects.support.printing import print_module, stamp_comment
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import pipeline_text

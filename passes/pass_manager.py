@@ -11,11 +11,11 @@ from typing import Protocol
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, Region, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 
-from ..dialects.support.dominance import DominanceError, verify_dominance
 from ..dialects.support.locations import location_text
 from ..dialects.support.parsing import one_line
 from ..dialects.support.printing import Names, print_module
@@ -145,3 +145,38 @@ def diff_lines(old: Sequence[str], new: Sequence[str], context: int) -> Iterator
             else:
                 yield from (f"-{line}" for line in old[i1:i2])
                 yield from (f"+{line}" for line in new[j1:j2])
+
+
+class DominanceError(VerifyException):
+    """A use that its definition does not dominate; `op` is the user."""
+
+    def __init__(self, op: Operation, index: int) -> None:
+        name = op.operands[index].name_hint
+        value = f" (%{name})" if name else ""
+        super().__init__(f"operand #{index}{value} is used before it is defined, or outside its region")
+        self.op = op
+
+
+def verify_dominance(root: Operation) -> None:
+    """Check that each operand inside `root` is defined by an earlier op, or by a block argument, that it can see.
+
+    Blocks of one region are taken in their textual order, which is exact for the single-block regions that all our
+    dialects have. Raises `DominanceError` at the first bad use.
+    """
+    for region in root.regions:
+        _check_region(region, ())
+
+
+def _check_region(region: Region, scope: tuple[set[SSAValue], ...]) -> None:
+    for block in region.blocks:
+        seen: set[SSAValue] = set(block.args)
+        inner = (*scope, seen)
+        for op in block.ops:
+            for index, operand in enumerate(op.operands):
+                if not any(operand in values for values in inner):
+                    raise DominanceError(op, index)
+            if op.regions:
+                visible = () if op.has_trait(IsolatedFromAbove, value_if_unregistered=False) else inner
+                for nested in op.regions:
+                    _check_region(nested, visible)
+            seen.update(op.results)

@@ -5,7 +5,7 @@ made for, and new results the name of what they replace.
 
 Patterns are applied by a thin layer over xDSL's walker that does three things the walker does not: ops inserted by a
 pattern inherit the location of the op that was matched, an error raised by a pattern arrives as itself (with the place
-filled in) rather than wrapped in a printout of the whole module, and dead ops are left alone unless asked for.
+filled in) rather than wrapped in a printout of the whole module, and dead ops are left alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i32
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
 from xdsl.pattern_rewriter import (
     GreedyRewritePatternApplier,
     PatternRewriter,
@@ -125,60 +125,45 @@ def _escape(error: Exception, op: Operation) -> NoReturn:
     raise _Escape(error) from error
 
 
-def rewrite_region(
-    region: Region,
-    patterns: Sequence[RewritePattern],
-    *,
-    recursive: bool = False,
-    dce: bool = False,
-    fold: Context | None = None,
-    reverse: bool = False,
-    regions_first: bool = False,
-) -> bool:
-    """`rewrite_module`, restricted to the ops inside `region`."""
-    applier = GreedyRewritePatternApplier(list(patterns), fold, folding_enabled=fold is not None, dce_enabled=dce)
-    located = _Located(applier)
+def rewrite_region(region: Region, patterns: Sequence[RewritePattern], *, regions_first: bool = False) -> bool:
+    """Apply `patterns` to every op inside `region`, once, top down; the first that acts on an op wins. Returns whether
+    anything changed.
+
+    With `regions_first` an op comes after those inside of it. Inserted ops without a location of their own, and
+    everything inside them, get the location of the matched op. A `CompileError` raised by a pattern gets the matched
+    op's name and place if it has none.
+    """
+    located = _Located(GreedyRewritePatternApplier(list(patterns), dce_enabled=False))
     listener = PatternRewriterListener(operation_insertion_handler=[located.inserted])
-    walker = PatternRewriteWalker(
-        located,
-        apply_recursively=recursive,
-        walk_reverse=reverse,
-        walk_regions_first=regions_first,
-        listener=listener,
-    )
+    walker = PatternRewriteWalker(located, apply_recursively=False, walk_regions_first=regions_first, listener=listener)
     try:
         return walker.rewrite_region(region)
     except _Escape as escape:
         raise escape.error from None
 
 
-def rewrite_module(
-    module: ModuleOp,
-    patterns: Sequence[RewritePattern],
-    *,
-    recursive: bool = False,
-    dce: bool = False,
-    fold: Context | None = None,
-    reverse: bool = False,
-    regions_first: bool = False,
-) -> bool:
-    """Apply `patterns` to every op of `module`; the first that acts on an op wins. Returns whether anything changed.
+def rewrite_module(module: ModuleOp, patterns: Sequence[RewritePattern]) -> bool:
+    """`rewrite_region` of a whole module."""
+    return rewrite_region(module.body, patterns)
 
-    recursive: also visit inserted and modified ops, again and again until nothing changes (a pattern that always
-      changes something hangs). The default is one walk, top down, over the ops that were there at the start.
-    dce: erase pure ops without users that the walk meets.
-    fold: a context; ops with a folder are folded before the patterns see them.
-    reverse, regions_first: the order of the walk.
 
-    Inserted ops without a location of their own, and everything inside them, get the location of the matched op.
-    A `CompileError` raised by a pattern gets the matched op's name and place if it has none.
+def set_fields(op: IRDLOperation, **fields: Attribute | SSAValue | Sequence[SSAValue] | None) -> None:
+    """Set operands and properties of `op`: an attribute for a property, a value or a sequence of values for an operand;
+    None removes an optional one. Everything else stays. Raises ValueError for a name that the operation does not have.
     """
-    return rewrite_region(
-        module.body,
-        patterns,
-        recursive=recursive,
-        dce=dce,
-        fold=fold,
-        reverse=reverse,
-        regions_first=regions_first,
-    )
+    definition = op.get_irdl_definition()
+    names = [name for name, _ in definition.operands]
+    if unknown := fields.keys() - {*names, *definition.properties}:
+        raise ValueError(f"{op.name} has no operand or property {unknown.pop()!r}")
+    groups: list[tuple[SSAValue, ...]] = []
+    for name in names:
+        value: SSAValue | Sequence[SSAValue] | None = fields.get(name, getattr(op, name))  # pyright: ignore
+        groups.append(() if value is None else (value,) if isinstance(value, SSAValue) else tuple(value))
+    op.operands = [value for group in groups for value in group]
+    if AttrSizedOperandSegments(as_property=True) in definition.options:
+        op.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [len(g) for g in groups])
+    for name in definition.properties.keys() & fields.keys():
+        if isinstance(attribute := fields[name], Attribute):
+            op.properties[name] = attribute
+        else:
+            op.properties.pop(name, None)

@@ -17,9 +17,9 @@ from xdsl.passes import ModulePass
 
 from ..dialects.payload import element_type, is_low_precision
 from ..dialects.shapes.extents import ExtentError, extents_of
-from ..dialects.support.dominance import DominanceError, verify_dominance
 from ..dialects.support.locations import location_text
 from ..errors import BorderError
+from .pass_manager import DominanceError, verify_dominance
 
 PAYLOAD = frozenset({"payload", "arith", "math"})
 """Scalar computation, written with the same ops at every level below torch."""

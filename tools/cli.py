@@ -15,7 +15,7 @@ import click
 
 from .. import __version__
 from ..dialects import LEVELS
-from ..dialects.support.stamp import stamp
+from ..dialects.support.printing import stamp
 from ..errors import DeplodockError
 from ..progress import steps
 from . import model_commands, terminal

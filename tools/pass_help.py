@@ -10,8 +10,7 @@ from xdsl.passes import ModulePass
 
 from ..errors import CompileError
 from ..passes import GROUPS, group_of
-from ..passes.pass_options import pass_options
-from ..passes.pipelines import get_all_pipelines
+from ..passes.pipelines import get_all_pipelines, pass_options
 from .terminal import fitted, table
 
 Passes = dict[str, Callable[[], type[ModulePass]]]

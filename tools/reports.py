@@ -19,7 +19,7 @@ from ..dialects.loop import NestOp
 from ..dialects.loop.work import Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
-from ..dialects.support.stamp import stamp_comment
+from ..dialects.support.printing import stamp_comment
 from ..dialects.target import Target, get_target
 from ..errors import CompileError, ExecutionError
 from ..frontend.api import CompiledFunction

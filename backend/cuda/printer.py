@@ -19,7 +19,7 @@ from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_i
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
 from ...dialects.support.locations import location_text, refused
-from ...dialects.support.stamp import stamp_comment
+from ...dialects.support.printing import stamp_comment
 from ...dialects.target import get_target
 from ...errors import BorderError, CompileError
 from . import asynchronous, shuffles, tensor_cores  # noqa: F401  they add their statements

@@ -23,9 +23,9 @@ from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
 from ...dialects.shapes.domain import DomainAttr
+from ...dialects.tile.async_copy import SliceOp, TmaStoreOp
 from ...dialects.tile.dot import without_flight
 from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
-from ...dialects.tile.tma_store import SliceOp, TmaStoreOp
 from ...dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,

@@ -40,8 +40,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from ..payload import ExtentOp
-from ..shapes.extents import SymbolAttr, extents_of, static
-from ..shapes.tile_counts import Count, CountAttr, counts_in, most_tiles
+from ..shapes.extents import Count, CountAttr, SymbolAttr, extents_in, extents_of, most_tiles, static
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..support.builders import definitions
 from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
@@ -160,7 +159,7 @@ class FuncOp(FormattedOp):
     @property
     def factors(self) -> tuple[Count, ...]:
         """The numbers whose product is the number of blocks."""
-        return counts_in(self.grid)
+        return extents_in(self.grid)
 
     @property
     def blocks(self) -> int:

@@ -51,7 +51,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import Bases, bases_of
 from ..payload import element_bytes, element_type, is_vector, shape_of
-from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static
+from ..shapes.extents import Extent, SymbolAttr, bounds_in, extents_of, static
 from ..support.assembly import FormattedOp
 from ..tensor import KindAttr, verify_atomic
 from .memory_space import space_of
@@ -128,7 +128,7 @@ class MemoryAccess(FormattedOp):
     @property
     def bounds(self) -> tuple[tuple[int, Extent], ...]:
         """(lower, upper) of every check; the upper bound may be a size known only at run time."""
-        return tuple((lo.data, hi) for lo, hi in zip(self.lower, extents_in(self.upper), strict=True))
+        return bounds_in(self.lower, self.upper)
 
     def verify_access(self, moved: Attribute) -> None:
         """Check the access against the type it moves. Raises `VerifyException`."""

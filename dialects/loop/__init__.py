@@ -39,8 +39,7 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, is_tensor
-from ..shapes.access import verify_access
-from ..shapes.domain import DomainAttr
+from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
 from ..support.assembly import PureOp
 from ..tensor import KindAttr, verify_kind

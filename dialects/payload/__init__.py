@@ -23,6 +23,7 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntegerAttr,
     IntegerType,
+    StringAttr,
     UnitAttr,
     i1,
 )
@@ -30,6 +31,7 @@ from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, Operation, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import (
     AnyAttr,
+    IRDLOperation,
     VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
@@ -39,6 +41,13 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
+from xdsl.irdl.declarative_assembly_format import (
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    TypeDirective,
+    irdl_custom_directive,
+)
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
@@ -47,10 +56,8 @@ from xdsl.utils.str_enum import StrEnum
 
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
-from ..shapes.extents import ExtentsAttr, SymbolAttr
-from ..shapes.tile_counts import CountAttr
+from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr
 from ..support.builders import BuiltOp
-from .assertion import AssertOp as AssertOp, ConditionOf
 from .types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -188,6 +195,23 @@ class ExtentOp(BuiltOp):
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), IntegerType | IndexType):
             raise VerifyException(f"a size is an integer or an index, not {self.result.type}")
+
+
+@irdl_custom_directive
+class ConditionOf(CustomDirective):
+    """The type of a value; that of the condition follows from it."""
+
+    value: TypeDirective
+    condition: TypeDirective
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        t = parser.parse_type()
+        self.value.set(state, (t,))
+        self.condition.set(state, (with_element(t, i1),))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        printer.print_list(self.value.get(op), printer.print_attribute)
 
 
 @irdl_op_definition
@@ -344,6 +368,48 @@ class CombineBf16x3Op(BuiltOp):
     def verify_(self) -> None:
         if not isinstance(element_type(self.result.type), Float32Type):
             raise VerifyException(f"joins parts to {self.result.type}: only f32 has some")
+
+
+@irdl_op_definition
+class AssertOp(BuiltOp):
+    """The integer itself, elementwise, where the condition holds; where it does not, the program stops and says the
+    message and the integer.
+
+    The integer goes through, so that whatever needs it needs the assertion: it is cloned, moved and hoisted as any
+    other payload, and what nobody needs is not asserted. The condition has the container of the integer. It is also
+    computed where there is no element, in lanes behind the end of a tensor and in front of a border: whoever makes such
+    lanes lets it hold there.
+
+    ```
+    %j = payload.assert %i where %legal, "aten.embedding: an index is outside [0, 100)" at "model.py:7" : tensor<5xi64>
+    ```
+    The place is part of what is computed: kernels that differ in it alone say something else.
+    """
+
+    name = "payload.assert"
+    T: ClassVar = VarConstraint("T", AnyAttr())
+    custom_directives = (ConditionOf,)
+    value = operand_def(T)
+    condition = operand_def()
+    message = prop_def(StringAttr)
+    place = opt_prop_def(StringAttr)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$value `where` $condition `,` $message (`at` $place^)? attr-dict"
+        " `:` custom<ConditionOf>(type($value), type($condition))"
+    )
+
+    @property
+    def text(self) -> str:
+        """The message behind its place."""
+        return self.message.data if self.place is None else f"{self.place.data}: {self.message.data}"
+
+    def verify_(self) -> None:
+        if not isinstance(element_type(self.value.type), IntegerType | IndexType):
+            raise VerifyException(f"asserts something of {self.value.type}: only integers")
+        if self.condition.type != with_element(self.value.type, i1):
+            raise VerifyException(f"the condition on {self.value.type} is {self.condition.type}")
 
 
 def is_payload(op: Operation) -> bool:

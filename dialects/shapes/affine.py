@@ -422,19 +422,3 @@ def is_within(
     """Whether lo <= expr < hi is known to hold always."""
     simplifier, form = _form_of(expr, dim_ranges, sym_ranges)
     return simplifier.within(form, lo, hi)
-
-
-def is_linear(expr: AffineExpr) -> bool:
-    """Whether neither floordiv, ceildiv nor mod occurs."""
-    if not isinstance(expr, AffineBinaryOpExpr):
-        return True
-    linear = expr.kind in (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)
-    return linear and is_linear(expr.lhs) and is_linear(expr.rhs)
-
-
-def compose(outer: AffineMap, inner: AffineMap, dim_ranges: Sequence[Range]) -> AffineMap:
-    """`d -> outer(inner(d))`, simplified for the ranges of `inner`'s dimensions. Neither has symbols."""
-    simplifier = _simplifier(tuple(dim_ranges), ())
-    own = [dim(i) if r != 1 else constant(0) for i, r in enumerate(dim_ranges)]
-    between = [simplifier.read(e, own) for e in inner.results]
-    return AffineMap(inner.num_dims, 0, tuple(write(simplifier.read(e, between)) for e in outer.results))

@@ -27,8 +27,7 @@ from xdsl.utils.hints import isa
 
 from ...errors import ShapeError, UnsupportedError
 from .domain import DomainAttr
-from .extents import Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
-from .tile_counts import Count
+from .extents import Count, Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
 
 SIZES = "deplodock.sizes"
 """The attribute of `@main` that lists its derived sizes, each after those it is computed from."""

@@ -2,6 +2,7 @@
 
 `tensor.index_map`, `loop.load`, `tile.load` and `tile.store` carry a domain; outside it a load gives its fill value and
 a store does nothing. Padding, slices of a padded view, causal structure and the tails of tiles are all domains.
+`verify_access` checks what every access by an index map has in common: the map, a domain, a fill value.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IntAttr
-from xdsl.ir import ParametrizedAttribute
-from xdsl.ir.affine import AffineMap
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineExpr, AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from .extents import Extent, SymbolAttr, extents_attr, extents_in, parse_extent, print_extents, static
+from .extents import Extent, SymbolAttr, bounds_in, extents_attr, extents_in, parse_bounds, print_bounds, static
 
 
 @irdl_attr_definition
@@ -41,7 +42,7 @@ class DomainAttr(ParametrizedAttribute):
     @property
     def limits(self) -> tuple[tuple[int, Extent], ...]:
         """(lower, upper) of every constraint."""
-        return tuple((lo.data, hi) for lo, hi in zip(self.lower, extents_in(self.upper), strict=True))
+        return bounds_in(self.lower, self.upper)
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
@@ -58,30 +59,70 @@ class DomainAttr(ParametrizedAttribute):
             raise VerifyException("a domain needs one [lower:upper] for each result of its map")
 
     @classmethod
-    def parse_parameters(
-        cls, parser: AttrParser
-    ) -> list[AffineMapAttr | ArrayAttr[IntAttr] | ArrayAttr[IntAttr | SymbolAttr]]:
-        def bound() -> tuple[IntAttr, IntAttr | SymbolAttr]:
-            lo = IntAttr(parser.parse_integer())
-            parser.parse_punctuation(":")
-            return lo, parse_extent(parser)
-
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
         with parser.in_angle_brackets():
             map = parser.parse_attribute()
             if not isinstance(map, AffineMapAttr):
                 parser.raise_error("expected an affine map")
             parser.parse_keyword("in")
-            bounds = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, bound)
-        return [map, ArrayAttr([lo for lo, _ in bounds]), ArrayAttr([hi for _, hi in bounds])]
+            return [map, *parse_bounds(parser)]
 
     def print_parameters(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
             printer.print_attribute(self.map)
             printer.print_string(" in ")
-            with printer.in_square_brackets():
-                printer.print_list(list(zip(self.lower, self.upper, strict=True)), lambda b: _print_bound(printer, *b))
+            print_bounds(printer, self.lower, self.upper)
 
 
-def _print_bound(printer: Printer, lower: IntAttr, upper: IntAttr | SymbolAttr) -> None:
-    printer.print_string(f"{lower.data}:")
-    print_extents(printer, ArrayAttr([upper]))
+def verify_access(
+    map: AffineMapAttr,
+    dims: int,
+    symbols: int,
+    results: int,
+    domain: DomainAttr | None,
+    fill: SSAValue | None,
+    what: str,
+) -> None:
+    """Check that `map` takes `dims` dimensions and `symbols` symbols to `results` coordinates, and that the domain
+    takes the same. `what` names the accessed value in messages. Raises `VerifyException`."""
+    if map.data.num_dims != dims:
+        raise VerifyException(f"the map has {map.data.num_dims} dimensions for {dims} indices")
+    if map.data.num_symbols != symbols:
+        raise VerifyException(f"the map has {map.data.num_symbols} symbols for {symbols} symbol operands")
+    if len(map.data.results) != results:
+        raise VerifyException(f"the map has {len(map.data.results)} results for {what} of rank {results}")
+    verify_linear(map.data)
+    if domain is None:
+        if fill is not None:
+            raise VerifyException("a fill value without a domain")
+        return
+    verify_linear(domain.affine)
+    if (domain.affine.num_dims, domain.affine.num_symbols) != (dims, symbols):
+        raise VerifyException("the domain has other dimensions or symbols than the map")
+
+
+def verify_linear(map: AffineMap) -> None:
+    """Check that `map` divides only by positive numbers and multiplies no two indices, which its syntax allows.
+    Raises `VerifyException`."""
+    for result in map.results:
+        _verify_expression(result)
+
+
+def _verify_expression(expr: AffineExpr) -> None:
+    if not isinstance(expr, AffineBinaryOpExpr):
+        return
+    _verify_expression(expr.lhs)
+    _verify_expression(expr.rhs)
+    if expr.kind is AffineBinaryOpKind.Mul:
+        if not _is_number(expr.lhs) and not _is_number(expr.rhs):
+            raise VerifyException(f"{expr} is a product of two indices")
+    elif expr.kind is not AffineBinaryOpKind.Add:
+        if not isinstance(expr.rhs, AffineConstantExpr) or expr.rhs.value <= 0:
+            raise VerifyException(f"{expr} divides by something else than a positive number")
+
+
+def _is_number(expr: AffineExpr) -> bool:
+    """Whether `expr` contains no index."""
+    if isinstance(expr, AffineBinaryOpExpr):
+        return _is_number(expr.lhs) and _is_number(expr.rhs)
+    return isinstance(expr, AffineConstantExpr)

@@ -11,12 +11,15 @@ loop.nest (%i, %j) in [#s0, 2048] -> ...
 ```
 `shape_of` is for places that know static sizes only: it refuses a symbol by name. Places that can take symbols ask
 `extents_of`.
+
+Counts say how many tiles cover an extent: a number, or a symbol divided by the tile and rounded up. A grid is a list of
+them, `[#s0 / 64, 32]`: blocks along every dimension, known when the kernel is launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -142,13 +145,16 @@ class ExtentsAttr(MemRefLayoutAttr, ParametrizedAttribute):
             print_extents(printer, self.extents)
 
 
-def extents_attr(extents: Iterable[Extent]) -> ArrayAttr[IntAttr | SymbolAttr]:
-    """Extents as an attribute."""
+S = TypeVar("S", bound=Attribute)
+
+
+def extents_attr(extents: Iterable[int | S]) -> ArrayAttr[IntAttr | S]:
+    """Extents, or counts of tiles, as an attribute."""
     return ArrayAttr([IntAttr(e) if isinstance(e, int) else e for e in extents])
 
 
-def extents_in(attr: ArrayAttr[IntAttr | SymbolAttr]) -> tuple[Extent, ...]:
-    """The extents that an attribute holds."""
+def extents_in(attr: ArrayAttr[IntAttr | S]) -> tuple[int | S, ...]:
+    """The extents, or counts of tiles, that an attribute holds."""
     return tuple(e.data if isinstance(e, IntAttr) else e for e in attr)
 
 
@@ -162,16 +168,47 @@ def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:
     return symbol
 
 
-def print_extents(printer: Printer, extents: ArrayAttr[IntAttr | SymbolAttr]) -> None:
-    """`#s0, 64`"""
+def print_extents(printer: Printer, extents: Iterable[IntAttr | SymbolAttr | CountAttr]) -> None:
+    """`#s0, 64, #s0 / 16`"""
 
-    def one(e: IntAttr | SymbolAttr) -> None:
+    def one(e: IntAttr | SymbolAttr | CountAttr) -> None:
         if isinstance(e, IntAttr):
             printer.print_string(str(e.data))
-        else:
+        elif isinstance(e, SymbolAttr):
             printer.print_attribute(e)
+        else:
+            printer.print_attribute(e.symbol)
+            printer.print_string(f" / {e.tile.data}" if e.tile.data != 1 else "")
 
     printer.print_list(extents, one)
+
+
+def parse_bounds(parser: AttrParser) -> tuple[ArrayAttr[IntAttr], ArrayAttr[IntAttr | SymbolAttr]]:
+    """`[0:100, 2:#s0]`: half-open intervals, as their lower and their upper ends."""
+
+    def bound() -> tuple[IntAttr, IntAttr | SymbolAttr]:
+        lower = IntAttr(parser.parse_integer())
+        parser.parse_punctuation(":")
+        return lower, parse_extent(parser)
+
+    bounds = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, bound)
+    return ArrayAttr([lower for lower, _ in bounds]), ArrayAttr([upper for _, upper in bounds])
+
+
+def print_bounds(printer: Printer, lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr]) -> None:
+    """What `parse_bounds` reads."""
+
+    def bound(pair: tuple[IntAttr, IntAttr | SymbolAttr]) -> None:
+        printer.print_string(f"{pair[0].data}:")
+        print_extents(printer, [pair[1]])
+
+    with printer.in_square_brackets():
+        printer.print_list(list(zip(lower, upper, strict=True)), bound)
+
+
+def bounds_in(lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr]) -> tuple[tuple[int, Extent], ...]:
+    """(lower, upper) of every interval."""
+    return tuple((lo.data, hi) for lo, hi in zip(lower, extents_in(upper), strict=True))
 
 
 def extents_of(t: Attribute) -> tuple[Extent, ...]:
@@ -194,12 +231,7 @@ def extents_of(t: Attribute) -> tuple[Extent, ...]:
 
 def static(extents: Iterable[Extent]) -> tuple[int, ...]:
     """The extents as numbers, for a place that can't take symbols. Raises ExtentError that names a symbol."""
-    known: list[int] = []
-    for e in extents:
-        if not isinstance(e, int):
-            raise ExtentError(f"the size {e} is known only at run time, which is not supported here")
-        known.append(e)
-    return tuple(known)
+    return tuple(map(int, extents))
 
 
 def fixed(e: Extent) -> int:
@@ -247,3 +279,61 @@ def _shape(extents: Sequence[Extent]) -> list[int]:
 
 def _names(extents: Sequence[Extent]) -> ExtentsAttr | NoneAttr:
     return NoneAttr() if all(isinstance(e, int) for e in extents) else ExtentsAttr.get(extents)
+
+
+@irdl_attr_definition
+class CountAttr(ParametrizedAttribute):
+    """`#payload.count<#s0 / 64>`: how many tiles of 64 cover s0 elements, the last one perhaps in part."""
+
+    name = "payload.count"
+    symbol: SymbolAttr
+    tile: IntAttr
+
+    def verify(self) -> None:
+        if self.tile.data < 1:
+            raise VerifyException(f"tiles of {self.tile.data} elements cover nothing")
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        with parser.in_angle_brackets():
+            found = parse_count(parser)
+        if not isinstance(found, CountAttr):
+            parser.raise_error("expected a #payload.symbol divided by a number")
+        return [found.symbol, found.tile]
+
+    def print_parameters(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            print_extents(printer, [self])
+
+    def __str__(self) -> str:
+        return f"ceil({self.symbol} / {self.tile.data})" if self.tile.data != 1 else str(self.symbol)
+
+
+Count: TypeAlias = int | CountAttr
+"""How many tiles there are: a number, or the quotient that says so."""
+
+
+def count_of(extent: Extent, tile: int) -> Count:
+    """How many tiles of `tile` elements cover `extent`; a number where every value of a symbol gives the same."""
+    if isinstance(extent, int):
+        return -(-extent // tile)
+    fewest, largest = (-(-n // tile) for n in (extent.minimum, extent.maximum))
+    return largest if fewest == largest else CountAttr(extent, IntAttr(tile))
+
+
+def most_tiles(count: Count) -> int:
+    """The largest value of a count."""
+    return count if isinstance(count, int) else -(-count.symbol.maximum // count.tile.data)
+
+
+def fewest_tiles(count: Count) -> int:
+    """The smallest value of a count."""
+    return count if isinstance(count, int) else -(-count.symbol.minimum // count.tile.data)
+
+
+def parse_count(parser: AttrParser) -> IntAttr | CountAttr:
+    """`4`, `#s0` or `#s0 / 64`"""
+    extent = parse_extent(parser)
+    if isinstance(extent, IntAttr):
+        return extent
+    return CountAttr(extent, IntAttr(parser.parse_integer() if parser.parse_optional_punctuation("/") else 1))

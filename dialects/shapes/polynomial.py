@@ -85,11 +85,6 @@ def divided(kind: Literal["div", "mod"], a: Polynomial, divisor: int) -> Polynom
     return plus(whole, left) if kind == "div" else left
 
 
-def shown(shape: Sequence[Extent]) -> str:
-    """A shape as text for messages."""
-    return f"[{', '.join(map(str, shape))}]"
-
-
 class Algebra:
     """Extents of one program as polynomials, and back."""
 

@@ -15,7 +15,7 @@ from ..kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, ShuffleR
 from ..payload import AssertOp, ConstantOp, ExtentOp, SelectOp
 from ..tile import AffineOp, KernelOp
 from .affine import range_of
-from .tile_counts import most_tiles
+from .extents import most_tiles
 
 Range = tuple[float, float]
 """Smallest and largest value, both included; whole numbers, or an infinity where nothing is known."""

@@ -41,8 +41,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
 from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BasesAttr, bases_of, format_bases, parse_bases
-from ..shapes.extents import SymbolAttr, parse_extent, print_extents
-from ..shapes.tile_counts import CountAttr, counts_attr, counts_in, parse_count, print_counts
+from ..shapes.extents import CountAttr, SymbolAttr, parse_bounds, parse_count, parse_extent, print_bounds, print_extents
 from .builders import BuiltOp
 
 
@@ -124,12 +123,12 @@ class Counts(_AttributeDirective):
     attribute: AttributeVariable
 
     def read(self, parser: Parser) -> Attribute:
-        return counts_attr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser)))
+        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser)))
 
     def write(self, printer: Printer, attribute: Attribute) -> None:
         assert isa(attribute, ArrayAttr[IntAttr | CountAttr])
         with printer.in_square_brackets():
-            print_counts(printer, counts_in(attribute))
+            print_extents(printer, attribute)
 
 
 @irdl_custom_directive
@@ -140,26 +139,15 @@ class Bounds(CustomDirective):
     upper: AttributeVariable
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        def bound() -> tuple[IntAttr, IntAttr | SymbolAttr]:
-            lower = IntAttr(parser.parse_integer())
-            parser.parse_punctuation(":")
-            return lower, parse_extent(parser)
-
-        bounds = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, bound)
-        self.lower.set(state, ArrayAttr([lower for lower, _ in bounds]))
-        self.upper.set(state, ArrayAttr([upper for _, upper in bounds]))
+        for variable, attribute in zip((self.lower, self.upper), parse_bounds(parser), strict=True):
+            variable.set(state, attribute)
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        def bound(pair: tuple[IntAttr, IntAttr | SymbolAttr]) -> None:
-            printer.print_string(f"{pair[0].data}:")
-            print_extents(printer, ArrayAttr([pair[1]]))
-
         lower, upper = self.lower.get(op), self.upper.get(op)
         assert isa(lower, ArrayAttr[IntAttr])
         assert isa(upper, ArrayAttr[IntAttr | SymbolAttr])
         state.print_whitespace(printer)
-        with printer.in_square_brackets():
-            printer.print_list(list(zip(lower, upper, strict=True)), bound)
+        print_bounds(printer, lower, upper)
 
 
 def _arguments(state: ParsingState) -> list[Parser.Argument]:

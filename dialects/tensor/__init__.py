@@ -28,8 +28,7 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
-from ..shapes.access import verify_access
-from ..shapes.domain import DomainAttr
+from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, extents_of, tensor_of
 from ..support.assembly import PureOp
 from .reduction_kinds import (

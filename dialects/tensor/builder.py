@@ -21,8 +21,8 @@ from ...errors import ShapeError, UnsupportedError
 from .. import payload, tensor
 from ..payload import element_type, is_float, is_float8, is_low_precision
 from ..shapes.domain import DomainAttr
-from ..shapes.extents import Extent, SymbolAttr, extents_of, tensor_of
-from ..shapes.polynomial import Algebra, Polynomial, shown
+from ..shapes.extents import Extent, SymbolAttr, extents_of, extents_text, tensor_of
+from ..shapes.polynomial import Algebra, Polynomial
 from ..support.locations import line_text
 
 Number = int | float | bool | SymbolAttr
@@ -296,7 +296,7 @@ class Builder:
         own = extents_of(x.type)
         offset = len(shape) - len(own)
         if offset < 0 or any(n not in (1, m) for n, m in zip(own, shape[offset:], strict=True)):
-            raise ShapeError(f"cannot broadcast {shown(own)} to {shown(shape)}")
+            raise ShapeError(f"cannot broadcast {extents_text(own)} to {extents_text(shape)}")
         zero = AffineExpr.constant(0)
         exprs = [
             zero if n == 1 and shape[offset + i] != 1 else AffineExpr.dimension(offset + i) for i, n in enumerate(own)
@@ -332,7 +332,7 @@ def broadcast_shape(shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
     for shape in shapes:
         for i, n in enumerate(shape, rank - len(shape)):
             if n != 1 and result[i] not in (1, n):
-                raise ShapeError(f"shapes {', '.join(map(shown, shapes))} do not broadcast")
+                raise ShapeError(f"shapes {', '.join(map(extents_text, shapes))} do not broadcast")
             result[i] = n if n != 1 else result[i]
     return tuple(result)
 

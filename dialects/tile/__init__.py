@@ -35,18 +35,16 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr, SharedAttr
 from ..payload import element_type, shape_of
-from ..shapes.access import verify_access
-from ..shapes.domain import DomainAttr
+from ..shapes.domain import DomainAttr, verify_access
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..support.builders import definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
 from .access import verify_places
-from .async_copy import AwaitOp, CommitOp, StageAsyncOp
+from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
 from .row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from .schedule import ScheduleAttr
-from .tma_store import SliceOp, TmaStoreOp
 from .warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,

@@ -11,8 +11,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import SharedAttr
 from ..payload import element_type, shape_of, with_element
-from ..shapes.access import verify_access
-from ..shapes.domain import DomainAttr
+from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import extents_of
 
 _LINEAR = (AffineBinaryOpKind.Add, AffineBinaryOpKind.Mul)

@@ -1,14 +1,15 @@
 """Asynchronous staging in the tile dialect: tiles on their way from global to shared memory, as values.
 
 No buffers and no slots: a tile in flight is a value like any other, may be carried around a loop, and becomes readable
-by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot change what is computed.
+by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot change what is computed. Results go the
+other way: parts of a tile, put into shared memory, leave as boxes.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, IntAttr, MemRefType, i1
+from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntAttr, MemRefType, TensorType, i1, i64
 from xdsl.ir import Attribute
 from xdsl.irdl import (
     AnyAttr,
@@ -16,6 +17,7 @@ from xdsl.irdl import (
     RangeOf,
     RangeVarConstraint,
     VarConstraint,
+    base,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -30,9 +32,10 @@ from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..layouts.attributes import LayoutAttr
+from ..payload import element_type, shape_of
 from ..shapes.domain import DomainAttr
 from ..support.assembly import FormattedOp, PureOp
-from .access import is_in_shared, verify_places
+from .access import is_in_shared, verify_box, verify_places
 
 
 @irdl_op_definition
@@ -107,3 +110,61 @@ class AwaitOp(PureOp):
             raise VerifyException(f"waits until {self.pending.data} groups are left")
         if not self.tiles or any(not is_in_shared(t.type) for t in self.tiles):
             raise VerifyException("awaits tiles that are on their way to shared memory")
+
+
+@irdl_op_definition
+class SliceOp(PureOp):
+    """A part of a tile: element t is source[t + at], where `at` is a multiple of the part's extents. In registers:
+    those that hold the part.
+
+    ```
+    %p = tile.slice %x at [0, 64] : tensor<128x256xf32> -> tensor<128x64xf32>
+    ```
+    """
+
+    name = "tile.slice"
+    source = operand_def(base(TensorType))
+    at = prop_def(DenseArrayBase.constr(i64))
+    result = result_def(base(TensorType))
+    assembly_format = "$source `at` $at attr-dict `:` type($source) `->` type($result)"
+
+    def verify_(self) -> None:
+        whole, part, start = shape_of(self.source.type), shape_of(self.result.type), self.at.get_values()
+        ranks = {len(whole), len(part), len(start)}
+        if element_type(self.source.type) != element_type(self.result.type) or len(ranks) > 1:
+            raise VerifyException(f"{self.result.type} is no part of {self.source.type}")
+        if any(a < 0 or a % n or a + n > m for a, n, m in zip(start, part, whole, strict=True)):
+            raise VerifyException(f"{list(part)} at {list(start)} is no part of {list(whole)}")
+        if is_in_shared(self.source.type) or is_in_shared(self.result.type):
+            raise VerifyException("parts are taken of tiles in registers")
+
+
+@irdl_op_definition
+class TmaStoreOp(FormattedOp):
+    """Write a tile in shared memory as a box of a buffer: buffer[map(t)[symbols]] = value[t] for the elements inside of
+    the buffer. One thread (of each warpgroup that has a part of it) starts the copy, nobody waits for it.
+
+    Every dimension of the tile runs along one dimension of the buffer, in steps of one; symbols say where it starts.
+
+    ```
+    tile.tma_store %s, %Y[affine_map<(d0, d1)[s0] -> (d0, d1 + s0 * 64)>](%j)
+        : tensor<128x64xbf16, #tile.shared<...>>, memref<128x512xbf16>, index
+    ```
+    """
+
+    name = "tile.tma_store"
+    value = operand_def(base(TensorType))
+    target = operand_def(base(MemRefType))
+    map = prop_def(AffineMapAttr)
+    symbols = var_operand_def(IndexType())
+    traits = traits_def(MemoryWriteEffect())
+    assembly_format = (
+        "$value `,` $target `` `[` $map `]` `` `(` $symbols `)` attr-dict"
+        " `:` type($value) `,` type($target) (`,` type($symbols)^)?"
+    )
+
+    def verify_(self) -> None:
+        verify_places(self, self.target, self.value)
+        if not is_in_shared(self.value.type):
+            raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
+        verify_box(self.map.data)

@@ -27,8 +27,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..kernel.cluster import CLUSTERS
 from ..payload import element_type
-from ..shapes.extents import extents_of, memref_of
-from ..shapes.tile_counts import Count, CountAttr, counts_in
+from ..shapes.extents import Count, CountAttr, extents_in, extents_of, memref_of
 from ..support.assembly import FormattedOp, PureOp
 
 
@@ -77,7 +76,7 @@ class KernelOp(FormattedOp):
     @property
     def grid_shape(self) -> tuple[Count, ...]:
         """The extents of the grid, some of which may be known only when it is launched."""
-        return counts_in(self.grid)
+        return extents_in(self.grid)
 
     def verify_(self) -> None:
         types = [a.type for a in self.body.block.args]

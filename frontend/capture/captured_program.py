@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 from ...backend.interpreter.running import main_function
 from ...dialects.payload import element_type, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
-from ...dialects.support.aliasing import UPDATES, set_pairs
+from ...dialects.support.calls import UPDATES, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arrays import capturing

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ...dialects.support.stamp import stamp
+from ...dialects.support.printing import stamp
 from ...passes.host.inline_calls import InlineCallsPass
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes

@@ -14,11 +14,9 @@ from ...dialects.kernel.cp_async import COPY_BYTES
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
 from ...dialects.payload import element_type, is_float, shape_of
-from .dot_operands import operand_layout
 from .layout_preferences import by_sectors, preference
-from .memory_access import WIDEST, element_bytes, memory_type, plan_access
-from .register_offsets import TileForms
-from .swizzle import Reader, choose_shared
+from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access
+from .swizzle import Reader, choose_shared, operand_layout
 from .tile_layouts import attr_of, layout_in_registers, layout_in_shared
 
 

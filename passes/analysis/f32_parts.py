@@ -13,8 +13,7 @@ from ...dialects import loop, payload
 from ...dialects.payload import element_type
 from ...dialects.shapes.extents import extents_of
 from ...dialects.support.locations import copy_location
-from .contraction import find_contraction
-from .dependence import Dependence
+from .dependence import Dependence, find_contraction
 from .operand_types import split_in_parts
 
 STORED = "bf16x3_presplit"

@@ -21,9 +21,9 @@ from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import location_text
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from .conversion_cost import route
 from .layout_classes import Access, Classes, TileClass
 from .memory_access import WIDEST, element_bytes, memory_type
+from .tile_layouts import route
 
 SECTOR_ELEMENTS = 8
 """Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""

@@ -1,15 +1,17 @@
-"""The reductions of a nest as its schedule counts them."""
+"""The reductions of a nest as its schedule counts them, and which of them several blocks can share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from ...dialects import loop
+from ...dialects import loop, payload
 from ...dialects.shapes.extents import Extent
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
+from .dependence import Dependence
 
 
 def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
@@ -42,3 +44,67 @@ def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
         if n != m:
             raise ScheduleError(f"{m} extents for {n} {what} indices", argument=name)
     return found
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is split: the only outermost reduction of a nest, along which of its indices, into how many parts."""
+
+    nest: loop.NestOp
+    reduction: loop.ReduceOp | loop.StagedReduceOp
+    axis: int
+    parts: int
+    free: tuple[int, ...]
+    """Positions of the free indices that the reduction depends on."""
+
+    @property
+    def stages(self) -> tuple[loop.ReduceOp, ...]:
+        """The reductions that run together."""
+        return (self.reduction,) if isinstance(self.reduction, loop.ReduceOp) else self.reduction.stage_ops
+
+    @property
+    def length(self) -> int:
+        """How many values of the index one part takes."""
+        extent = self.stages[0].sizes[self.axis]
+        assert isinstance(extent, int)  # find_split takes no symbol
+        return extent // self.parts
+
+
+def splittable(nest: loop.NestOp) -> loop.ReduceOp | loop.StagedReduceOp | str:
+    """The reduction of `nest` that may be split, or why there is none."""
+    found = [op for op in nest.body.block.ops if isinstance(op, loop.ReduceOp | loop.StagedReduceOp)]
+    if len(found) != 1:
+        return f"the nest has {len(found)} outermost reductions; one can be split"
+    for use in (u for op in found for s in stages_of(op) for a in s.body.block.args for u in a.uses):
+        if not isinstance(use.operation, loop.LoadOp | payload.CastOp):
+            return f"{use.operation.name} computes with a reduction index"
+    return found[0]
+
+
+def stages_of(op: loop.ReduceOp | loop.StagedReduceOp) -> tuple[loop.ReduceOp, ...]:
+    """The reductions that `op` consists of."""
+    return (op,) if isinstance(op, loop.ReduceOp) else op.stage_ops
+
+
+def find_split(nest: loop.NestOp, parts: int) -> Split:
+    """How to split the reduction of `nest` into `parts`; raises ScheduleError if that cannot be done."""
+    reduction = splittable(nest)
+    if isinstance(reduction, str):
+        raise ScheduleError(reduction, argument="split_k")
+    shape = stages_of(reduction)[0].sizes
+    whole = {i: n for i, n in enumerate(shape) if isinstance(n, int) and n and n % parts == 0}
+    if not whole:
+        raise ScheduleError(
+            f"{parts} parts of equal size do not make [{', '.join(map(str, shape))}]", argument="split_k"
+        )
+    chunks = _chunks(nest, len(shape))
+    dependence = Dependence()
+    needed = frozenset[SSAValue]().union(*(dependence.of(r) for r in reduction.results))
+    free = tuple(i for i, a in enumerate(nest.body.block.args) if a in needed)
+    return Split(nest, reduction, max(whole, key=lambda i: (-(-whole[i] // chunks[i]), whole[i])), parts, free)
+
+
+def _chunks(nest: loop.NestOp, count: int) -> list[int]:
+    """The chunks of the first `count` reduction indices; 1 without a schedule."""
+    schedule = nest.attributes.get("schedule")
+    return [c.data for c in schedule.chunk][:count] if isinstance(schedule, ScheduleAttr) else [1] * count

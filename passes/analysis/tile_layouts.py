@@ -1,12 +1,14 @@
-"""Between layout attributes in the IR and the algebra of linear layouts."""
+"""Between layout attributes in the IR and the algebra of linear layouts; the cheapest way to convert layouts."""
 
 from __future__ import annotations
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from ...dialects import tile
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr, bases_of
+from ...dialects.layouts.conversion import Exchange, find_exchange
 from ...dialects.layouts.linear import Linear, Shared
-from ...dialects.payload import shape_of
+from ...dialects.payload import element_bytes, shape_of
 from ...dialects.support.locations import location_text
 from ...dialects.tile import encoding_of
 from ...dialects.tile.dot import without_flight
@@ -78,3 +80,41 @@ def _refused(value: SSAValue, reason: str) -> ScheduleError:
         operator=op.name if op is not None else None,
         location=location_text(op) if op is not None else None,
     )
+
+
+WORD = 4
+"""Bytes that a shuffle moves."""
+
+CHOICES = 2
+"""So many registers are chosen by a condition in the time that one is shuffled."""
+
+BARRIERS = 16
+"""In that time too: what two barriers cost a warp."""
+
+
+def route(source: Linear, target: Linear, bytes_each: int) -> str:
+    """The cheapest way from one layout to another, of elements of `bytes_each` bytes: `registers`, `shuffles` or
+    `shared`.
+
+    A shuffle moves as much as a store to shared memory or a load does, 128 bytes of a warp, and there are two of those,
+    with barriers between them.
+    """
+    if target.picks(source) is not None:
+        return "registers"
+    found = find_exchange(source, target)
+    if found is None:
+        return "shared"
+    moved = (source.compact()[0].registers + target.registers) * bytes_each / WORD
+    return "shuffles" if price(found, source, bytes_each) <= moved + BARRIERS else "shared"
+
+
+def way_of(op: tile.ConvertLayoutOp, source: Linear, target: Linear) -> str:
+    """The way of a conversion between tiles of these layouts: as it says, or the cheapest."""
+    return route(source, target, element_bytes(op.source.type)) if op.via is None else op.via.data
+
+
+def price(found: Exchange, source: Linear, bytes_each: int) -> float:
+    """What an exchange costs, in registers that are shuffled."""
+    each = max(1, bytes_each // WORD)
+    halves = 2 if bytes_each < WORD and found.paired else 1
+    return (found.shuffles + found.choices(source.registers) / CHOICES) * each / halves

@@ -21,9 +21,8 @@ from ...dialects.shapes.ranges import range_of_value
 from ...dialects.tile.access import box_dimensions
 from ...dialects.tile.warp_specialize import TmaLoadOp
 from .async_copies import is_zero
-from .dot_operands import readers
 from .memory_access import element_bytes, memory_type
-from .swizzle import Reader
+from .swizzle import Reader, readers
 from .tile_layouts import attr_of, layout_in_shared, linear_of
 
 MOST_RANKS = 5

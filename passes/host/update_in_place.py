@@ -14,10 +14,9 @@ from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel, payload
 from ...dialects.payload import element_type, shape_of
-from ...dialects.support.aliasing import IN_PLACE, UPDATES, pairs_of, set_pairs
-from ...dialects.support.editing import set_fields
+from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
 from ..remarks import emit_remark
-from ..rewriting import erase, insert_after, insert_before, replace
+from ..rewriting import erase, insert_after, insert_before, replace, set_fields
 
 
 def same_place(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:

@@ -17,8 +17,7 @@ from ...dialects.payload import CmpOp, ConstantOp, SelectOp, shape_of
 from ...dialects.payload.folding import decided
 from ...dialects.shapes.extents import least
 from ...dialects.shapes.ranges import Ranges, constant_index, span
-from ...dialects.support.editing import set_fields
-from ..rewriting import erase, insert_before
+from ..rewriting import erase, insert_before, set_fields
 
 DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.floordivsi"})
 REMAINDERS = frozenset({"arith.remsi", "arith.remui"})

@@ -21,7 +21,7 @@ from ...dialects.support.locations import copy_location, location_text
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..analysis.dependence import transport_slice, yielded
-from ..analysis.split_reduction import Split, find_split
+from ..analysis.nest_schedule import Split, find_split
 
 Values = dict[SSAValue, SSAValue]
 

@@ -12,7 +12,7 @@ from ...dialects.loop import LoadOp
 from ...dialects.payload import element_bytes
 from ...dialects.target import Target
 from ..analysis.dependence import access_indices
-from ..analysis.split_reduction import splittable
+from ..analysis.nest_schedule import splittable
 from .clusters import BLOCKS, may_cluster, operand_loads
 from .elementwise import elementwise_plans
 from .legality import violated

@@ -10,7 +10,7 @@ import numpy as np
 from ...dialects.target import Target
 from ...errors import ScheduleError
 from ..analysis.cluster_rows import no_shared_rows
-from ..analysis.split_reduction import find_split
+from ..analysis.nest_schedule import find_split
 from .clusters import last_of_grid
 from .matmul import Matmul
 from .nest_info import NestInfo

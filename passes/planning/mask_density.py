@@ -13,8 +13,7 @@ from xdsl.ir import SSAValue
 from ...dialects import loop
 from ...dialects.shapes.affine import DIM, Form, number_of
 from ..analysis.dependence import Dependence
-from ..analysis.masks import Forms, half_spaces
-from ..analysis.sampling import hypercube
+from ..analysis.masks import Forms, half_spaces, hypercube
 from .points import Floats, Ints
 
 SAMPLES = 32

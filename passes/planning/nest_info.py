@@ -12,8 +12,7 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr
 from ...dialects import loop
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
-from ..analysis.contraction import Contraction, find_contraction
-from ..analysis.dependence import Dependence, Indices, yielded
+from ..analysis.dependence import Contraction, Dependence, Indices, find_contraction, yielded
 from ..analysis.nest_schedule import reduction_groups
 from .mask_density import MaskDensity
 

@@ -15,7 +15,6 @@ from ...dialects.layouts.attributes import LayoutAttr
 from ...dialects.layouts.linear import Linear
 from ...dialects.payload import element_type, shape_of
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.conversion_cost import route
 from ..analysis.layout_classes import Classes, Link, TileClass, is_tile
 from ..analysis.layout_preferences import (
     Preference,
@@ -28,7 +27,7 @@ from ..analysis.layout_preferences import (
     widened,
 )
 from ..analysis.memory_access import element_bytes
-from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of
+from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, route
 from ..rewriting import insert_after, insert_before, replace, retype
 
 

@@ -16,7 +16,7 @@ from ...dialects.layouts.linear import Linear, log2
 from ...dialects.layouts.wgmma import part_of_group
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
-from ...dialects.tile.tma_store import SliceOp
+from ...dialects.tile.async_copy import SliceOp
 from ..analysis.layout_preferences import memory_layout, preference
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of
 from ..rewriting import insert_before

@@ -14,7 +14,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 
 from ...dialects import tile
-from ...dialects.shapes.tile_counts import counts_attr
+from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location
 from ...dialects.tile.schedule import ScheduleAttr
 from ..remarks import emit_remark
@@ -80,7 +80,7 @@ def persist(kernel: tile.KernelOp, blocks: int) -> str | None:
     made: list[Operation] = [total, step, scf.ForOp(own, total.result, step.result, [], body)]
     copy_location(kernel, (*made, *body.ops))
     entry.add_ops(made)
-    kernel.grid = counts_attr([blocks])
+    kernel.grid = extents_attr([blocks])
     return None
 
 

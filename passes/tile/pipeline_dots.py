@@ -15,13 +15,21 @@ from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index
-from ...dialects.support.editing import set_fields
-from ...dialects.tile.tma_store import SliceOp
+from ...dialects.tile.async_copy import SliceOp
 from ...dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, slots_of
-from ..analysis.conversion_cost import way_of
-from ..analysis.tile_layouts import linear_of
+from ..analysis.tile_layouts import linear_of, way_of
 from ..remarks import emit_remark
-from ..rewriting import block_of, erase, insert_after, insert_at_start, insert_before, move_before, replace, retype
+from ..rewriting import (
+    block_of,
+    erase,
+    insert_after,
+    insert_at_start,
+    insert_before,
+    move_before,
+    replace,
+    retype,
+    set_fields,
+)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from ...dialects import tile
 from ...dialects.layouts.linear import Linear
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.conversion_cost import way_of
-from ..analysis.tile_layouts import layout_in_registers
+from ..analysis.tile_layouts import layout_in_registers, way_of
 from ..analysis.tma_tiles import EPILOGUE_ROW
 from ..remarks import emit_remark
 from ..rewriting import erase

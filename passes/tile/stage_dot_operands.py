@@ -19,11 +19,9 @@ from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
-from ..analysis.conversion_cost import route
-from ..analysis.dot_operands import held_fragments, operand_layout, readers
 from ..analysis.memory_access import element_bytes
-from ..analysis.swizzle import Reader, choose_shared
-from ..analysis.tile_layouts import attr_of, layout_in_registers, shared_of
+from ..analysis.swizzle import Reader, choose_shared, held_fragments, operand_layout, readers
+from ..analysis.tile_layouts import attr_of, layout_in_registers, route, shared_of
 from ..rewriting import insert_after, insert_at_start, insert_before
 
 

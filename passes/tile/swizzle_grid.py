@@ -10,7 +10,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 
 from ...dialects import tile
-from ...dialects.shapes.tile_counts import counts_attr
+from ...dialects.shapes.extents import extents_attr
 from ...dialects.tile.schedule import ScheduleAttr
 from ..remarks import emit_remark
 from ..rewriting import insert_at_start
@@ -67,5 +67,5 @@ def order(kernel: tile.KernelOp, group: int) -> str | None:
     place.result.name_hint = row.name_hint
     row.replace_uses_with_if(place.result, lambda use: use.operation is not place)
     insert_at_start(block, place, source=kernel)
-    kernel.grid = counts_attr([*outer, down // group, across, group])
+    kernel.grid = extents_attr([*outer, down // group, across, group])
     return None

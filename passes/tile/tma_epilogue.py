@@ -15,11 +15,10 @@ from ...dialects.layouts.wgmma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
 from ...dialects.tile.access import box_dimensions
+from ...dialects.tile.async_copy import TmaStoreOp
 from ...dialects.tile.schedule import ScheduleAttr
-from ...dialects.tile.tma_store import TmaStoreOp
-from ..analysis.conversion_cost import way_of
 from ..analysis.memory_access import memory_type
-from ..analysis.tile_layouts import attr_of, layout_in_registers
+from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
 from ..analysis.tma_tiles import why_no_box
 from ..remarks import emit_remark
 from ..rewriting import erase, replace

@@ -16,8 +16,8 @@ from ...dialects import tile
 from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.locations import copy_location
+from ...dialects.tile.async_copy import TmaStoreOp
 from ...dialects.tile.schedule import ScheduleAttr
-from ...dialects.tile.tma_store import TmaStoreOp
 from ...dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,

@@ -24,7 +24,7 @@ from deplodock.dialects.payload import shape_of
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.tile.async_copy import StageAsyncOp
 from deplodock.errors import ExecutionError
-from deplodock.passes.analysis.sampling import scattered
+from deplodock.passes.analysis.masks import scattered
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 from deplodock.passes.tile import split_masked_loops

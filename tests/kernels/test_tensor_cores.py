@@ -25,8 +25,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS
 from deplodock.errors import ScheduleError
 from deplodock.passes.pass_manager import run_passes
-from deplodock.passes.pass_options import OptionError
-from deplodock.passes.pipelines import parse_passes
+from deplodock.passes.pipelines import OptionError, parse_passes
 from deplodock.passes.remarks import collect_remarks
 
 TO_KERNEL = (

@@ -14,7 +14,7 @@ from deplodock.backend.emulator import run_cuda_on_cpu
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects.kernel import LaunchOp
-from deplodock.dialects.support.aliasing import IN_PLACE, set_pairs
+from deplodock.dialects.support.calls import IN_PLACE, set_pairs
 from deplodock.errors import CompileError, ShapeError
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.llm import build_model, capture_step, plan_model

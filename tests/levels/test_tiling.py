@@ -18,8 +18,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS, get_target
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.errors import ScheduleError, TargetError
-from deplodock.passes.analysis.nest_schedule import reduction_indices
-from deplodock.passes.analysis.split_reduction import splittable, stages_of
+from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 from deplodock.dialects import kernel, payload
 from deplodock.dialects.kernel.memory import LoadOp, StoreOp
 from deplodock.dialects.layouts.linear import Bases
-from deplodock.dialects.shapes.tile_counts import counts_attr
+from deplodock.dialects.shapes.extents import extents_attr
 from deplodock.dialects.tensor import KindAttr, ReductionKind
 
 from .editing import Mutant, in_module, nth
@@ -292,7 +292,7 @@ def grid(number: int, by: int) -> Change:
 
     def change(m: ModuleOp) -> None:
         func = nth(m, kernel.FuncOp, number)
-        func.grid = counts_attr([func.blocks + by])
+        func.grid = extents_attr([func.blocks + by])
 
     return change
 

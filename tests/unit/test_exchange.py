@@ -26,7 +26,7 @@ from deplodock.dialects.layouts.wgmma import warpgroup_accumulator
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS
 from deplodock.errors import ScheduleError
-from deplodock.passes.analysis.conversion_cost import route
+from deplodock.passes.analysis.tile_layouts import route
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 

@@ -15,8 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from ....dialects import loop, payload, tensor, tile
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import extents_of, memref_of
-from ....dialects.shapes.tile_counts import count_of
+from ....dialects.shapes.extents import count_of, extents_of, memref_of
 from ....dialects.support.locations import location_of, location_text
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError

@@ -12,8 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import loop, payload, tensor, tile
 from ....dialects.payload import element_type
-from ....dialects.shapes.extents import Extent, extents_of
-from ....dialects.shapes.tile_counts import Count
+from ....dialects.shapes.extents import Count, Extent, extents_of
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind
 from ....dialects.tensor.reduction_kinds import combine

@@ -12,14 +12,12 @@ from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
 from ....dialects.shapes.affine import DIM, Form, number_of
-from ....dialects.shapes.extents import most
-from ....dialects.shapes.tile_counts import Count, count_of, fewest_tiles, most_tiles
+from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tile.row_cache import ClusterAllGatherOp
 from ...analysis.cluster_rows import Shared
-from ...analysis.contraction import find_contraction
-from ...analysis.dependence import Dependence, Indices, transport_slice, yielded
+from ...analysis.dependence import Dependence, Indices, find_contraction, transport_slice, yielded
 from ...analysis.masks import Forms, half_spaces
 from ...analysis.running_mean import counted
 from .emitter import Emitter

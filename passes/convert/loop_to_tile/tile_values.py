@@ -13,9 +13,8 @@ from xdsl.ir.affine import AffineExpr, AffineMap, AffineSymExpr
 from ....dialects import payload
 from ....dialects.shapes.affine import Range, is_within, range_of, simplify_map
 from ....dialects.shapes.domain import DomainAttr
-from ....dialects.shapes.extents import Extent
-from ....dialects.shapes.tile_counts import Count, count_of, most_tiles
-from ...analysis.sampling import scattered
+from ....dialects.shapes.extents import Count, Extent, count_of, most_tiles
+from ...analysis.masks import scattered
 
 SAMPLES = 64
 """Values of an expression that are looked at to see how it is on average."""

@@ -18,10 +18,10 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, Shared, log2
 from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import refused
+from ....dialects.tile.async_copy import SliceOp, TmaStoreOp
 from ....dialects.tile.dot import without_flight
 from ....dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ....dialects.tile.schedule import ScheduleAttr
-from ....dialects.tile.tma_store import SliceOp, TmaStoreOp
 from ....dialects.tile.warp_specialize import (
     ConsumerReleaseOp,
     ConsumerWaitOp,

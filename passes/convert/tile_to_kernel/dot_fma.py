@@ -8,8 +8,8 @@ from ....dialects import kernel, tile
 from ....dialects.layouts.linear import Linear, Shared, log2
 from ....dialects.payload import shape_of
 from ....dialects.support.locations import refused
-from ...analysis.dot_operands import operand_layout
 from ...analysis.memory_access import element_bytes
+from ...analysis.swizzle import operand_layout
 from .emitter import Emitter
 from .shared_staging import shared_place
 

@@ -10,8 +10,8 @@ from ....dialects.layouts.linear import Linear, Shared, log2
 from ....dialects.layouts.mma import atom_depth, fragment, matrix_rows
 from ....dialects.payload import shape_of
 from ....dialects.support.locations import refused
-from ...analysis.dot_operands import bits_of_accumulator, held_fragments
 from ...analysis.memory_access import element_bytes
+from ...analysis.swizzle import bits_of_accumulator, held_fragments
 from .emitter import Emitter, Index
 from .shared_staging import shared_place
 

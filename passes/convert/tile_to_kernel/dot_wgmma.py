@@ -12,8 +12,8 @@ from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
 from ....dialects.payload import shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.warp_specialize import ConsumerWaitOp
-from ...analysis.dot_operands import held_fragments
 from ...analysis.memory_access import element_bytes
+from ...analysis.swizzle import held_fragments
 from ...analysis.tile_layouts import linear_of
 from .emitter import Emitter
 

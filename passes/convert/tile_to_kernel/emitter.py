@@ -16,8 +16,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ....dialects import kernel, payload
 from ....dialects.layouts.linear import LANE_BITS, is_disjoint
-from ....dialects.shapes.extents import SymbolAttr
-from ....dialects.shapes.tile_counts import Count
+from ....dialects.shapes.extents import Count, SymbolAttr
 
 Index: TypeAlias = SSAValue | int
 

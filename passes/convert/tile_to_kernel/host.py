@@ -9,8 +9,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ....dialects import kernel, tensor, tile
-from ....dialects.support.aliasing import UPDATES, pairs_of, set_pairs
-from ....dialects.support.calls import EAGER_RESULTS
+from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pairs
 from ....dialects.support.locations import location_text, refused
 from ....errors import CompileError
 from .scans import append, buffer_type, lower_fold

@@ -1,7 +1,7 @@
 """Where registers are: affine expressions of a tile's indices, as each thread computes them.
 
 Of one expression the value for register 0 of this thread is emitted; what every bit of the register number adds to it
-is known before (`analysis/register_offsets.py`). What that cannot say is computed for every register.
+is known before (`analysis/memory_access.py`). What that cannot say is computed for every register.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....dialects import kernel, payload
 from ....dialects.layouts.linear import Linear
 from ....dialects.payload import shape_of
 from ....dialects.shapes.affine import DIM, DIV, MOD, SYM, Atom, Form, number_of
-from ...analysis.register_offsets import Offsets, TileForms
+from ...analysis.memory_access import Offsets, TileForms
 from .emitter import Emitter, Index
 
 

@@ -19,9 +19,9 @@ from ....dialects.layouts.linear import Linear, Shared, combine as combine_image
 from ....dialects.payload import element_type, shape_of
 from ....dialects.support.locations import refused
 from ....dialects.tensor.reduction_kinds import combine
-from ...analysis.conversion_cost import route
 from ...analysis.memory_access import WIDEST, element_bytes
 from ...analysis.swizzle import Reader, choose_shared
+from ...analysis.tile_layouts import route
 from .emitter import Emitter, Index
 from .global_access import holder_predicate
 from .scratch import Scratch, groups_apart

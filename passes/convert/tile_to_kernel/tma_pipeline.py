@@ -33,7 +33,7 @@ from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
 from ....dialects.tile.access import box_dimensions
-from ....dialects.tile.tma_store import TmaStoreOp
+from ....dialects.tile.async_copy import TmaStoreOp
 from ....dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, ProducerLoadOp, RingType, TmaLoadOp
 from ....errors import ScheduleError
 from ...analysis.multicast import divides

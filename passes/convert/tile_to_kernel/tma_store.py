@@ -11,7 +11,7 @@ from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.linear import LANE_BITS, LANES, Linear, log2
 from ....dialects.layouts.wgmma import part_of_group
 from ....dialects.support.locations import refused
-from ....dialects.tile.tma_store import TmaStoreOp
+from ....dialects.tile.async_copy import TmaStoreOp
 from ...analysis.tile_layouts import shared_of_type
 from .emitter import Emitter, Index
 from .scratch import groups_apart

@@ -16,8 +16,8 @@ from xdsl.utils.exceptions import VerifyException
 from ....dialects import tensor
 from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.binding import SIZES, derived_sizes
-from ....dialects.shapes.extents import ExtentError, extents_of
-from ....dialects.shapes.polynomial import Algebra, shown
+from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
+from ....dialects.shapes.polynomial import Algebra
 from ....dialects.tensor.builder import Builder
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, ShapeError, UnsupportedError
@@ -87,7 +87,9 @@ def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[
         raise ShapeError(f"{len(results)} results where {len(types)} are declared")
     for value, declared in zip(results, types, strict=False):
         if extents_of(value.type) != extents_of(declared):
-            raise ShapeError(f"gives shape {shown(extents_of(value.type))}, declared as {shown(extents_of(declared))}")
+            raise ShapeError(
+                f"gives shape {extents_text(extents_of(value.type))}, declared as {extents_text(extents_of(declared))}"
+            )
     return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=False)]
 
 

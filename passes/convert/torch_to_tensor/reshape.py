@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import tensor
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, static
-from ....dialects.shapes.polynomial import Algebra, Polynomial, shown
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, static
+from ....dialects.shapes.polynomial import Algebra, Polynomial
 from ....dialects.tensor.builder import Builder, dims
 from ....errors import ShapeError
 
@@ -33,7 +33,7 @@ def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra
             smaller = algebra.sample(left) < algebra.sample(right)
             i_end, j_end = (i_end + 1, j_end) if smaller else (i_end, j_end + 1)
             if i_end > len(source) or j_end > len(target):
-                raise ShapeError(f"cannot reshape {shown(source)} to {shown(target)}")
+                raise ShapeError(f"cannot reshape {extents_text(source)} to {extents_text(target)}")
         _split_group(result, source, range(i, i_end), target, range(j, j_end))
         i, j = i_end, j_end
     return result

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, least, most
-from ....dialects.shapes.polynomial import Polynomial, constant, divided, plus, shown
+from ....dialects.shapes.polynomial import Polynomial, constant, divided, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
@@ -71,7 +71,7 @@ def _slice_of_some_size(
     size = divided("div", plus(plus(last, first, -1), constant(step - 1)), step)
     shape[dim] = b.result_shape[dim]
     if b.algebra.of(shape[dim]) != size:
-        raise b.unsupported("end", f"{start}:{end} of {extent} elements is not known to be {shown([shape[dim]])[1:-1]}")
+        raise b.unsupported("end", f"{start}:{end} of {extent} elements is not known to be {shape[dim]}")
     if first.number is not None:
         return sliced(b, x, dim, first.number, shape[dim], step)
     if step != 1:

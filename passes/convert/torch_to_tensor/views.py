@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, least, most, static
-from ....dialects.shapes.polynomial import constant, plus, shown
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, least, most, static
+from ....dialects.shapes.polynomial import constant, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
 from .registry import decomposes
@@ -35,7 +35,7 @@ def reshape(
         return reshape_to(b, self, completed(static(wanted), prod(static(own))))
     declared = b.result_shape
     if len(wanted) != len(declared) or any(w not in (-1, e) for w, e in zip(wanted, declared, strict=True)):
-        raise ShapeError(f"{shown(wanted)} is not the declared {shown(declared)}", argument="size")
+        raise ShapeError(f"{extents_text(wanted)} is not the declared {extents_text(declared)}", argument="size")
     return reshape_to(b, self, declared)
 
 

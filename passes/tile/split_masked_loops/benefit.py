@@ -12,7 +12,7 @@ from ....dialects import payload, tile
 from ....dialects.shapes.affine import write
 from ....dialects.shapes.extents import SymbolAttr, typical
 from ....dialects.shapes.ranges import range_of_value
-from ...analysis.sampling import hypercube
+from ...analysis.masks import hypercube
 from .regions import Region, Regions, Scalar
 
 SAMPLES = 64
