@@ -23,6 +23,12 @@ def yielded(block: Block) -> tuple[SSAValue, ...]:
     return tuple(end.operands)
 
 
+def is_in(value: SSAValue, block: Block) -> bool:
+    """Whether `value` is an argument of `block`, or a result of one of its ops: in a body, whether it may change from
+    one iteration to the next."""
+    return value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block)
+
+
 def used_dims(*maps: AffineMap) -> set[int]:
     """Positions of the dimensions that occur in a result of one of `maps`."""
     return {e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineDimExpr)}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 
 def structure(op: Operation, numbers: dict[SSAValue, int], without: Collection[str] = ()) -> object:
@@ -28,6 +29,42 @@ def structure_in_place(op: Operation, number: Callable[[SSAValue], int]) -> obje
     has to be below -1."""
     used = op.operands if not op.regions else [v for inner in op.walk() for v in inner.operands]
     return structure(op, {v: number(v) for v in used if not op.is_ancestor(v.owner)})
+
+
+class Numbering:
+    """Numbers of values, below -1: equal ones for what is computed in the same way from the same.
+
+    What a function computes outside of its nests and kernels is the same as itself alone.
+    """
+
+    def __init__(self, *alike: Iterable[SSAValue]) -> None:
+        """The first values of all lists `alike` count as one, and the second ones, and so on."""
+        self._keys: dict[object, int] = {}
+        self._values: dict[SSAValue, int] = {}
+        for values in alike:
+            self.identify(values)
+
+    def identify(self, values: Iterable[SSAValue]) -> None:
+        """Let each of `values` be the same as the one at its place in an earlier call."""
+        self._values.update((value, self._number(place)) for place, value in enumerate(values))
+
+    def of(self, value: SSAValue) -> int:
+        """The number of a value."""
+        if value not in self._values:
+            op = value.owner
+            if isinstance(op, Block) or (around := op.parent_op()) is None or isinstance(around, FuncOp):
+                self._values[value] = self._number(value)
+            else:
+                number = self.of_op(op)
+                self._values.update((r, self._number((number, i))) for i, r in enumerate(op.results))
+        return self._values[value]
+
+    def of_op(self, op: Operation) -> int:
+        """The number of what an op computes where it stands."""
+        return self._number(structure_in_place(op, self.of))
+
+    def _number(self, key: object) -> int:
+        return self._keys.setdefault(key, -2 - len(self._keys))
 
 
 def _block(

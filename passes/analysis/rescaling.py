@@ -14,18 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import AnyFloat
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
 from ...dialects.tensor import ReductionKind, identity
-from .rescale_builder import Expr, depends_on
+from .dependence import is_in, yielded
+from .equivalence import Numbering
 
-Recipe: TypeAlias = tuple[object, ...]
-"""A basis value: ("value", v) | ("one",) | ("mul" | "div", a, b) | ("select" | "unless", condition, a), else 0."""
+Expr: TypeAlias = tuple[object, ...]
+"""A basis value, or an entry of T: ("value", v) | ("at", value, side) | ("one",) | ("zero",) |
+("exp" | "exp2" | "neg", a) | ("sub" | "add" | "mul" | "div", a, b) | ("select" | "unless", condition, a): `a`, else 0 |
+("guard", value, a): `a`, but 0 where the old `value` is the identity of its reduction."""
 
 ONE: Expr = ("one",)
 ZERO: Expr = ("zero",)
@@ -57,7 +61,7 @@ class Shift:
 class Linear:
     """The first of `basis`; new basis values are `matrix` times the old ones. One basis value: a scale."""
 
-    basis: tuple[Recipe, ...]
+    basis: tuple[Expr, ...]
     matrix: tuple[tuple[Expr, ...], ...]
 
 
@@ -123,14 +127,13 @@ class Typing:
     def stage(self, reduce: loop.ReduceOp) -> Kinds:
         """The type of what `reduce` combines. Raises Declined if its partial results cannot be moved."""
         block = reduce.body.block
-        end = block.last_op
-        assert end is not None
-        result = self._type(end.operands[0], block)
+        (value,) = yielded(block)
+        result = self._type(value, block)
         kind = reduce.kind.data
         if isinstance(result, Fixed):
             return result
         if kind == ReductionKind.ADD and not isinstance(result, Chosen):
-            return _as_linear(end.operands[0], result)
+            return _as_linear(value, result)
         if kind in (ReductionKind.MAX, ReductionKind.MIN) and isinstance(result, Shift):
             return result
         if isinstance(result, Chosen) and _may_stand_in(result, reduce):
@@ -143,25 +146,25 @@ class Typing:
             owner = value.owner
             if value in self.members or value in self.between:
                 found = OF_FRAME
-            elif isinstance(owner, Block) or owner.parent is not block:
-                found = FIXED
-            else:
+            elif isinstance(owner, Operation) and owner.parent is block:
                 found = self._type_op(owner, value, block)
+            else:
+                found = FIXED
             self.types[value] = found
         return found
 
     def _type_op(self, op: Operation, value: SSAValue, block: Block) -> Kinds:
         if op.regions:
-            return self._nested(op)
+            return self._nested(op, block)
         types = [self._type(operand, block) for operand in op.operands]
         if all(isinstance(t, Fixed) for t in types):
             return FIXED
-        if all(isinstance(t, OfFrame) or self._constant_in(o, block) for t, o in zip(types, op.operands, strict=True)):
+        if all(isinstance(t, OfFrame) or not is_in(o, block) for t, o in zip(types, op.operands, strict=True)):
             return OF_FRAME
         if isinstance(op, arith.AddfOp | arith.SubfOp):
             return self._sum(op, types, block)
         if isinstance(op, arith.NegfOp):
-            return _scaled(types[0], value, ("value", value), ("negate",))
+            return _negative(types[0], value)
         if isinstance(op, arith.MulfOp):
             return self._product(op, types, block)
         if isinstance(op, arith.DivfOp):
@@ -180,26 +183,11 @@ class Typing:
             return _or_no_number(op, types)
         raise Declined(f"{op.name} of a value that depends on an earlier result")
 
-    @staticmethod
-    def _constant_in(value: SSAValue, block: Block) -> bool:
-        """Whether `value` is the same in every iteration."""
-        return value.owner is not block and not (isinstance(value.owner, Operation) and value.owner.parent is block)
-
-    def _nested(self, op: Operation) -> Kinds:
-        for inner in op.walk():
-            for operand in inner.operands:
-                owner = operand.owner
-                outer = owner.parent_op()
-                if outer is op or (outer is not None and op.is_ancestor(outer)):
-                    continue
-                if not isinstance(self._type_outer(operand, op), Fixed):
-                    raise Declined(f"{op.name} inside the reduction depends on an earlier result")
+    def _nested(self, op: Operation, block: Block) -> Kinds:
+        outside = (o for inner in op.walk() for o in inner.operands if not op.is_ancestor(o.owner))
+        if not all(isinstance(self._type(operand, block), Fixed) for operand in outside):
+            raise Declined(f"{op.name} inside the reduction depends on an earlier result")
         return FIXED
-
-    def _type_outer(self, value: SSAValue, op: Operation) -> Kinds:
-        block = op.parent
-        assert block is not None
-        return self._type(value, block)
 
     def _sum(self, op: arith.AddfOp | arith.SubfOp, types: Sequence[Kinds], block: Block) -> Kinds:
         a, b = types
@@ -245,9 +233,8 @@ class Typing:
     def _runs_over(self, reduce: loop.ReduceOp, value: SSAValue, block: Block) -> bool:
         """Whether `value` is what `reduce` combines."""
         body = reduce.body.block
-        assert body.last_op is not None
-        same = Same(dict(zip(block.args, body.args, strict=True)))
-        return same.values(value, body.last_op.operands[0])
+        numbering = Numbering(block.args, body.args)
+        return numbering.of(value) == numbering.of(yielded(body)[0])
 
     def _bound(self, value: SSAValue, frame: SSAValue, block: Block) -> SSAValue | None:
         """The maximum that `frame` is, if it is one that runs over `value`: then value <= frame for every index. Both
@@ -275,17 +262,17 @@ class Typing:
         if isinstance(a, Fixed):
             a, b, x, y = b, a, y, x
         if isinstance(b, Fixed):  # a moves, b does not
-            if isinstance(a, Shift) and self._constant_in(y, block):
+            if isinstance(a, Shift) and not is_in(y, block):
                 return Shift(("mul", a.by, ("value", y)), a.bound if _is_positive(y) else None)
-            return _scaled(a, x, ("value", op.result), ("mul", ("value", y)))
+            return _scaled(a, x, ("value", op.result), "mul", ("value", y))
         return _kronecker(_as_linear(x, a), _as_linear(y, b), op.result)
 
     def _quotient(self, op: arith.DivfOp, types: Sequence[Kinds], block: Block) -> Kinds:
         a, b = types
         if isinstance(b, Fixed):
-            if isinstance(a, Shift) and self._constant_in(op.rhs, block):
+            if isinstance(a, Shift) and not is_in(op.rhs, block):
                 return Shift(("div", a.by, ("value", op.rhs)), a.bound if _is_positive(op.rhs) else None)
-            return _scaled(a, op.lhs, ("value", op.result), ("div", ("value", op.rhs)))
+            return _scaled(a, op.lhs, ("value", op.result), "div", ("value", op.rhs))
         raise Declined("a division by a value that depends on an earlier result")
 
     def _exponential(self, op: math.ExpOp | math.Exp2Op, type: Kinds) -> Kinds:
@@ -327,17 +314,15 @@ class Typing:
 
     def _cast(self, op: payload.CastOp, type: Kinds, value: SSAValue) -> Kinds:
         source, target = op.operand.type, op.result.type
-        if not (isinstance(source, AnyFloat) and isinstance(target, AnyFloat)):
-            raise Declined(f"a conversion to {target} of a value that depends on an earlier result")
-        if target.bitwidth < source.bitwidth:
-            permitted = self.permit_narrowing or op.reassoc is not None
-            if not (permitted and isinstance(type, Linear) and len(type.basis) == 1):
-                raise Declined(f"rounds to {target} what depends on an earlier result")
-            if op.reassoc is None:
+        floats = isinstance(source, AnyFloat) and isinstance(target, AnyFloat)
+        narrows = isinstance(source, AnyFloat) and isinstance(target, AnyFloat) and target.bitwidth < source.bitwidth
+        permitted = not narrows or self.permit_narrowing or op.reassoc is not None
+        if isinstance(type, Linear) and len(type.basis) == 1 and floats and permitted:
+            if narrows and op.reassoc is None:
                 self.narrowed.append(op)
-        if isinstance(type, Linear) and len(type.basis) == 1:
             return Linear((("value", value),), type.matrix)
-        raise Declined(f"a conversion to {target} of a value that depends on an earlier result")
+        what = f"rounds to {target} what" if narrows else f"a conversion to {target} of a value that"
+        raise Declined(f"{what} depends on an earlier result")
 
 
 def _or_no_number(op: arith.OrIOp, types: Sequence[Kinds]) -> Kinds:
@@ -366,10 +351,32 @@ def _may_stand_in(chosen: Chosen, reduce: loop.ReduceOp) -> bool:
 
 def is_count(reduce: loop.ReduceOp) -> bool:
     """Whether `reduce` counts what it runs over: the sum of ones."""
-    end = reduce.body.block.last_op
-    assert end is not None
-    one = end.operands[0].owner
+    one = yielded(reduce.body.block)[0].owner
     return reduce.kind.data == ReductionKind.ADD and isinstance(one, payload.ConstantOp) and one.scalar == 1
+
+
+def terms_of(reduce: loop.ReduceOp) -> int | None:
+    """How many terms `reduce` combines, if that is known."""
+    sizes = [n for n in reduce.sizes if isinstance(n, int)]
+    return prod(sizes) if len(sizes) == len(reduce.sizes) else None
+
+
+def counted(reduce: loop.ReduceOp) -> int | None:
+    """The number that `reduce` comes to, if it counts over a known range."""
+    return terms_of(reduce) if is_count(reduce) else None
+
+
+def depends_on(value: SSAValue, roots: set[SSAValue]) -> bool:
+    """Whether `value` is computed from any of `roots`, by ops without regions."""
+    seen, todo = set[SSAValue](), [value]
+    while todo:
+        v = todo.pop()
+        if v in roots:
+            return True
+        if v not in seen and isinstance(v.owner, Operation):
+            seen.add(v)
+            todo.extend(v.owner.operands)
+    return False
 
 
 def _as_linear(value: SSAValue, type: Kinds) -> Linear:
@@ -384,58 +391,23 @@ def _is_positive(value: SSAValue) -> bool:
     return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar > 0
 
 
-def _scaled(type: Kinds, value: SSAValue, head: Recipe, by: Recipe) -> Kinds:
-    """`type` with every basis value multiplied or divided by something that does not move."""
-    if by == ("negate",):
-        if isinstance(type, Shift):
-            return Shift(_negated(type.by))
-        if isinstance(type, Linear) and len(type.basis) == 1:
-            return Linear((head,), type.matrix)
-        raise Declined("the negative of a value that moves by more than a shift or a scale")
+def _scaled(type: Kinds, value: SSAValue, head: Expr, kind: str, by: Expr) -> Kinds:
+    """`type` with every basis value multiplied or divided (`kind`) by something that does not move."""
     linear = _as_linear(value, type)
-    return Linear((head, *((by[0], recipe, by[1]) for recipe in linear.basis[1:])), linear.matrix)
+    others = (_mul(b, by) if kind == "mul" else (kind, b, by) for b in linear.basis[1:])
+    return Linear((head, *others), linear.matrix)
+
+
+def _negative(type: Kinds, value: SSAValue) -> Kinds:
+    """The type of `value`, the negative of one of `type`."""
+    if isinstance(type, Shift):
+        return Shift(_negated(type.by))
+    if isinstance(type, Linear) and len(type.basis) == 1:
+        return Linear((("value", value),), type.matrix)
+    raise Declined("the negative of a value that moves by more than a shift or a scale")
 
 
 def _kronecker(a: Linear, b: Linear, value: SSAValue) -> Linear:
-    basis = [y if x == ONE else x if y == ONE else ("mul", x, y) for x in a.basis for y in b.basis]
+    basis = [_mul(x, y) for x in a.basis for y in b.basis]
     matrix = tuple(tuple(_mul(s, t) for s in row for t in other) for row in a.matrix for other in b.matrix)
     return Linear((("value", value), *basis[1:]), matrix)
-
-
-@dataclass
-class Same:
-    """Whether values of two bodies are the same computation, their indices renamed."""
-
-    pairs: dict[SSAValue, SSAValue]
-
-    def values(self, a: SSAValue, b: SSAValue) -> bool:
-        """Whether `a` in the one body computes what `b` computes in the other."""
-        if a is b:
-            return True
-        if a in self.pairs:
-            return self.pairs[a] is b
-        x, y = a.owner, b.owner
-        if not isinstance(x, Operation) or not isinstance(y, Operation):
-            return False
-        if type(x) is not type(y) or len(x.operands) != len(y.operands) or x.properties != y.properties:
-            return False
-        if a.type != b.type or x.results.index(a) != y.results.index(b):
-            return False
-        if not all(self.values(p, q) for p, q in zip(x.operands, y.operands, strict=True)):
-            return False
-        if not all(self._regions(p, q) for p, q in zip(x.regions, y.regions, strict=True)):
-            return False
-        self.pairs[a] = b
-        return True
-
-    def _regions(self, a: Region, b: Region) -> bool:
-        first, second = a.block, b.block
-        if [x.type for x in first.args] != [y.type for y in second.args]:
-            return False
-        inner = Same({**self.pairs, **dict(zip(first.args, second.args, strict=True))})
-        x, y = first.last_op, second.last_op
-        assert x is not None
-        assert y is not None
-        if len(x.operands) != len(y.operands):
-            return False
-        return all(inner.values(p, q) for p, q in zip(x.operands, y.operands, strict=True))

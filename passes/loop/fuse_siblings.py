@@ -15,7 +15,7 @@ from ...dialects import loop
 from ...dialects.payload import element_type
 from ...dialects.shapes.extents import extents_of
 from ..analysis.block_order import first_use
-from ..analysis.equivalence import structure_in_place
+from ..analysis.equivalence import Numbering
 from ..rewriting import erase, insert_before
 
 MAX_REDUCTIONS = 2
@@ -61,7 +61,7 @@ class FuseSiblingsPass(ModulePass):
 def merge_siblings(block: Block, max_reductions: int) -> None:
     """Merge nests of `block`, each with the nearest one behind it that fits."""
     places: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
-    numbering = _Numbering()
+    numbering = Numbering()
     groups = [_Group.of(op, places, numbering) for op in places if isinstance(op, loop.NestOp)]
     kinds: dict[object, list[_Group]] = {}
     for group in groups:
@@ -93,10 +93,10 @@ class _Group:
     """What holds reductions -> how many; equal computations have equal numbers."""
 
     @classmethod
-    def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: _Numbering) -> _Group:
+    def of(cls, nest: loop.NestOp, places: dict[Operation, int], numbering: Numbering) -> _Group:
         loads = (op for op in nest.body.walk() if isinstance(op, loop.LoadOp))
         reads: set[object] = {(op.source, op.map.data, op.domain) for op in loads}
-        return cls([nest], places[nest], first_use(nest, places), reads, numbering.reductions(nest))
+        return cls([nest], places[nest], first_use(nest, places), reads, _reductions(nest, numbering))
 
     @property
     def kind(self) -> object:
@@ -122,28 +122,14 @@ class _Group:
         self.reductions.update(first.reductions)
 
 
-class _Numbering:
-    """Numbers of what nests compute: the same for what is computed in the same way from the same."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[object, int] = {}
-
-    def reductions(self, nest: loop.NestOp) -> dict[int, int]:
-        """The ops directly in the nest that hold reductions, by their numbers, and how many each holds."""
-        block, found = nest.body.block, dict[int, int]()
-        if not any(isinstance(op, loop.ReduceOp) for op in nest.body.walk()):
-            return found
-        values: dict[SSAValue, int] = {arg: self._number(i) for i, arg in enumerate(block.args)}
-        for op in block.ops:
-            number = self._number(structure_in_place(op, lambda v: values.get(v) or self._number(v)))
-            values.update((r, self._number((number, i))) for i, r in enumerate(op.results))
-            if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
-                found[number] = held
-        return found
-
-    def _number(self, key: object) -> int:
-        """Below all numbers that `structure` gives away itself."""
-        return self.numbers.setdefault(key, -2 - len(self.numbers))
+def _reductions(nest: loop.NestOp, numbering: Numbering) -> dict[int, int]:
+    """The ops directly in the nest that hold reductions, by what they compute, and how many each holds."""
+    found: dict[int, int] = {}
+    numbering.identify(nest.body.block.args)
+    for op in nest.body.block.ops:
+        if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
+            found[numbering.of_op(op)] = held
+    return found
 
 
 def merge(nests: Sequence[loop.NestOp]) -> loop.NestOp:

@@ -19,7 +19,7 @@ from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.locations import copy_location
 from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.rescaling import Same
+from ..analysis.equivalence import Numbering
 from ..remarks import emit_remark
 
 NAME = "tile-cache-rows"
@@ -107,17 +107,19 @@ class _First:
         block = _common_block(self.op, op)
         own, other = _loops(self.op, block), _loops(op, block)
         if not own:
-            return None if own is None or not Same({}).values(self.op.result, op.result) else []
+            return [] if own is not None and self._same(op, [], []) else None
         if other is None or len(own) != len(other) or (self.row is not None and [*self.loops] != own):
             return None
         if not isinstance(op.result.type, TensorType):
             return None
         if any(_trips(a) is None or _trips(a) != _trips(b) for a, b in zip(own, other, strict=True)):
             return None
-        counters: dict[SSAValue, SSAValue] = {
-            a.body.block.args[0]: b.body.block.args[0] for a, b in zip(own, other, strict=True)
-        }
-        return other if Same(counters).values(self.op.result, op.result) else None
+        return other if self._same(op, own, other) else None
+
+    def _same(self, op: tile.LoadOp, own: Sequence[scf.ForOp], other: Sequence[scf.ForOp]) -> bool:
+        """Whether `op` in an iteration of the loops `other` loads what this load does in the same one of `own`."""
+        numbering = Numbering(*([o.body.block.args[0] for o in loops] for loops in (own, other)))
+        return numbering.of(self.op.result) == numbering.of(op.result)
 
     def keep(self, loops: Sequence[scf.ForOp]) -> SSAValue:
         """The row in which the tiles of all iterations of `loops`, which are around this load, are kept."""

@@ -6,7 +6,7 @@ from .editing import Code, in_pass
 
 allocate_shared, place_barriers, rescaling, moving = (
     Code(f"passes.{name}")
-    for name in ("kernel.allocate_shared", "kernel.insert_barriers", "analysis.rescaling", "analysis.rescale_builder")
+    for name in ("kernel.allocate_shared", "kernel.insert_barriers", "analysis.rescaling", "loop.staged_reduce")
 )
 HoistFactors = Code("passes.loop.hoist_reduction_factors").HoistFactors
 Simplifier = Code("dialects.shapes.affine").Simplifier

@@ -19,7 +19,7 @@ from ....dialects.tile.row_cache import ClusterAllGatherOp
 from ...analysis.cluster_rows import Shared
 from ...analysis.dependence import Dependence, Indices, find_contraction, transport_slice, yielded
 from ...analysis.masks import Forms, half_spaces
-from ...analysis.running_mean import counted
+from ...analysis.rescaling import counted
 from .emitter import Emitter
 from .tile_values import Coordinates, Dim, Tile, union
 

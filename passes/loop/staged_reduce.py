@@ -1,0 +1,280 @@
+"""Writing reductions as one `loop.staged_reduce`, with the rescaling that moves partial results between frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects import arith, math
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from ...dialects import loop, payload
+from ...dialects.payload import is_float
+from ...dialects.support.locations import copy_location, location_of
+from ...dialects.tensor import ReductionKind, identity
+from ..analysis.block_order import BlockOrder
+from ..analysis.dependence import yielded
+from ..analysis.equivalence import Numbering
+from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, Shift, depends_on
+from ..rewriting import block_of, erase_unused, move_before
+
+_OPS = {
+    "add": arith.AddfOp,
+    "sub": arith.SubfOp,
+    "mul": arith.MulfOp,
+    "div": arith.DivfOp,
+    "neg": arith.NegfOp,
+    "exp": math.ExpOp,
+    "exp2": math.Exp2Op,
+}
+
+
+@dataclass
+class Builder:
+    """Writes basis values and entries of T as ops, each once, into `ops`."""
+
+    ops: list[Operation]
+    old: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    new: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    kinds: Mapping[SSAValue, ReductionKind] = field(default_factory=dict[SSAValue, ReductionKind])
+    values: Mapping[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """What values are called where the ops are put."""
+    guarded: bool = False
+    """Whether the frames need no repair, because the case in which they would is selected away."""
+
+    def __post_init__(self) -> None:
+        self.done: dict[object, SSAValue] = {}
+
+    def expression(self, expr: Expr, like: SSAValue) -> SSAValue:
+        """The value of `expr`, of the type of `like`."""
+        key = (expr, self.guarded)
+        found = self.done.get(key)
+        if found is None:
+            found = self.done[key] = self._build(expr, like)
+        return found
+
+    def add(self, op: Operation) -> SSAValue:
+        """Append an op; its result."""
+        self.ops.append(op)
+        return op.results[0]
+
+    def _build(self, expr: Expr, like: SSAValue) -> SSAValue:
+        match expr:
+            case ("at", SSAValue() as value, side):
+                return self.frame(value, str(side))
+            case ("value", SSAValue() as value):
+                return self.values.get(value, value)
+            case ("one",):
+                return self.add(payload.ConstantOp(1, like.type))
+            case ("guard", SSAValue() as member, inner):
+                empty = self.add(payload.ConstantOp(identity(self.kinds[member], member.type), member.type))
+                at_start = self.add(payload.CmpOp("eq", self.old[member], empty))
+                zero = self.add(payload.ConstantOp(0, like.type))
+                outside, self.guarded = self.guarded, True
+                moved = self.expression(inner, like)  # pyright: ignore[reportArgumentType]
+                self.guarded = outside
+                return self.add(payload.SelectOp(at_start, zero, moved))
+            case ("select" | "unless" as name, SSAValue() as condition, inner):
+                zero = self.add(payload.ConstantOp(0, like.type))
+                value = self.expression(inner, like)  # pyright: ignore[reportArgumentType]
+                sides = (value, zero) if name == "select" else (zero, value)
+                return self.add(payload.SelectOp(self.values.get(condition, condition), *sides))
+            case (name, *parts):
+                operands = [self.expression(part, like) for part in parts]  # pyright: ignore
+                return self.add(_OPS[str(name)](*operands))  # pyright: ignore[reportArgumentType]
+            case _:
+                raise AssertionError(expr)
+
+    def unmoved(self, member: SSAValue) -> SSAValue:
+        """Whether the maximum or minimum `member` is in the new frame what it was in the old one, or was no number
+        already, which it then stays."""
+        old, new = self.old[member], self.new[member]
+        same = self.add(payload.CmpOp("eq", old, new))
+        if not is_float(old.type):
+            return same
+        return self.add(arith.OrIOp(same, self.add(payload.CmpOp("ne", old, old))))
+
+    def frame(self, value: SSAValue, side: str) -> SSAValue:
+        """`value`, a function of the frame, in the old or new one."""
+        frame = self.old if side == "old" else self.new
+        if value in frame and self.guarded:
+            return frame[value]
+        key = (side, value, self.guarded)
+        found = self.done.get(key)
+        if found is not None:
+            return found
+        op = value.owner
+        if value in frame:
+            found = repaired(frame[value], self.kinds[value], self.ops)
+        elif isinstance(op, Operation) and depends_on(value, set(self.old)):
+            found = self.add(payload.retyped(op, [self.frame(o, side) for o in op.operands], value.type))
+        else:
+            found = value
+        self.done[key] = found
+        return found
+
+
+def repaired(value: SSAValue, kind: ReductionKind, ops: list[Operation]) -> SSAValue:
+    """A maximum or minimum as a frame: 0 instead of the infinity that it starts from, appended to `ops` if needed."""
+    if kind not in (ReductionKind.MAX, ReductionKind.MIN) or not is_float(value.type):
+        return value
+    empty = payload.ConstantOp(identity(kind, value.type), value.type)
+    at_start = payload.CmpOp("eq", value, empty.result)
+    zero = payload.ConstantOp(0, value.type)
+    frame = payload.SelectOp(at_start.result, zero.result, value)
+    ops.extend((empty, at_start, zero, frame))
+    return frame.result
+
+
+@dataclass
+class Stage:
+    """A reduction and how its partial results move; `sums` are the stages of the basis values that it moves by."""
+
+    reduce: loop.ReduceOp
+    kind: Kinds
+    sums: tuple[loop.ReduceOp, ...] = ()
+
+
+def build_staged(order: BlockOrder, group: Sequence[Stage]) -> loop.StagedReduceOp:
+    """Replace the reductions of `group`, all in one block, by one `loop.staged_reduce`."""
+    members = [stage.reduce for stage in group]
+    between = order.between(members)
+    later = [
+        op for op in order.after(members) if op not in between and order.position[op] < order.position[members[-1]]
+    ]
+    stages = _with_basis_sums(group)
+    reduces = [stage.reduce for stage in stages]
+    rescale = _rescaling(stages)
+    body = Block()
+    anchor = members[-1].next_op
+    assert anchor is not None
+    for op in sorted([*members, *between], key=lambda op: order.position[op]):
+        body.add_ops([s.reduce for s in stages if s.sums[0] is op and s.reduce.parent is None])
+        op.detach()
+        body.add_op(op)
+    body.add_op(loop.YieldOp(*(r.result for r in reduces)))
+    staged = loop.StagedReduceOp(Region(body), Region(rescale), [r.result.type for r in reduces])
+    staged.location = location_of(members[0])
+    order.block.insert_op_before(staged, anchor)
+    results: dict[SSAValue, SSAValue] = {r.result: new for r, new in zip(reduces, staged.res, strict=True)}
+    _use_outside(staged, results, between)
+    for op in later:
+        move_before(anchor, op)
+    _repair_frames(body, reduces)
+    copy_location(members[0], (staged,))
+    return staged
+
+
+def _with_basis_sums(group: Sequence[Stage]) -> list[Stage]:
+    """The group with a stage for every basis value, before the stage that needs it; equal ones are shared."""
+    stages = list[Stage]()
+    for stage in group:
+        sums, added = [stage.reduce], list[Stage]()
+        if isinstance(stage.kind, Linear):
+            for basis, row in zip(stage.kind.basis[1:], stage.kind.matrix[1:], strict=True):
+                sum = _basis_sum(stage.reduce, basis)
+                known = next((s.reduce for s in [*group, *stages, *added] if _same_reduction(s.reduce, sum)), None)
+                if known is None:
+                    added.append(Stage(sum, Linear((basis,), (row,))))
+                else:
+                    sum.erase()
+                sums.append(sum if known is None else known)
+        for s in (*added, Stage(stage.reduce, stage.kind)):
+            s.sums = tuple(sums)
+            stages.append(s)
+    return stages
+
+
+def _same_reduction(a: loop.ReduceOp, b: loop.ReduceOp) -> bool:
+    first, second = a.body.block, b.body.block
+    numbering = Numbering(first.args, second.args)
+    return a.kind == b.kind and numbering.of(yielded(first)[0]) == numbering.of(yielded(second)[0])
+
+
+def _basis_sum(reduce: loop.ReduceOp, basis: Expr) -> loop.ReduceOp:
+    """A copy of `reduce` that sums another basis value."""
+    values: dict[SSAValue, SSAValue] = {}
+    copy, builder = reduce.clone(values), Builder([], values=values)
+    block = copy.body.block
+    end = block.last_op
+    assert end is not None
+    end.operands[0] = builder.expression(basis, copy.result)
+    block.insert_ops_before(builder.ops, end)
+    erase_unused(block)
+    copy.result.name_hint = None
+    return copy
+
+
+def _rescaling(stages: Sequence[Stage]) -> Block:
+    """The block that moves all results from the old frame to the new one."""
+    reduces = [stage.reduce for stage in stages]
+    types = [r.result.type for r in reduces]
+    block = Block(arg_types=[*types, *types])
+    old: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[: len(types)], strict=True)}
+    new: dict[SSAValue, SSAValue] = {r.result: a for r, a in zip(reduces, block.args[len(types) :], strict=True)}
+    for argument, stage in zip(block.args, [*stages, *stages], strict=True):
+        argument.name_hint = stage.reduce.result.name_hint
+    builder = Builder([], old, new, {r.result: r.kind.data for r in reduces})
+    moved = [_moved(stage, builder, old) for stage in stages]
+    block.add_ops([*builder.ops, loop.YieldOp(*moved)])
+    return block
+
+
+def _moved(stage: Stage, builder: Builder, old: dict[SSAValue, SSAValue]) -> SSAValue:
+    own = old[stage.reduce.result]
+    if stage.kind == FIXED:
+        return own
+    if isinstance(stage.kind, Shift):
+        return builder.add(arith.AddfOp(own, builder.expression(stage.kind.by, own)))
+    if isinstance(stage.kind, Chosen):
+        constant = stage.kind.otherwise.owner
+        assert isinstance(constant, payload.ConstantOp)
+        none = payload.ConstantOp(constant.value, own.type)
+        unmoved = builder.unmoved(stage.kind.member)
+        return builder.add(payload.SelectOp(unmoved, own, builder.add(none)))
+    assert isinstance(stage.kind, Linear)
+    total: SSAValue | None = None
+    for sum, entry in zip(stage.sums, stage.kind.matrix[0], strict=True):
+        if entry != ZERO:
+            term = old[sum.result]
+            if entry != ONE:
+                term = builder.add(arith.MulfOp(term, builder.expression(entry, term)))
+            total = term if total is None else builder.add(arith.AddfOp(total, term))
+    return own if total is None else total
+
+
+def _use_outside(staged: loop.StagedReduceOp, results: dict[SSAValue, SSAValue], between: Sequence[Operation]) -> None:
+    """Let everything after `staged` use its results. What lies between stages and is used after them is repeated."""
+    again = set[Operation]()
+    for op in reversed(between):
+        uses = [use.operation for result in op.results for use in result.uses]
+        if any(user in again or not staged.is_ancestor(user) for user in uses):
+            again.add(op)
+    copies: list[Operation] = []
+    for op in between:
+        if op in again:
+            copies.append(copy := op.clone(results))
+            results.update(zip(op.results, copy.results, strict=True))
+    block_of(staged).insert_ops_after(copies, staged)
+    for old, new in results.items():
+        old.replace_uses_with_if(new, lambda u: not staged.is_ancestor(u.operation) and u.operation not in copies)
+        new.name_hint = old.name_hint
+
+
+def _repair_frames(body: Block, reduces: Sequence[loop.ReduceOp]) -> None:
+    """Let later stages use 0 instead of a maximum that has seen nothing, but where terms are compared with it."""
+    end = body.last_op
+    for reduce in reduces:
+        uses = [use for use in reduce.result.uses if use.operation is not end]
+        uses = [u for u in uses if not (isinstance(u.operation, payload.CmpOp) and u.operation.parent is not body)]
+        if (
+            not uses
+            or reduce.kind.data not in (ReductionKind.MAX, ReductionKind.MIN)
+            or not is_float(reduce.result.type)
+        ):
+            continue
+        ops = list[Operation]()
+        frame = repaired(reduce.result, reduce.kind.data, ops)
+        for use in uses:
+            use.operation.operands[use.index] = frame
+        body.insert_ops_after(ops, reduce)
