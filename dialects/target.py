@@ -130,38 +130,21 @@ def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
 
 _AMPERE = frozenset({"mma", "cp_async"})
 _TMA = _AMPERE | {"tma", "cluster"}
+_HOPPER = _TMA | {"wgmma"}
 
 _A100 = Rates(1.7e12, 4.5e12, 4.5e12, 1.25e12, 8.0e12, 2.4e12, 19.5e12, 290e12, 1.41e9)
 _RTX_4090 = Rates(0.92e12, 4.5e12, 4.5e12, 0.63e12, 31e12, 5.1e12, 82.6e12, 165e12, 2.52e9)
 _H200 = Rates(4.0e12, 7.0e12, 10.8e12, 3.0e12, 25e12, 4.0e12, 67e12, 600e12, 1.60e9)
 _RTX_5090 = Rates(1.6e12, 6.5e12, 6.5e12, 1.1e12, 39e12, 6.5e12, 104.8e12, 209e12, 2.41e9)
 
-TARGETS = {
-    t.name: t
-    for t in (
-        Target("sm_80", "A100", 108, 163 * KIB, 164 * KIB, 2048, 19.5e12, 312e12, 2.0e12, 40 << 20, _A100, _AMPERE),
-        Target(
-            "sm_89", "RTX 4090", 128, 99 * KIB, 100 * KIB, 1536, 82.6e12, 165e12, 1.0e12, 72 << 20, _RTX_4090, _AMPERE
-        ),
-        Target(
-            "sm_90a",
-            "H200",
-            132,
-            227 * KIB,
-            228 * KIB,
-            2048,
-            67e12,
-            989e12,
-            4.8e12,
-            50 << 20,
-            _H200,
-            _TMA | {"wgmma"},
-        ),
-        Target(
-            "sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _RTX_5090, _TMA
-        ),
-    )
-}
+_CARDS = (
+    Target("sm_80", "A100", 108, 163 * KIB, 164 * KIB, 2048, 19.5e12, 312e12, 2.0e12, 40 << 20, _A100, _AMPERE),
+    Target("sm_89", "RTX 4090", 128, 99 * KIB, 100 * KIB, 1536, 82.6e12, 165e12, 1.0e12, 72 << 20, _RTX_4090, _AMPERE),
+    Target("sm_90a", "H200", 132, 227 * KIB, 228 * KIB, 2048, 67e12, 989e12, 4.8e12, 50 << 20, _H200, _HOPPER),
+    Target("sm_120", "RTX 5090", 170, 99 * KIB, 100 * KIB, 1536, 104.8e12, 209e12, 1.79e12, 96 << 20, _RTX_5090, _TMA),
+)
+
+TARGETS = {t.name: t for t in _CARDS}
 """Every known target, by name."""
 
 

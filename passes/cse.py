@@ -19,7 +19,7 @@ from xdsl.traits import (
 )
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
-from .analysis.equivalence import structure_in_place
+from ..dialects.support.equivalence import structure_in_place
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,15 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ParseError, VerifyException
+from xdsl.utils.hints import isa
 
 from ..dialects.loop import NestOp
 from ..dialects.shapes.extents import extents_text
+from ..dialects.support.equivalence import structure
 from ..dialects.target import Target, get_target
 from ..dialects.tensor import ROOT
 from ..dialects.tile.schedule import ScheduleAttr
 from ..errors import ScheduleError
-from .analysis.equivalence import structure
 from .analysis.nest_schedule import reduction_groups
 from .pass_manager import Observer
 
@@ -64,7 +65,7 @@ class Record:
     def schedule_for(self, ctx: Context, nest: NestOp, target: Target) -> ScheduleAttr | None:
         """The schedule of `nest` on `target`, if there is an entry; where there is none for its number of
         multiprocessors, that for the architecture. Raises RecordError for text that is no schedule."""
-        key = nest_key(nest)
+        key = plan_key(nest)
         entry = next((e[key] for n in (target.label, target.name) if key in (e := self.schedules.get(n, {}))), None)
         if entry is None:
             return None
@@ -83,7 +84,7 @@ class Record:
     def fusion_for(self, function: FuncOp) -> list[Operation] | None:
         """The operations of `function` whose results are kept, if there is an entry. Raises RecordError for positions
         that it has not."""
-        positions = self.fusions.get(key := function_key(function))
+        positions = self.fusions.get(key := plan_key(function))
         if positions is None:
             return None
         ops = list(function.body.block.ops)
@@ -96,12 +97,12 @@ class Record:
         """Note the schedule of `nest`."""
         sums = ", ".join(extents_text(group[0].sizes) for group in reduction_groups(nest))
         what = f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
-        self.schedules.setdefault(target, {})[nest_key(nest)] = (str(nest.attributes["schedule"]), what)
+        self.schedules.setdefault(target, {})[plan_key(nest)] = (str(nest.attributes["schedule"]), what)
 
     def add_function(self, function: FuncOp) -> None:
         """Note what of `function` is marked to be kept."""
         ops = enumerate(function.body.block.ops)
-        self.fusions[function_key(function)] = [i for i, op in ops if ROOT in op.attributes]
+        self.fusions[plan_key(function)] = [i for i, op in ops if ROOT in op.attributes]
 
     def text(self) -> str:
         """The record as JSON: the same text for the same plans, whatever the order they came in."""
@@ -140,41 +141,22 @@ def read_record(path: str) -> Record:
         raise record.refused("is no record of plans")
     if data.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
         raise record.refused(f"is of version {data.get('version')}, not {VERSION}")  # pyright: ignore
+    schedules: Any = data.get("schedules")  # pyright: ignore
+    fusions: Any = data.get("fusions")  # pyright: ignore
+    if not isa(schedules, dict[str, dict[str, dict[str, str]]]) or not isa(fusions, dict[str, list[int]]):
+        raise record.refused("is damaged: entries are missing or of another kind")
+    record.fusions.update(fusions)
     try:
-        for target, entries in data["schedules"].items():  # pyright: ignore
-            found = {key: (_string(e["schedule"]), _string(e["nest"])) for key, e in entries.items()}  # pyright: ignore
-            record.schedules[target] = found
-        for key, positions in data["fusions"].items():  # pyright: ignore
-            record.fusions[key] = [_position(p) for p in positions]  # pyright: ignore
-    except (AttributeError, KeyError, TypeError):
+        for target, entries in schedules.items():
+            record.schedules[target] = {key: (e["schedule"], e["nest"]) for key, e in entries.items()}
+    except KeyError:
         raise record.refused("is damaged: entries are missing or of another kind") from None
     return record
 
 
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _position(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def nest_key(nest: NestOp) -> str:
-    """What `nest` computes, of tensors of which types, as a short hash: the same wherever it stands, whatever its
-    values are called and however it is scheduled."""
-    return _key(nest)
-
-
-def function_key(function: FuncOp) -> str:
-    """What `function` computes, as a short hash that does not depend on what is marked in it."""
-    return _key(function)
-
-
-def _key(op: Operation) -> str:
+def plan_key(op: Operation) -> str:
+    """What a nest or a function computes, of tensors of which types, as a short hash: the same wherever it stands,
+    whatever its values are called and whatever was planned for it."""
     inner: set[SSAValue] = set()
     numbers: dict[SSAValue, int] = {}
     for o in op.walk():

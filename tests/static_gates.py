@@ -71,7 +71,7 @@ class Kernel:
 
     @property
     def atom(self) -> str:
-        return self.schedule.atom.data
+        return self.schedule.data.atom
 
     @property
     def narrowest(self) -> tuple[int, int, int]:
@@ -96,7 +96,7 @@ NARROW = {
         "CUDA cores read a factor by columns: it is transposed on its way, in pieces of 4 bytes",
     ),
     "LDG": (
-        lambda k: k.products > 0 and smallest_operand(k) < 16 * 32 * k.schedule.warps.data,
+        lambda k: k.products > 0 and smallest_operand(k) < 16 * 32 * k.schedule.data.warps,
         "a small tile of one operand has less than 16 bytes for each thread",
     ),
 }
@@ -120,7 +120,7 @@ def conflicts(k: Kernel) -> float:
     """How many times more wavefronts than the fewest a kernel may take: more than once where weights of attention go
     from sums of tensor cores to factors of CUDA cores, which have no layout in common."""
     mixed = k.atom == "mma" and k.products > 1
-    return 1.1 if mixed and k.schedule.f32_matmul_precision.data == "ieee" else 1.0
+    return 1.1 if mixed and k.schedule.data.f32_matmul_precision == "ieee" else 1.0
 
 
 @lru_cache(maxsize=1)
@@ -197,11 +197,11 @@ def _opcodes(k: Kernel) -> Iterator[str]:
     boxes = sum(isinstance(op, kernel.TmaLoadOp) for op in ops)
     parts = sum(op.k_steps.data for op in ops if isinstance(op, kernel.WgmmaOp))
     products = sum(isinstance(op, kernel.MmaOp) for op in ops)
-    chosen = {k.atom, k.schedule.copy.data}
+    chosen = {k.atom, k.schedule.data.copy}
     for choice, opcode, least in (("mma", "HMMA", products), ("wgmma", "HGMMA", parts), ("tma", "UTMALDG", boxes)):
         found = k.code.count(opcode)
         if (choice in chosen) != (found > 0) or found < least:
-            yield f"{found} {opcode} of {least}, with atom {k.atom} and copy {k.schedule.copy.data}"
+            yield f"{found} {opcode} of {least}, with atom {k.atom} and copy {k.schedule.data.copy}"
 
 
 def _widths(k: Kernel) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.wavefronts} wavefronts of shared memory instead of {c.ideal_wavefronts}"
     if c.sectors != c.ideal_sectors:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
-    tiles, shared = Tiles.of(k.model.info, plan_of(k.schedule)), k.schedule.num_ctas.data
+    tiles, shared = Tiles.of(k.model.info, plan_of(k.schedule)), k.schedule.data.num_ctas
     rounds = -(-int(tiles.blocks[0]) // shared) if shared else 1  # tiles of one block, one after the other
     planned = float(k.model.loads.traffic(tiles, k.target, np.ones(1)).block[0]) * rounds * k.function.cluster_size
     fewest = 0 if k.products and len(k.model.info.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty

@@ -3,7 +3,7 @@
 A layout sends the bits of (register, lane, warp) to coordinates: every bit owns a basis vector, and the coordinates
 of a holder are the exclusive or of the bases of its set bits. Broadcast (a zero basis), slices, matrix fragments and
 swizzles are all of this form. After Zhou et al., "Linear Layouts: Robust Code Generation of Efficient Tensor
-Computation Using F2", 2025. The algebra is in `linear_layout.py`.
+Computation Using F2", 2025. The algebra is in `linear.py`.
 """
 
 from __future__ import annotations

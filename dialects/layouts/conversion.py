@@ -70,74 +70,48 @@ def find_exchange(source: Linear, target: Linear) -> Exchange | None:
     need two registers of one lane in a round."""
     if source.shape != target.shape or source.warp != target.warp:
         return None
-    places = _Places(source)
     n, m = len(source.reg), len(target.reg)
-    images = [places.of(p) for p in target.packed[: m + LANE_BITS]]
-    if any(i is None for i in images):
+    places = Span()  # numbers of a register and, above its bits, a lane; solved for the element there
+    kernel: list[int] = []  # differences of places that hold the same element
+    for number, element in enumerate(source.packed[: n + LANE_BITS]):
+        if (found := places.solve(element)) is not None:
+            kernel.append(found | 1 << number)
+        places.add(element)
+    known = places.solve_all(target.packed[: m + LANE_BITS])
+    if known is None:
         return None
-    known = [i for i in images if i is not None]
-    registers = [places.without_lanes(i) for i in known[:m]]
-    columns = _Columns(n, registers, places.kernel)
-    for bit in range(LANE_BITS):
-        if not columns.take(known[m + bit], bit):
+    registers = [_without_lanes(place, kernel, n) for place in known[:m]]
+    images, after = list[int](), list[int]()
+    for bit, place in enumerate(known[m:]):
+        column = _column(place, bit, n, images, [*registers, *kernel])
+        if column is None:
             return None
-    low, lanes = (1 << n) - 1, tuple(c >> n for c in columns.images)
-    before = _linear(lanes, [c & low for c in columns.images])
+        images.append(column[0])
+        after.append(column[1] & (1 << m) - 1)
+    low, lanes = (1 << n) - 1, tuple(c >> n for c in images)
+    before = _linear(lanes, [c & low for c in images])
     flips = tuple(r >> n for r in registers)
     sent = tuple(r & low ^ combine(before, r >> n) for r in registers)
-    return Exchange(before, sent, lanes, flips, tuple(columns.after))
+    return Exchange(before, sent, lanes, flips, tuple(after))
 
 
-class _Places:
-    """Where elements of a layout are: numbers of a register and, above its bits, a lane."""
-
-    def __init__(self, source: Linear) -> None:
-        self._registers = len(source.reg)
-        self._span = Span()
-        self.kernel: list[int] = []
-        """Differences of places that hold the same element."""
-        for number, p in enumerate(source.packed[: self._registers + LANE_BITS]):
-            found = self._span.solve(p)
-            if found is not None:
-                self.kernel.append(found | 1 << number)
-            self._span.add(p)
-
-    def of(self, element: int) -> int | None:
-        """A place of an element, by its packed coordinate."""
-        return self._span.solve(element)
-
-    def without_lanes(self, place: int) -> int:
-        """A place of the same element in lane 0, if there is one, else `place`."""
-        found = Span(k >> self._registers for k in self.kernel).solve(place >> self._registers)
-        return place if found is None else place ^ combine(self.kernel, found)
+def _without_lanes(place: int, kernel: Sequence[int], bits: int) -> int:
+    """A place of the same element in lane 0, if there is one, else `place`."""
+    found = Span(k >> bits for k in kernel).solve(place >> bits)
+    return place if found is None else place ^ combine(kernel, found)
 
 
-class _Columns:
-    """The places that the bits of a receiving lane's number add, with what they add to the register that it becomes."""
-
-    def __init__(self, bits: int, registers: Sequence[int], kernel: Sequence[int]) -> None:
-        self._bits = bits
-        self._moves = [*registers, *kernel]
-        self._targets = len(registers)
-        self._lanes = Span(v >> bits for v in self._moves)
-        self.images: list[int] = []
-        self.after: list[int] = []
-
-    def take(self, image: int, bit: int) -> bool:
-        """Find the place that lane bit `bit` adds, near `image`; False if there is none."""
-        own = self._lanes.solve(image >> self._bits ^ 1 << bit)
-        for move in ([] if own is None else [own]) + [0, *(1 << i for i in range(len(self._moves)))]:
-            moved = image ^ combine(self._moves, move)
-            if self._consistent(moved):
-                self.images.append(moved)
-                self.after.append(move & (1 << self._targets) - 1)
-                return True
-        return False
-
-    def _consistent(self, image: int) -> bool:
-        """Whether the register of `image` is a function of its lane, beside those taken before."""
-        found = Span(c >> self._bits for c in self.images).solve(image >> self._bits)
-        return found is None or combine(self.images, found) == image
+def _column(image: int, bit: int, bits: int, taken: Sequence[int], moves: Sequence[int]) -> tuple[int, int] | None:
+    """The place, near `image`, that lane bit `bit` of a receiving lane's number adds, with what it adds to the register
+    that it becomes: the register of a place has to be a function of its lane, beside those `taken` before."""
+    own = Span(v >> bits for v in moves).solve(image >> bits ^ 1 << bit)
+    lanes = Span(c >> bits for c in taken)
+    for move in ([] if own is None else [own]) + [0, *(1 << i for i in range(len(moves)))]:
+        moved = image ^ combine(moves, move)
+        found = lanes.solve(moved >> bits)
+        if found is None or combine(taken, found) == moved:
+            return moved, move
+    return None
 
 
 def _linear(vectors: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
+from math import prod
 from typing import TypeAlias
 
 Coordinate: TypeAlias = tuple[int, ...]
@@ -47,11 +48,7 @@ def unpack(shape: Sequence[int], position: int) -> Coordinate:
 
 def combine(images: Sequence[int], number: int) -> int:
     """The exclusive or of the images of the set bits of `number`."""
-    result = 0
-    for bit, image in enumerate(images):
-        if number >> bit & 1:
-            result ^= image
-    return result
+    return reduce(int.__xor__, (image for bit, image in enumerate(images) if number >> bit & 1), 0)
 
 
 class Span:
@@ -88,6 +85,12 @@ class Span:
         """A set of added vectors, as a bit mask of their numbers, that combines to `vector`; None if there is none."""
         rest, combination = self._reduce(vector)
         return None if rest else combination
+
+    def solve_all(self, vectors: Iterable[int]) -> list[int] | None:
+        """`solve` of each vector; None if there is none for some."""
+        found = [self.solve(v) for v in vectors]
+        known = [f for f in found if f is not None]
+        return known if len(known) == len(found) else None
 
 
 @dataclass(frozen=True)
@@ -143,17 +146,10 @@ class Linear:
         number = reg | lane << len(self.reg) | warp << len(self.reg) + len(self.lane)
         return unpack(self.shape, combine(self.packed, number))
 
-    def register_coordinates(self) -> list[Coordinate]:
-        """The coordinates of the registers of thread 0; any other thread's differ by an exclusive or."""
-        return [self.apply(r, 0, 0) for r in range(self.registers)]
-
     @property
     def is_surjective(self) -> bool:
         """Whether every element is held by someone."""
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return 1 << Span(self.packed).rank == size
+        return 1 << Span(self.packed).rank == prod(self.shape)
 
     @property
     def is_injective(self) -> bool:
@@ -219,10 +215,10 @@ class Linear:
         """For each register of `part`, a layout that `part` has made, the register that holds its element when the part
         starts at `start`."""
         span = Span(self.packed[: len(self.reg)])
-        images = [span.solve(pack(self.shape, b)) for b in (*part.reg, tuple(start))]
-        if None in images:
+        images = span.solve_all(pack(self.shape, b) for b in (*part.reg, tuple(start)))
+        if images is None:
             raise ValueError(f"{part} at {tuple(start)} is not held by the same threads as {self}")
-        *bits, first = [i for i in images if i is not None]
+        *bits, first = images
         return tuple(first ^ combine(bits, r) for r in range(part.registers))
 
     def reduction(self, dims: Iterable[int]) -> Reduction | None:
@@ -249,12 +245,8 @@ class Linear:
         None if some thread needs an element of another."""
         if self.shape != source.shape or (self.lane, self.warp) != (source.lane, source.warp):
             return None
-        span, n = Span(source.packed[: len(source.reg)]), len(self.reg)
-        images = [span.solve(p) for p in self.packed[:n]]
-        if any(i is None for i in images):
-            return None
-        known = [i for i in images if i is not None]
-        return tuple(combine(known, r) for r in range(self.registers))
+        images = Span(source.packed[: len(source.reg)]).solve_all(self.packed[: len(self.reg)])
+        return None if images is None else tuple(combine(images, r) for r in range(self.registers))
 
 
 @dataclass(frozen=True)
@@ -276,10 +268,7 @@ class Shared:
     @property
     def is_bijective(self) -> bool:
         """Whether every element has exactly one offset."""
-        elements = 1
-        for extent in self.shape:
-            elements *= extent
-        return self._span.rank == len(self.offset) and elements == self.size
+        return self._span.rank == len(self.offset) and prod(self.shape) == self.size
 
     def place(self, coordinate: Sequence[int]) -> int:
         """The element offset at which `coordinate` is kept; linear in the coordinate over GF(2)."""
@@ -336,7 +325,8 @@ def register_width(images: Sequence[int], others: Iterable[int], limit: int) -> 
     return vec
 
 
-def _unit(rank: int, dim: int, value: int) -> Coordinate:
+def unit(rank: int, dim: int, value: int) -> Coordinate:
+    """The coordinate that is `value` along `dim` and 0 along all others."""
     return tuple(value if d == dim else 0 for d in range(rank))
 
 
@@ -352,7 +342,7 @@ class _Filler:
         if value >= self.shape[dim]:
             return None
         self.next[dim] *= 2
-        return _unit(len(self.shape), dim, value)
+        return unit(len(self.shape), dim, value)
 
     def bits(self, order: Sequence[int], count: int | None = None) -> list[Coordinate]:
         """Up to `count` bits, exhausting the dimensions in `order`."""
@@ -412,9 +402,4 @@ def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool 
 
 def is_disjoint(images: Sequence[int]) -> bool:
     """Whether no two images share a bit, so that exclusive or is addition."""
-    seen = 0
-    for image in images:
-        if seen & image:
-            return False
-        seen |= image
-    return True
+    return sum(images) == reduce(int.__or__, images, 0)

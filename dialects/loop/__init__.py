@@ -12,14 +12,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IndexType, IntAttr, TensorType
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineMap,
-)
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
@@ -39,6 +32,7 @@ from xdsl.traits import IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, is_tensor
+from ..shapes.affine import DIM, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
 from ..support.assembly import PureOp
@@ -107,8 +101,10 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
     if map.num_dims != len(extents) or map.num_symbols or len(map.results) != len(shape):
         raise VerifyException(f"the result map takes {len(extents)} indices to {len(shape)} coordinates")
     seen = set[int]()
-    for result, size in zip(map.results, shape, strict=True):
-        digits = sorted(((w, d) for w, d in _digits(result) if extents[d] != 1), key=lambda digit: digit[0])
+    for form, result, size in zip(Simplifier().read_map(map), map.results, shape, strict=True):
+        if form.constant or any(atom[0] != DIM for atom, _ in form.terms):
+            raise VerifyException(f"{result} in the result map is not a number in mixed radix")
+        digits = sorted((w, d) for atom, w in form.terms if extents[d := number_of(atom)] != 1)
         weight: Extent = 1
         for w, d in digits:
             extent = extents[d]
@@ -125,25 +121,6 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
             raise VerifyException(f"{result} in the result map counts to {weight}, not to {size}")
     if any(n != 1 and d not in seen for d, n in enumerate(extents)):
         raise VerifyException("an index does not occur in the result map")
-
-
-def _digits(expr: AffineExpr) -> list[tuple[int, int]]:
-    """(weight, dimension) of every term of a sum; anything else is refused."""
-    if isinstance(expr, AffineConstantExpr) and expr.value == 0:
-        return []
-    if isinstance(expr, AffineDimExpr):
-        return [(1, expr.position)]
-    if isinstance(expr, AffineBinaryOpExpr):
-        if expr.kind == AffineBinaryOpKind.Add:
-            return _digits(expr.lhs) + _digits(expr.rhs)
-        lhs, rhs = expr.lhs, expr.rhs
-        if (
-            expr.kind == AffineBinaryOpKind.Mul
-            and isinstance(lhs, AffineDimExpr)
-            and isinstance(rhs, AffineConstantExpr)
-        ):
-            return [(rhs.value, lhs.position)]
-    raise VerifyException(f"{expr} in the result map is not a number in mixed radix")
 
 
 @irdl_op_definition

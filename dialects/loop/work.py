@@ -7,21 +7,31 @@ hoist it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.traits import SymbolTable
 
-from ..payload import CastOp, CmpOp, ConstantOp, SelectOp, is_float, is_payload, tensor_bytes
+from ..payload import (
+    CastOp,
+    CmpOp,
+    ConstantOp,
+    SelectOp,
+    is_float,
+    is_payload,
+    tensor_bytes,
+)
 from ..shapes.binding import Sizes
 from ..shapes.extents import Extent, typical
+from ..support.equivalence import Numbering
 from ..tensor import ReduceOp as TensorReduceOp, ScanOp
 from . import LoadOp, NestOp, ReduceOp, StagedReduceOp
+from .dependence import Dependence, yielded
 
 _FREE = (ConstantOp, SelectOp, CmpOp)
 
@@ -103,81 +113,37 @@ def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
     Operations are numbered by value: the same computation over equal index ranges, as the stages of a staged reduction
     repeat it, is one.
     """
-    numbering = _Numbering(nest, size)
-    counted: dict[Number, Counted] = {}
+    dependence, numbering = Dependence(), Numbering()
+    indices: dict[int, tuple[Index, SSAValue]] = {}
+    for op in nest.walk():
+        if isinstance(op, NestOp | ReduceOp):
+            depth = _depth(op)
+            for place, (argument, extent) in enumerate(zip(op.body.block.args, op.sizes, strict=True)):
+                index = depth, place, size(extent)
+                indices.setdefault(numbering.identify(argument, index), (index, argument))
+    counted: dict[int, Counted] = {}
     for op in nest.body.walk(region_first=True):
+        if isinstance(op, ReduceOp):
+            numbering.identify(op.result, (op.kind, op.extents, numbering.of(yielded(op.body.block)[0])))
+        elif isinstance(op, StagedReduceOp):
+            for result, stage in zip(op.res, yielded(op.stages.block), strict=True):
+                numbering.equate(result, stage)
         if not op.results or not is_float(op.results[0].type):
             continue
-        number = numbering.of[op.results[0]]
-        reduction = isinstance(op, ReduceOp)
-        if number in counted or not (reduction or is_payload(op) and not isinstance(op, _FREE)):
+        number = numbering.of(op.results[0])
+        if number in counted or not (isinstance(op, ReduceOp) or is_payload(op) and not isinstance(op, _FREE)):
             continue
-        needed = numbering.indices[number]
-        if reduction:
-            body = op.body.block.last_op
-            assert body is not None
-            needed = needed | numbering.indices[numbering.of[body.operands[0]]]
-        counted[number] = Counted(op, tuple(numbering.values[i] for i in sorted(needed)))
+        values = (op.results[0], *(yielded(op.body.block) if isinstance(op, ReduceOp) else ()))
+        needed = {indices[numbering.of(i)] for v in values for i in dependence.of(v)}
+        counted[number] = Counted(op, tuple(argument for _, argument in sorted(needed, key=lambda entry: entry[0])))
     return list(counted.values())
 
 
 Index: TypeAlias = tuple[int, int, int]
 """An iteration index: how deep its loop is nested, its position there, its extent. Loops side by side share theirs."""
 
-Number: TypeAlias = Hashable
 
-
-class _Numbering:
-    """Values of a nest numbered by what they compute, with the indices each depends on."""
-
-    def __init__(self, nest: NestOp, size: Size) -> None:
-        self.size = size
-        self.of: dict[SSAValue, Number] = {}
-        self.indices: dict[Number, frozenset[Index]] = {}
-        self.values: dict[Index, SSAValue] = {}
-        self._seen: dict[Hashable, int] = {}
-        self._arguments(nest.body.block, 0, nest.sizes)
-        self._block(nest.body.block, 1)
-
-    def _arguments(self, block: Block, depth: int, extents: Sequence[Extent]) -> None:
-        for i, (argument, extent) in enumerate(zip(block.args, extents, strict=True)):
-            index = (depth, i, self.size(extent))
-            self.values.setdefault(index, argument)
-            self.of[argument] = self._number(index, frozenset({index}))
-
-    def _number(self, key: Hashable, indices: frozenset[Index]) -> Number:
-        number = self._seen.setdefault(key, len(self._seen))
-        self.indices[number] = indices
-        return number
-
-    def _block(self, block: Block, depth: int) -> None:
-        for op in block.ops:
-            inner: tuple[Number, ...] = ()
-            own: frozenset[Index] = frozenset()
-            if isinstance(op, ReduceOp):
-                self._arguments(op.body.block, depth, op.sizes)
-                own = frozenset((depth, i, self.size(n)) for i, n in enumerate(op.sizes))
-                self._block(op.body.block, depth + 1)
-                inner = self._yielded(op.body.block)
-            elif isinstance(op, StagedReduceOp):
-                self._block(op.stages.block, depth)
-                for result, number in zip(op.res, self._yielded(op.stages.block), strict=True):
-                    self.of[result] = number
-                self._block_of_rescaling(op.rescale.block, depth)
-                continue
-            operands = (*(self.of.get(v, id(v)) for v in op.operands), *inner)
-            needed = frozenset[Index]().union(*(self.indices.get(n, frozenset[Index]()) for n in operands)) - own
-            key = (op.name, tuple(sorted((k, str(v)) for k, v in op.properties.items())), operands)
-            for i, result in enumerate(op.results):
-                self.of[result] = self._number((*key, str(result.type), i), needed)
-
-    def _block_of_rescaling(self, block: Block, depth: int) -> None:
-        """A rescaling runs once a chunk, not once an element: its values depend on no index."""
-        for argument in block.args:
-            self.of[argument] = self._number(("rescaling", id(argument)), frozenset())
-        self._block(block, depth)
-
-    def _yielded(self, block: Block) -> tuple[Number, ...]:
-        end = block.last_op
-        assert end is not None
-        return tuple(self.of[v] for v in end.operands)
+def _depth(op: Operation) -> int:
+    """How many reductions and nests are around `op`."""
+    around = op.parent_op()
+    return 0 if around is None else isinstance(around, NestOp | ReduceOp) + _depth(around)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     AnyFloat,
@@ -39,7 +38,6 @@ from xdsl.irdl import (
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
 from xdsl.irdl.declarative_assembly_format import (
     CustomDirective,
@@ -50,14 +48,13 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from ..shapes.binding import DerivedAttr
 from ..shapes.domain import DomainAttr
 from ..shapes.extents import CountAttr, ExtentsAttr, SymbolAttr
-from ..support.builders import BuiltOp
+from ..support.assembly import PureOp
 from .types import (
     Scalar as Scalar,
     element_bytes as element_bytes,
@@ -92,13 +89,17 @@ class PredicateAttr(EnumAttribute[Predicate], SpacedOpaqueSyntaxAttribute):
     name = "payload.predicate"
 
 
+_T = VarConstraint("T", AnyAttr())
+"""What operands and results of one type have in common."""
+
+
 def _container(t: Attribute) -> Attribute:
     """`t` with its element forgotten, to compare containers of different elements."""
     return with_element(t, i1)
 
 
 @irdl_op_definition
-class ConstantOp(BuiltOp):
+class ConstantOp(PureOp):
     """The same scalar everywhere in a value of any payload type.
 
     ```
@@ -110,7 +111,6 @@ class ConstantOp(BuiltOp):
     name = "payload.constant"
     value = prop_def(FloatAttr | IntegerAttr)
     result = result_def()
-    traits = traits_def(Pure())
 
     def __init__(self, value: float | int | bool | FloatAttr | IntegerAttr, result_type: Attribute):
         e = element_type(result_type)
@@ -178,7 +178,7 @@ def scalar_attr(value: float | int | bool, element: Attribute) -> FloatAttr | In
 
 
 @irdl_op_definition
-class ExtentOp(BuiltOp):
+class ExtentOp(PureOp):
     """The value of a size that is known only at run time, everywhere in a value of any integer or index payload type.
 
     ```
@@ -189,7 +189,6 @@ class ExtentOp(BuiltOp):
     name = "payload.extent"
     symbol = prop_def(SymbolAttr)
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = "qualified($symbol) attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -215,7 +214,7 @@ class ConditionOf(CustomDirective):
 
 
 @irdl_op_definition
-class CmpOp(BuiltOp):
+class CmpOp(PureOp):
     """Elementwise comparison of two values of one type; the result has the same container with element `i1`.
 
     ```
@@ -224,13 +223,11 @@ class CmpOp(BuiltOp):
     """
 
     name = "payload.cmp"
-    T: ClassVar = VarConstraint("T", AnyAttr())
     custom_directives = (ConditionOf,)
     predicate = prop_def(PredicateAttr)
-    lhs = operand_def(T)
-    rhs = operand_def(T)
+    lhs = operand_def(_T)
+    rhs = operand_def(_T)
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = "$predicate $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($lhs), type($result))"
 
     def __init__(self, predicate: str | Predicate | PredicateAttr, lhs: SSAValue, rhs: SSAValue):
@@ -242,7 +239,7 @@ class CmpOp(BuiltOp):
 
 
 @irdl_op_definition
-class SelectOp(BuiltOp):
+class SelectOp(PureOp):
     """`%c ? %a : %b`, elementwise; both sides are computed. The condition has the container of the values.
 
     ```
@@ -251,13 +248,11 @@ class SelectOp(BuiltOp):
     """
 
     name = "payload.select"
-    T: ClassVar = VarConstraint("T", AnyAttr())
     custom_directives = (ConditionOf,)
     cond = operand_def()
-    lhs = operand_def(T)
-    rhs = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
+    lhs = operand_def(_T)
+    rhs = operand_def(_T)
+    result = result_def(_T)
     assembly_format = "$cond `,` $lhs `,` $rhs attr-dict `:` custom<ConditionOf>(type($result), type($cond))"
 
     def verify_(self) -> None:
@@ -266,7 +261,7 @@ class SelectOp(BuiltOp):
 
 
 @irdl_op_definition
-class CastOp(BuiltOp):
+class CastOp(PureOp):
     """Conversion between scalar types, elementwise, with C's meaning as PyTorch's `to(dtype)` has it.
 
     float to float rounds to nearest even; float to integer truncates toward zero; integer to float rounds; a wider
@@ -285,7 +280,6 @@ class CastOp(BuiltOp):
     operand = operand_def()
     reassoc = opt_prop_def(UnitAttr)
     result = result_def()
-    traits = traits_def(Pure())
     assembly_format = "$operand (`reassoc` $reassoc^)? attr-dict `:` type($operand) `->` type($result)"
 
     def __init__(self, operand: SSAValue, element: Attribute, *, reassoc: bool = False):
@@ -300,7 +294,7 @@ class CastOp(BuiltOp):
 
 
 @irdl_op_definition
-class FmodOp(BuiltOp):
+class FmodOp(PureOp):
     """C's `fmod`: the remainder of a truncating division, with the sign of the dividend.
 
     ```
@@ -308,12 +302,10 @@ class FmodOp(BuiltOp):
     ```
     """
 
-    T: ClassVar = VarConstraint("T", AnyAttr())
     name = "payload.fmod"
-    lhs = operand_def(T)
-    rhs = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
+    lhs = operand_def(_T)
+    rhs = operand_def(_T)
+    result = result_def(_T)
     assembly_format = "$lhs `,` $rhs attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -322,7 +314,7 @@ class FmodOp(BuiltOp):
 
 
 @irdl_op_definition
-class RoundTf32Op(BuiltOp):
+class RoundTf32Op(PureOp):
     """The nearest number with 10 bits of fraction (tf32), still in f32; halves go away from zero: `cvt.rna.tf32`.
 
     What tensor cores multiply of an f32: they ignore the other 13 bits, so that without this a factor is cut.
@@ -332,11 +324,9 @@ class RoundTf32Op(BuiltOp):
     ```
     """
 
-    T: ClassVar = VarConstraint("T", AnyAttr())
     name = "payload.round_tf32"
-    operand = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
+    operand = operand_def(_T)
+    result = result_def(_T)
     assembly_format = "$operand attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -345,7 +335,7 @@ class RoundTf32Op(BuiltOp):
 
 
 @irdl_op_definition
-class CombineBf16x3Op(BuiltOp):
+class CombineBf16x3Op(PureOp):
     """The sum of three numbers of which each is what the ones before it leave of an f32: the largest first.
 
     Adding them is exact. What is known beside a sum is how small the later ones are, so that products of some pairs of
@@ -356,13 +346,11 @@ class CombineBf16x3Op(BuiltOp):
     ```
     """
 
-    T: ClassVar = VarConstraint("T", AnyAttr())
     name = "payload.combine_bf16x3"
-    first = operand_def(T)
-    second = operand_def(T)
-    third = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
+    first = operand_def(_T)
+    second = operand_def(_T)
+    third = operand_def(_T)
+    result = result_def(_T)
     assembly_format = "$first `,` $second `,` $third attr-dict `:` type($result)"
 
     def verify_(self) -> None:
@@ -371,7 +359,7 @@ class CombineBf16x3Op(BuiltOp):
 
 
 @irdl_op_definition
-class AssertOp(BuiltOp):
+class AssertOp(PureOp):
     """The integer itself, elementwise, where the condition holds; where it does not, the program stops and says the
     message and the integer.
 
@@ -387,14 +375,12 @@ class AssertOp(BuiltOp):
     """
 
     name = "payload.assert"
-    T: ClassVar = VarConstraint("T", AnyAttr())
     custom_directives = (ConditionOf,)
-    value = operand_def(T)
+    value = operand_def(_T)
     condition = operand_def()
     message = prop_def(StringAttr)
     place = opt_prop_def(StringAttr)
-    result = result_def(T)
-    traits = traits_def(Pure())
+    result = result_def(_T)
     assembly_format = (
         "$value `where` $condition `,` $message (`at` $place^)? attr-dict"
         " `:` custom<ConditionOf>(type($value), type($condition))"

@@ -12,7 +12,7 @@ whatever the value of s, a pair `(lo, hi)` for lo <= x < hi, or None for an unkn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import gcd
 from typing import Any, NamedTuple, TypeAlias
 
@@ -127,8 +127,10 @@ class Simplifier:
         for kind, ranges in ((DIM, dims), (SYM, symbols)):
             for i, r in enumerate(ranges):
                 self.set_range((kind, i), r)
-        self._div: dict[tuple[Form, int], Form] = {}
-        self._mod: dict[tuple[Form, int], Form] = {}
+        self.floordiv = cache(self._floordiv)
+        """`form floordiv divisor`; the divisor is positive."""
+        self.mod = cache(self._mod)
+        """`form mod divisor`, which is never negative; the divisor is positive."""
 
     def set_range(self, atom: Atom, r: Range) -> None:
         """Say what values an index or symbol takes; only before it is used. An empty range counts as one value."""
@@ -209,22 +211,6 @@ class Simplifier:
         bounds = self.interval(form)
         return most(hi) <= lo or bounds is not None and (bounds[1] < lo or bounds[0] >= most(hi))
 
-    def floordiv(self, form: Form, divisor: int) -> Form:
-        """`form floordiv divisor`; the divisor is positive."""
-        key = (form, divisor)
-        found = self._div.get(key)
-        if found is None:
-            found = self._div[key] = self._floordiv(form, divisor)
-        return found
-
-    def mod(self, form: Form, divisor: int) -> Form:
-        """`form mod divisor`, which is never negative; the divisor is positive."""
-        key = (form, divisor)
-        found = self._mod.get(key)
-        if found is None:
-            found = self._mod[key] = self._mod_(form, divisor)
-        return found
-
     def _floordiv(self, form: Form, divisor: int) -> Form:
         if divisor == 1:
             return form
@@ -240,7 +226,7 @@ class Simplifier:
             return self.floordiv(large, divisor // common)
         return self._nested_div(form, divisor) or Form((((DIV, form.terms, form.constant, divisor), 1),), 0)
 
-    def _mod_(self, form: Form, divisor: int) -> Form:
+    def _mod(self, form: Form, divisor: int) -> Form:
         if divisor == 1:
             return constant(0)
         bounds = self.interval(form)
@@ -311,6 +297,11 @@ class Simplifier:
                 inner, divisor = _inner(atom), atom[3]
                 rest = add(_without(form, atom), inner, coefficient // divisor)
                 yield add(rest, self.mod(inner, divisor), -(coefficient // divisor))
+
+    def read_map(self, map: AffineMap) -> list[Form]:
+        """The results of `map` as forms of its own dimensions and symbols. Raises ValueError as `read` does."""
+        dims, symbols = [dim(i) for i in range(map.num_dims)], [symbol(i) for i in range(map.num_symbols)]
+        return [self.read(e, dims, symbols) for e in map.results]
 
     def read(self, expr: AffineExpr, dims: Sequence[Form], symbols: Sequence[Form] = ()) -> Form:
         """`expr` with the given forms for its dimensions and symbols.

@@ -8,15 +8,17 @@ a store does nothing. Padding, slices of a padded view, causal structure and the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IntAttr
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue
-from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineConstantExpr, AffineExpr, AffineMap
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from .affine import Simplifier
 from .extents import Extent, SymbolAttr, bounds_in, extents_attr, extents_in, parse_bounds, print_bounds, static
 
 
@@ -101,28 +103,11 @@ def verify_access(
         raise VerifyException("the domain has other dimensions or symbols than the map")
 
 
+@lru_cache(4096)
 def verify_linear(map: AffineMap) -> None:
     """Check that `map` divides only by positive numbers and multiplies no two indices, which its syntax allows.
     Raises `VerifyException`."""
-    for result in map.results:
-        _verify_expression(result)
-
-
-def _verify_expression(expr: AffineExpr) -> None:
-    if not isinstance(expr, AffineBinaryOpExpr):
-        return
-    _verify_expression(expr.lhs)
-    _verify_expression(expr.rhs)
-    if expr.kind is AffineBinaryOpKind.Mul:
-        if not _is_number(expr.lhs) and not _is_number(expr.rhs):
-            raise VerifyException(f"{expr} is a product of two indices")
-    elif expr.kind is not AffineBinaryOpKind.Add:
-        if not isinstance(expr.rhs, AffineConstantExpr) or expr.rhs.value <= 0:
-            raise VerifyException(f"{expr} divides by something else than a positive number")
-
-
-def _is_number(expr: AffineExpr) -> bool:
-    """Whether `expr` contains no index."""
-    if isinstance(expr, AffineBinaryOpExpr):
-        return _is_number(expr.lhs) and _is_number(expr.rhs)
-    return isinstance(expr, AffineConstantExpr)
+    try:
+        Simplifier().read_map(map)
+    except ValueError as error:
+        raise VerifyException(str(error)) from None

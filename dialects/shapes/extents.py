@@ -145,7 +145,7 @@ class ExtentsAttr(MemRefLayoutAttr, ParametrizedAttribute):
             print_extents(printer, self.extents)
 
 
-S = TypeVar("S", bound=Attribute)
+S = TypeVar("S", bound="SymbolAttr | CountAttr")
 
 
 def extents_attr(extents: Iterable[int | S]) -> ArrayAttr[IntAttr | S]:
@@ -155,7 +155,7 @@ def extents_attr(extents: Iterable[int | S]) -> ArrayAttr[IntAttr | S]:
 
 def extents_in(attr: ArrayAttr[IntAttr | S]) -> tuple[int | S, ...]:
     """The extents, or counts of tiles, that an attribute holds."""
-    return tuple(e.data if isinstance(e, IntAttr) else e for e in attr)
+    return tuple(e if isinstance(e, SymbolAttr | CountAttr) else e.data for e in attr)
 
 
 def parse_extent(parser: AttrParser) -> IntAttr | SymbolAttr:

@@ -143,14 +143,6 @@ def span(steps: Sequence[int]) -> tuple[int, int]:
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
-def _add(a: Range, b: Range) -> Range:
-    return (a[0] + b[0], a[1] + b[1])
-
-
-def _sub(a: Range, b: Range) -> Range:
-    return (a[0] - b[1], a[1] - b[0])
-
-
 def _mul(a: Range, b: Range) -> Range:
     products = [0.0 if 0 in (x, y) else x * y for x in a for y in b]  # 0 times anything is 0, without a NaN
     return (min(products), max(products))
@@ -159,11 +151,8 @@ def _mul(a: Range, b: Range) -> Range:
 def _floor_div(a: Range, b: Range) -> Range:
     if b[0] != b[1] or b[0] < 1:
         return UNKNOWN
-    return (_floor(a[0], b[0]), _floor(a[1], b[0]))
-
-
-def _floor(x: float, c: float) -> float:
-    return x if x in (inf, -inf) else int(x) // int(c)
+    lo, hi = (x if x in (inf, -inf) else int(x) // int(b[0]) for x in a)
+    return (lo, hi)
 
 
 def _div(a: Range, b: Range) -> Range:
@@ -176,10 +165,6 @@ def _rem(a: Range, b: Range) -> Range:
     return (0, min(a[1], b[1] - 1))
 
 
-def _and(a: Range, b: Range) -> Range:
-    return (0, min(a[1], b[1])) if a[0] >= 0 and b[0] >= 0 else UNKNOWN
-
-
 def _or(a: Range, b: Range) -> Range:
     if a[0] < 0 or b[0] < 0 or inf in (a[1], b[1]):
         return UNKNOWN
@@ -187,40 +172,24 @@ def _or(a: Range, b: Range) -> Range:
 
 
 def _power(exponent: Range) -> Range:
-    return (1 << int(exponent[0]), 1 << int(exponent[0]))
-
-
-def _shift_left(a: Range, b: Range) -> Range:
-    return _mul(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
-
-
-def _shift_right(a: Range, b: Range) -> Range:
-    return _div(a, _power(b)) if b[0] == b[1] and 0 <= b[0] < 63 else UNKNOWN
-
-
-def _min(a: Range, b: Range) -> Range:
-    return (min(a[0], b[0]), min(a[1], b[1]))
-
-
-def _max(a: Range, b: Range) -> Range:
-    return (max(a[0], b[0]), max(a[1], b[1]))
+    """What a shift by `exponent` bits multiplies by, or divides."""
+    known = exponent[0] == exponent[1] and 0 <= exponent[0] < 63
+    return (1 << int(exponent[0]), 1 << int(exponent[0])) if known else UNKNOWN
 
 
 _RULES: dict[str, Callable[[Range, Range], Range]] = {
-    "arith.addi": _add,
-    "arith.subi": _sub,
+    "arith.addi": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "arith.subi": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "arith.muli": _mul,
     "arith.divsi": _div,
     "arith.divui": _div,
     "arith.floordivsi": _floor_div,
     "arith.remsi": _rem,
     "arith.remui": _rem,
-    "arith.andi": _and,
+    "arith.andi": lambda a, b: (0, min(a[1], b[1])) if a[0] >= 0 and b[0] >= 0 else UNKNOWN,
     "arith.ori": _or,
     "arith.xori": _or,
-    "arith.shli": _shift_left,
-    "arith.shrsi": _shift_right,
-    "arith.shrui": _shift_right,
-    "arith.minsi": _min,
-    "arith.maxsi": _max,
+    "arith.shrui": lambda a, b: _div(a, _power(b)),
+    "arith.minsi": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "arith.maxsi": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
 }

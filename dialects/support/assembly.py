@@ -45,6 +45,7 @@ from ..shapes.extents import CountAttr, SymbolAttr, parse_bounds, parse_count, p
 from .builders import BuiltOp
 
 
+@irdl_custom_directive
 class _AttributeDirective(CustomDirective, ABC):
     """The text of one attribute; a group around it is left out where the attribute is missing or has its default."""
 
@@ -73,11 +74,8 @@ class _AttributeDirective(CustomDirective, ABC):
         """Print the attribute."""
 
 
-@irdl_custom_directive
 class Int(_AttributeDirective):
     """`4`"""
-
-    attribute: AttributeVariable
 
     def read(self, parser: Parser) -> Attribute:
         return IntAttr(parser.parse_integer())
@@ -87,11 +85,8 @@ class Int(_AttributeDirective):
         printer.print_string(str(attribute.data))
 
 
-@irdl_custom_directive
 class Bases(_AttributeDirective):
     """`[[0, 1], [8, 0]]`"""
-
-    attribute: AttributeVariable
 
     def read(self, parser: Parser) -> Attribute:
         return parse_bases(parser)
@@ -101,11 +96,8 @@ class Bases(_AttributeDirective):
         printer.print_string(format_bases(bases_of(attribute)))
 
 
-@irdl_custom_directive
 class Extents(_AttributeDirective):
     """`[16, #s0]`"""
-
-    attribute: AttributeVariable
 
     def read(self, parser: Parser) -> Attribute:
         return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_extent(parser)))
@@ -116,11 +108,8 @@ class Extents(_AttributeDirective):
             print_extents(printer, attribute)
 
 
-@irdl_custom_directive
 class Counts(_AttributeDirective):
     """`[#s0 / 64, 32]`"""
-
-    attribute: AttributeVariable
 
     def read(self, parser: Parser) -> Attribute:
         return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser)))
@@ -155,6 +144,7 @@ def _arguments(state: ParsingState) -> list[Parser.Argument]:
     return vars(state).setdefault("arguments", [])
 
 
+@irdl_custom_directive
 class _ArgumentsDirective(CustomDirective, ABC):
     """Block arguments of a region, in front of it."""
 
@@ -182,28 +172,19 @@ class _ArgumentsDirective(CustomDirective, ABC):
         printer.print_block_argument(argument)  # pyright: ignore[reportArgumentType]
 
 
-@irdl_custom_directive
 class Arguments(_ArgumentsDirective):
     """`(%x: memref<4xf32>, %y: f32)`"""
 
-    body: RegionVariable
 
-
-@irdl_custom_directive
 class Buffers(_ArgumentsDirective):
     """`(%x: memref<4xf32>)`: the arguments that are no indices."""
-
-    body: RegionVariable
 
     def written(self, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
         return [a for a in arguments if a.type != IndexType()]
 
 
-@irdl_custom_directive
 class Indices(_ArgumentsDirective):
     """`(%i, %j)`: the arguments that are indices."""
-
-    body: RegionVariable
 
     def read(self, parser: Parser) -> Parser.Argument:
         return parser.parse_argument(expect_type=False).resolve(IndexType())

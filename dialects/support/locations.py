@@ -1,4 +1,4 @@
-"""Where an op came from: reading and copying source locations.
+"""Where an op came from, and what it is in: reading and copying source locations.
 
 xDSL stores a location on every op but fills it in nowhere. These helpers are the one place that reads locations;
 the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
@@ -7,6 +7,7 @@ the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -24,10 +25,20 @@ from xdsl.utils.hints import isa
 
 from ...errors import CompileError, ScheduleError
 
+Op = TypeVar("Op", bound=Operation)
+
 
 def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
     """The location `file:line:column`. Lines and columns count from 1; column 0 means that it is not known."""
     return FileLineColLoc(StringAttr(file), IntAttr(line), IntAttr(column))
+
+
+def enclosing(op: Operation, kind: type[Op]) -> Op | None:
+    """The nearest op of this kind around `op`; None if there is none."""
+    around = op.parent_op()
+    while around is not None and not isinstance(around, kind):
+        around = around.parent_op()
+    return around
 
 
 def location_of(op: Operation) -> LocationAttr:

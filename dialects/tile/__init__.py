@@ -39,8 +39,7 @@ from ..shapes.domain import DomainAttr, verify_access
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..support.builders import definitions
 from ..tensor import KindAttr, ReductionKind, verify_atomic, verify_kind
-from .access import verify_places
-from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp
+from .async_copy import AwaitOp, CommitOp, SliceOp, StageAsyncOp, TmaStoreOp, verify_places
 from .dot import AccumulatorsOp, AsyncAccumulatorsType, DotAsyncOp, DotOp, DotWaitOp
 from .kernel import KernelOp, LaunchOp
 from .row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType

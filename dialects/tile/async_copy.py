@@ -2,15 +2,17 @@
 
 No buffers and no slots: a tile in flight is a value like any other, may be carried around a loop, and becomes readable
 by `tile.await`. So a pipeline is plain data flow, and scheduling it cannot change what is computed. Results go the
-other way: parts of a tile, put into shared memory, leave as boxes.
+other way: parts of a tile, put into shared memory, leave as boxes. What all accesses to buffers have in common, and
+which of them are boxes, is below.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import AffineMapAttr, DenseArrayBase, IndexType, IntAttr, MemRefType, TensorType, i1, i64
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.irdl import (
     AnyAttr,
     AttrSizedOperandSegments,
@@ -31,11 +33,12 @@ from xdsl.irdl import (
 from xdsl.traits import MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
-from ..layouts.attributes import LayoutAttr
-from ..payload import element_type, shape_of
-from ..shapes.domain import DomainAttr
+from ..layouts.attributes import LayoutAttr, SharedAttr
+from ..payload import element_type, shape_of, with_element
+from ..shapes.affine import DIM, Form, Simplifier, number_of
+from ..shapes.domain import DomainAttr, verify_access
+from ..shapes.extents import extents_of
 from ..support.assembly import FormattedOp, PureOp
-from .access import is_in_shared, verify_box, verify_places
 
 
 @irdl_op_definition
@@ -168,3 +171,41 @@ class TmaStoreOp(FormattedOp):
         if not is_in_shared(self.value.type):
             raise VerifyException(f"a box leaves from shared memory, not as {self.value.type}")
         verify_box(self.map.data)
+
+
+def is_in_shared(t: Attribute) -> bool:
+    """Whether a tile type says that the tile is in shared memory, or on its way there."""
+    return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
+
+
+def verify_places(
+    op: Any, memory: SSAValue, tile: SSAValue, domain: DomainAttr | None = None, fill: SSAValue | None = None
+) -> None:
+    """Check what moves `tile` from or to map(t)[symbols] in the buffer `memory`. Raises VerifyException."""
+    shape, symbols = shape_of(tile.type), tuple[SSAValue, ...](op.symbols)
+    verify_access(op.map, len(shape), len(symbols), len(extents_of(memory.type)), domain, fill, "a buffer")
+    for s in symbols:
+        if s.type != IndexType() and (not shape or s.type != with_element(tile.type, IndexType())):
+            raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")
+    if element_type(tile.type) != element_type(memory.type):
+        raise VerifyException("buffer and tile have one element type")
+
+
+def verify_box(map: AffineMap) -> None:
+    """Check that a tile whose elements are at the places `map` is a TMA box. Raises VerifyException."""
+    if box_dimensions(map) is None:
+        raise VerifyException("a dimension of a box runs along one dimension of the buffer, in steps of one")
+
+
+def box_dimensions(map: AffineMap) -> tuple[int, ...] | None:
+    """For each dimension of a tile the dimension of the buffer that it runs along; None if the tile is no box."""
+    found: dict[int, int] = {}
+    for number, form in enumerate(Simplifier().read_map(map)):
+        moving = [(a, f) for a, f in form.terms if any(inner[0] == DIM for inner in Form(((a, 1),), 0).atoms())]
+        if not moving:
+            continue
+        ((atom, factor), *others) = moving
+        if others or factor != 1 or atom[0] != DIM or number_of(atom) in found:
+            return None
+        found[number_of(atom)] = number
+    return tuple(found[d] for d in range(map.num_dims)) if len(found) == map.num_dims else None

@@ -27,7 +27,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
 from ..support.assembly import OrderedOp, PureOp
-from .schedule import DECISIONS
+from .schedule import LEGAL
 
 NARROW = (bf16, f16)
 """What tensor cores multiply exactly."""
@@ -50,9 +50,8 @@ def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: st
     a, b, c = shape_of(lhs), shape_of(rhs), shape_of(acc)
     if not (len(a) == len(b) == len(c) == 2 and a[1] == b[0] and c == (a[0], b[1])):
         raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
-    atoms = DECISIONS["atom"].words
-    if atom is not None and atom not in atoms:
-        raise VerifyException(f"atom {atom} is none of {', '.join(atoms)}")
+    if atom is not None and atom not in LEGAL["atom"]:
+        raise VerifyException(f"atom {atom} is none of {', '.join(map(str, LEGAL['atom']))}")
     types = tuple(element_type(t) for t in (lhs, rhs, acc))
     if atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
         raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32, not {types}")

@@ -28,6 +28,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
 from ..support.assembly import FormattedOp, PureOp
+from ..support.locations import enclosing
 from .kernel import KernelOp
 
 
@@ -164,9 +165,7 @@ class ClusterAllGatherOp(PureOp):
             shape, element = shape_of(result.type), element_type(result.type)
             if shape[1:] != shape_of(tile.type) or element != element_type(tile.type) or shape[0] != self.ranks:
                 raise VerifyException(f"{result.type} is not {tile.type} of every block of a cluster")
-        kernel = self.parent_op()
-        while kernel is not None and not isinstance(kernel, KernelOp):
-            kernel = kernel.parent_op()
+        kernel = enclosing(self, KernelOp)
         if kernel is not None and kernel.cluster_size != self.ranks:
             has = f"clusters of {kernel.cluster_size}"
             raise VerifyException(f"tiles of every block of a cluster of {self.ranks} blocks in a kernel with {has}")

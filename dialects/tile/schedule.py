@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
-from xdsl.ir import ParametrizedAttribute
+from xdsl.ir import Data
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -20,43 +19,42 @@ from ..kernel.cluster import CLUSTERS
 
 
 @dataclass(frozen=True)
-class Decision:
-    """A field of a schedule: its plainest value, which is not printed, and what else it may be."""
+class Schedule:
+    """Every field of a schedule with its plainest value, in the order in which they are printed."""
 
-    default: tuple[int, ...] | int | str
-    words: tuple[str, ...] = ()
-    numbers: tuple[int, ...] = ()
-    least: int = 0
+    block: tuple[int, ...]
+    serial: tuple[int, ...] = ()
+    chunk: tuple[int, ...] = ()
+    thread: tuple[int, ...] = ()
+    warps: int = 4
+    stages: int = 1
+    split_k: int = 1
+    group_m: int = 1
+    num_ctas: int = 0
+    cluster: int = 1
+    blocks_per_sm: int = 0
+    atom: str = "fma"
+    copy: str = "sync"
+    f32_matmul_precision: str = "ieee"
+    cache_rows: str = "registers"
 
 
-DECISIONS: dict[str, Decision] = {
-    "block": Decision(()),
-    "serial": Decision(()),
-    "chunk": Decision(()),
-    "thread": Decision(()),
-    "warps": Decision(4, numbers=(1, 2, 4, 8, 16, 32)),
-    "stages": Decision(1, least=1),
-    "split_k": Decision(1, least=1),
-    "group_m": Decision(1, least=1),
-    "num_ctas": Decision(0),
-    "cluster": Decision(1, numbers=CLUSTERS),
-    "blocks_per_sm": Decision(0),
-    "atom": Decision("fma", ("fma", "mma", "wgmma")),
-    "copy": Decision("sync", ("sync", "cp_async", "tma")),
-    "f32_matmul_precision": Decision("ieee", ("ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32")),
-    "cache_rows": Decision("registers", ("registers", "shared")),
+PLAIN: dict[str, Any] = vars(Schedule(()))
+"""The plainest value of each field."""
+
+LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
+    "warps": (1, 2, 4, 8, 16, 32),
+    "cluster": CLUSTERS,
+    "atom": ("fma", "mma", "wgmma"),
+    "copy": ("sync", "cp_async", "tma"),
+    "f32_matmul_precision": ("ieee", "input_dtype", "bf16x3", "bf16x3_presplit", "tf32"),
+    "cache_rows": ("registers", "shared"),
 }
-"""Every field of a schedule by name, in the order in which they are printed. `block` and `warps` are always printed."""
-
-
-def _attribute(value: Any) -> ArrayAttr[IntAttr] | IntAttr | StringAttr:
-    if isinstance(value, str):
-        return StringAttr(value)
-    return IntAttr(value) if isinstance(value, int) else ArrayAttr([IntAttr(v) for v in value])
+"""What a field may be. The other numbers are at least what they are in the plainest schedule."""
 
 
 @irdl_attr_definition
-class ScheduleAttr(ParametrizedAttribute):
+class ScheduleAttr(Data[Schedule]):
     """`#tile.schedule<block = [1, 2048], chunk = [2048], warps = 8>`
 
     block    tile extent of every free index of the nest, a power of two; 1 puts the index wholly onto the grid.
@@ -86,77 +84,53 @@ class ScheduleAttr(ParametrizedAttribute):
     """
 
     name = "tile.schedule"
-    block: ArrayAttr[IntAttr]
-    serial: ArrayAttr[IntAttr]
-    chunk: ArrayAttr[IntAttr]
-    thread: ArrayAttr[IntAttr]
-    warps: IntAttr
-    stages: IntAttr
-    split_k: IntAttr
-    group_m: IntAttr
-    num_ctas: IntAttr
-    cluster: IntAttr
-    blocks_per_sm: IntAttr
-    atom: StringAttr
-    copy: StringAttr
-    f32_matmul_precision: StringAttr
-    cache_rows: StringAttr
 
     @staticmethod
-    def get(block: Any, chunk: Any = (), **decisions: Any) -> ScheduleAttr:
+    def get(block: Any, chunk: Any = (), **decisions: Any) -> ScheduleAttr:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A schedule from Python numbers, lists and words; what is left out has the plainest value. Raises TypeError
         for a decision that does not exist."""
-        given = {"block": block, "chunk": chunk, **decisions}
-        if unknown := given.keys() - DECISIONS.keys():
-            raise TypeError(f"schedule: unknown decision {unknown.pop()!r}")
-        return ScheduleAttr.new([_attribute(given.get(name, d.default)) for name, d in DECISIONS.items()])
-
-    def fields(self) -> dict[str, Any]:
-        """The decisions as plain Python values, by name, in a fixed order."""
-        values = dict(zip(DECISIONS, self.parameters, strict=True))
-        return {n: [i.data for i in v] if isinstance(v, ArrayAttr) else v.data for n, v in values.items()}  # pyright: ignore
+        given: dict[str, Any] = {"block": block, "chunk": chunk, **decisions}
+        given.update([(n, tuple(v)) for n, v in given.items() if isinstance(PLAIN.get(n), tuple)])
+        return ScheduleAttr(Schedule(**given))
 
     def changed(self, **decisions: Any) -> ScheduleAttr:
         """This schedule with some decisions replaced."""
-        return ScheduleAttr.get(**(self.fields() | decisions))
+        return ScheduleAttr.get(**(vars(self.data) | decisions))
 
     def verify(self) -> None:
-        values = self.fields()
+        values = vars(self.data)
         for n in ("block", "chunk", "thread"):
             for v in values[n]:
                 if v < 1 or v & (v - 1):
                     raise VerifyException(f"schedule: {n} holds {v}, not a power of two")
-        for n, decision in DECISIONS.items():
-            legal = decision.words or decision.numbers
-            if legal and values[n] not in legal:
-                raise VerifyException(f"schedule: {n} is {values[n]}; it is one of {', '.join(map(str, legal))}")
-            if isinstance(decision.default, int) and values[n] < decision.least:
-                raise VerifyException(f"schedule: {n} is {values[n]}; it is at least {decision.least}")
-        if any(not 0 <= s < len(self.block) for s in values["serial"]):
+        for n, least in PLAIN.items():
+            if n in LEGAL and values[n] not in LEGAL[n]:
+                raise VerifyException(f"schedule: {n} is {values[n]}; it is one of {', '.join(map(str, LEGAL[n]))}")
+            if isinstance(least, int) and n not in LEGAL and values[n] < least:
+                raise VerifyException(f"schedule: {n} is {values[n]}; it is at least {least}")
+        if any(not 0 <= s < len(self.data.block) for s in self.data.serial):
             raise VerifyException("schedule: serial names free indices by position")
 
     @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Any]:
+    def parse_parameter(cls, parser: AttrParser) -> Schedule:
         values: dict[str, Any] = {}
 
         def entry() -> None:
             key = parser.parse_identifier()
-            if key in values or key not in DECISIONS:
+            if key in values or key not in PLAIN:
                 parser.raise_error(f"schedule: unknown or repeated decision '{key}'")
             parser.parse_punctuation("=")
-            default = DECISIONS[key].default
-            if isinstance(default, tuple):
+            if isinstance(PLAIN[key], tuple):
                 values[key] = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
             else:
-                values[key] = parser.parse_integer() if isinstance(default, int) else parser.parse_identifier()
+                values[key] = parser.parse_integer() if isinstance(PLAIN[key], int) else parser.parse_identifier()
 
         parser.parse_comma_separated_list(parser.Delimiter.ANGLE, entry)
         if "block" not in values:
             parser.raise_error("schedule: 'block' is missing")
-        return list(cls.get(**values).parameters)
+        return cls.get(**values).data
 
-    def print_parameters(self, printer: Printer) -> None:
-        always = ("block", "warps")
-        plain = ScheduleAttr.get([]).fields()
-        shown = [f"{k} = {v}" for k, v in self.fields().items() if k in always or v != plain[k]]
-        printer.print_string(f"<{', '.join(shown)}>")
+    def print_parameter(self, printer: Printer) -> None:
+        shown = {n: v for n, v in vars(self.data).items() if n in ("block", "warps") or v != PLAIN[n]}
+        texts = (f"{n} = {list(v) if isinstance(PLAIN[n], tuple) else v}" for n, v in shown.items())
+        printer.print_string(f"<{', '.join(texts)}>")

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.ir import Attribute, Operation, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
     base,
@@ -50,7 +50,8 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
-from .access import is_in_shared, verify_box, verify_places
+from ..support.locations import enclosing
+from .async_copy import is_in_shared, verify_box, verify_places
 from .kernel import KernelOp
 
 
@@ -163,17 +164,9 @@ class TmaLoadOp(PureOp):
         if not is_in_shared(self.result.type):
             raise VerifyException(f"stages into shared memory, not as {self.result.type}")
         verify_box(self.map.data)
-        if self.multicast is not None and _clusters_around(self) == 1:
+        kernel = enclosing(self, KernelOp)
+        if self.multicast is not None and kernel is not None and kernel.cluster_size == 1:
             raise VerifyException("a box for all blocks of a cluster in a kernel without clusters")
-
-
-def _clusters_around(op: Operation) -> int | None:
-    """How many blocks a cluster has in the kernel around `op`; None outside of kernels."""
-    while (parent := op.parent_op()) is not None:
-        if isinstance(parent, KernelOp):
-            return parent.cluster_size
-        op = parent
-    return None
 
 
 @irdl_op_definition

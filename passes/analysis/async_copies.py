@@ -37,14 +37,21 @@ class Copy:
         return tile.StageAsyncOp(load.source, load.map, symbols, load.domain, predicate, self.layout, t)
 
 
-def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
-    """How `stage`, directly inside `loop`, is a copy that can be started early, or why it is none."""
+def staged_load(stage: tile.StageOp) -> tile.LoadOp | str:
+    """The load that `stage` puts into shared memory as it is, or why it is none."""
     value = stage.source
     while isinstance(value.owner, tile.ConvertLayoutOp):
         value = value.owner.source
-    load = value.owner
-    if not isinstance(load, tile.LoadOp):
-        return "the tile is computed from what was loaded, so it has to pass through registers"
+    if isinstance(value.owner, tile.LoadOp):
+        return value.owner
+    return "the tile is computed from what was loaded, so it has to pass through registers"
+
+
+def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
+    """How `stage`, directly inside `loop`, is a copy that can be started early, or why it is none."""
+    load = staged_load(stage)
+    if isinstance(load, str):
+        return load
     why = _hindrance(load, loop)
     if why is not None:
         return why
@@ -71,15 +78,11 @@ def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:
         return "the same tile is loaded in every iteration"
     if any(s.type != IndexType() for s in load.symbols):
         return "its elements are gathered"
-    if any(s is not counter and _is_inside(s, loop) for s in load.symbols):
+    if any(s is not counter and loop.is_ancestor(s.owner) for s in load.symbols):
         return "where it is loaded from is computed inside of the loop"
     if load.fill is not None and not is_zero(load.fill):
         return "its padding is not zero"
     return None
-
-
-def _is_inside(value: SSAValue, loop: scf.ForOp) -> bool:
-    return loop.is_ancestor(value.owner)
 
 
 def is_zero(value: SSAValue) -> bool:

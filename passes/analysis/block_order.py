@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -23,7 +23,11 @@ class BlockOrder:
         self.needed = list(self.needs)
         self.with_regions = sum(1 << i for i, op in enumerate(self.ops) if op.regions)
         direct = [
-            sorted({self.position[o] for o in map(_owner, _captured(op)) if o is not None and o in self.position})
+            sorted(
+                self.position[owner]
+                for owner in {v.owner for inner in op.walk() for v in inner.operands}
+                if isinstance(owner, Operation) and owner in self.position
+            )
             for op in self.ops
         ]
         for i, owners in enumerate(direct):
@@ -69,17 +73,6 @@ class BlockOrder:
             ops.append(self.ops[lowest.bit_length() - 1])
             found ^= lowest
         return ops
-
-
-def _owner(value: SSAValue) -> Operation | None:
-    return value.owner if isinstance(value.owner, Operation) else None
-
-
-def _captured(op: Operation) -> Iterable[SSAValue]:
-    yield from op.operands
-    for region in op.regions:
-        for inner in region.walk():
-            yield from inner.operands
 
 
 def first_use(op: Operation, places: Mapping[Operation, int]) -> int:

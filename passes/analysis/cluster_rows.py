@@ -9,10 +9,11 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
+from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.shapes.extents import Extent
+from ...dialects.support.locations import enclosing
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from .dependence import Dependence, yielded
 
 SHARED_LENGTH = 16384
 """Rows that are shorter are not worth a cluster."""
@@ -32,7 +33,7 @@ class Shared:
 
 def shares_rows(schedule: ScheduleAttr) -> bool:
     """Whether the clusters of a schedule share rows, and not boxes that each of their blocks needs."""
-    return schedule.cluster.data > 1 and schedule.copy.data != "tma"
+    return schedule.data.cluster > 1 and schedule.data.copy != "tma"
 
 
 def shared_indices(
@@ -76,21 +77,14 @@ def shared_of_nest(nest: loop.NestOp, schedule: ScheduleAttr) -> Shared:
     for op in reductions:
         sizes.update(zip(op.body.block.args, op.sizes, strict=True))
     chunks = [a for op in reductions for a in op.body.block.args]
-    tiles: dict[SSAValue, int] = dict(zip(free, (b.data for b in schedule.block), strict=True))
-    tiles.update(zip(chunks, (c.data for c in schedule.chunk), strict=True))
-    outer = [op for op in reductions if _is_outermost(op)]
+    tiles: dict[SSAValue, int] = dict(zip(free, schedule.data.block, strict=True))
+    tiles.update(zip(chunks, schedule.data.chunk, strict=True))
+    outer = [op for op in reductions if enclosing(op, loop.ReduceOp) is None]
     around = frozenset[SSAValue]().union(*(dependence.of(yielded(op.body.block)[0]) for op in outer))
     rest = [i for i in free if i not in around]
-    ranks = schedule.cluster.data
+    ranks = schedule.data.cluster
     found = shared_indices([op.body.block.args for op in outer], rest, sizes, tiles, ranks)
     shared = frozenset(i for i, here in found.items() if here)
     if not shared:
         raise ScheduleError(no_shared_rows(ranks), argument="cluster")
     return Shared(ranks, shared)
-
-
-def _is_outermost(op: loop.ReduceOp) -> bool:
-    outer = op.parent_op()
-    while outer is not None and not isinstance(outer, loop.NestOp | loop.ReduceOp):
-        outer = outer.parent_op()
-    return isinstance(outer, loop.NestOp)

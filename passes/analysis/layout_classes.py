@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.disjoint_set import DisjointSet
 
 from ...dialects import payload, tile
 from ...dialects.payload import shape_of
@@ -50,19 +51,24 @@ class Classes:
     """The classes of all tiles of a kernel and the links between them."""
 
     def __init__(self, kernel: tile.KernelOp) -> None:
-        self._parent: dict[SSAValue, SSAValue] = {}
+        members: dict[SSAValue, None] = {}
+        self._sets = DisjointSet[SSAValue]()
         self.links: list[Link] = []
         ops = list(kernel.body.walk())
         for op in ops:
             for group in _groups(op):
-                self._join(group)
+                for v in group:
+                    if v not in members:
+                        members[v] = None
+                        self._sets.add(v)
+                    self._sets.union_left(group[0], v)
             if isinstance(op, tile.ReduceOp) and is_tile(op.result):
                 self.links.append(Link(op, op.result, op.source, op.dims.get_values()))
             if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
                 self.links.append(Link(op, op.source, op.result, op.along.get_values()))
         self._classes: dict[SSAValue, TileClass] = {}
-        for value in list(self._parent):
-            self._classes.setdefault(self._root(value), TileClass()).members.append(value)
+        for value in members:
+            self._classes.setdefault(self._sets.find(value), TileClass()).members.append(value)
         for op in ops:
             self._describe(op)
 
@@ -81,23 +87,12 @@ class Classes:
 
     def of(self, value: SSAValue) -> TileClass:
         """The class of a tile."""
-        return self._classes[self._root(value)]
+        return self._classes[self._sets.find(value)]
 
     def replace(self, old: SSAValue, new: SSAValue) -> None:
         """Let `new`, which has its layout already, stand for `old`, which is about to go away."""
         members = self.of(old).members
         members[members.index(old)] = new
-
-    def _root(self, value: SSAValue) -> SSAValue:
-        while (parent := self._parent[value]) is not value:
-            self._parent[value] = value = self._parent[parent]
-        return value
-
-    def _join(self, values: list[SSAValue]) -> None:
-        for v in values:
-            self._parent.setdefault(v, v)
-        for v in values[1:]:
-            self._parent[self._root(v)] = self._root(values[0])
 
 
 def _groups(op: Operation) -> Iterator[list[SSAValue]]:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from ...dialects import tile
 from ...dialects.kernel.mma import WORD_BYTES
-from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch
+from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch, unit
 from ...dialects.layouts.mma import accumulator
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import shape_of
-from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, dim, number_of, symbol
+from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, number_of
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
 from .layout_classes import Access, Classes, TileClass
 from .memory_access import WIDEST, element_bytes, memory_type
 from .tile_layouts import route
@@ -58,8 +57,7 @@ def preference(op: Access) -> Preference:
     memory = memory_type(op.source if isinstance(op, tile.LoadOp) else op.target)
     shape, extents = shape_of(accessed_tile(op).type), extents_of(memory)
     simplifier = Simplifier(shape, [None if isinstance(s.type, TensorType) else range_of_value(s) for s in op.symbols])
-    dims, symbols = [dim(i) for i in range(len(shape))], [symbol(i) for i in range(len(op.symbols))]
-    forms = [simplifier.read(e, dims, symbols) for e in op.map.data.results]
+    forms = simplifier.read_map(op.map.data)
     distance = [0] * len(shape)
     pitch = 1
     for form, extent in zip(reversed(forms), reversed(extents), strict=True):
@@ -75,10 +73,7 @@ def preference(op: Access) -> Preference:
         limit = min(WIDEST // size, shape[order[0]])
         aligned = gcd(_others(forms[-1], order[0], op.symbols), _row(extents), limit)
         vec = aligned & -aligned
-    elements = 1
-    for n in shape:
-        elements *= n
-    return Preference(tuple(order), vec, elements * size, contiguous)
+    return Preference(tuple(order), vec, prod(shape) * size, contiguous)
 
 
 def _row(extents: Sequence[Extent]) -> int:
@@ -116,10 +111,7 @@ def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: s
     else:
         order = tuple(reversed(range(len(shape))))
         vec = min(4, shape[order[0]])
-    elements = 1
-    for n in shape:
-        elements *= n
-    vec = min(vec, max(elements // (LANES * warps), 1))
+    vec = min(vec, max(prod(shape) // (LANES * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
     return blocked(shape, order, vec, warps, warp_order)
 
@@ -138,11 +130,7 @@ def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Lin
 def by_sectors(shape: Sequence[int], order: Sequence[int], warps: int, bytes_each: int) -> Linear:
     """Who copies single elements: a few lanes side by side along what is contiguous in global memory, which is a
     sector, the others along the next dimension, which is contiguous in shared memory."""
-
-    def bits(d: int) -> list[Coordinate]:
-        return [tuple(1 << b if i == d else 0 for i in range(len(shape))) for b in range(log2(shape[d]))]
-
-    fast, *others = map(bits, order)
+    fast, *others = ([unit(len(shape), d, 1 << b) for b in range(log2(shape[d]))] for d in order)
     rest = [basis for other in others for basis in other]
     sector = min(log2(max(SECTOR // bytes_each, 1)), len(fast))
     left = [*fast[:sector], *rest[: LANE_BITS - sector], *fast[sector:], *rest[LANE_BITS - sector :]]
@@ -160,7 +148,7 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
         return None
     fast, together = wish.order[0], 1
     own = {*layout.lane, *layout.reg[: log2(wish.vec)]}
-    while tuple(together if d == fast else 0 for d in range(len(shape))) in own:
+    while unit(len(shape), fast, together) in own:
         together *= 2
     if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
         return None
@@ -176,7 +164,7 @@ def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None
         return None
     size = element_bytes(accessed_tile(op).type)
     own = 1
-    while layout.reg[log2(own)] == tuple(own if d == wish.order[0] else 0 for d in range(len(shape))):
+    while layout.reg[log2(own)] == unit(len(shape), wish.order[0], own):
         own *= 2
     if own * size >= SHORTEST or wish.vec < 2 * own:
         return None
@@ -190,13 +178,9 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
     """The layout in which each warp has the same elements as in `layout` and each thread `vec` neighbours along `fast`:
     lanes that held these get the next ones. None if a warp has nothing beside them in a row, or bases mix dimensions.
     """
-
-    def unit(i: int) -> Coordinate:
-        return tuple(1 << i if d == fast else 0 for d in range(len(layout.shape)))
-
-    own = [b for b in (*layout.reg, *layout.lane)]
-    first = [unit(i) for i in range(log2(vec))]
-    further = [u for i in range(log2(vec), log2(layout.shape[fast])) if (u := unit(i)) in own]
+    own = [*layout.reg, *layout.lane]
+    bits = [unit(len(layout.shape), fast, 1 << i) for i in range(log2(layout.shape[fast]))]
+    first, further = bits[: log2(vec)], [b for b in bits[log2(vec) :] if b in own]
     if len(set(own)) < len(own) or not further or not all(u in own for u in first):
         return None
     spare = [u for u in further if u not in layout.lane]
@@ -215,8 +199,8 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
 def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:
     """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
     as the schedule says, or such that the largest accumulator's registers are about square."""
-    if schedule is not None and len(schedule.thread):
-        return schedule.thread.data[0].data
+    if schedule is not None and schedule.data.thread:
+        return schedule.data.thread[0]
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
     return 1 << log2(max(largest // (LANES * warps), 1)) // 2
 
@@ -235,7 +219,7 @@ def product_layout(
     if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
         found = warpgroup_accumulator(c.shape, warps)
         if isinstance(found, str):
-            raise ScheduleError(found, operator=c.dots[0].name, location=location_text(c.dots[0]))
+            raise refused(c.dots[0], found)
         return found
     right = [preference(a) for dot in c.dots for a in classes.of(dot.rhs).accesses]
     vec = 2

@@ -19,12 +19,12 @@ from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.payload import Predicate, element_type, is_float
 from ...dialects.payload.folding import decided
 from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim
 from ...dialects.shapes.extents import least
 from ...dialects.tensor import ReductionKind, identity
-from .dependence import Dependence, yielded
 
 INFINITE = math.inf
 
@@ -37,31 +37,25 @@ class Forms:
         self.simplifier = Simplifier()
         self._known: dict[SSAValue, Form | None] = {}
 
-    def index(self, value: SSAValue) -> Form | None:
-        """The form of a loop index."""
-        if value not in self._known:
-            parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
-            assert isinstance(value, BlockArgument)
-            extent = parent.sizes[value.index] if isinstance(parent, loop.NestOp | loop.ReduceOp) else None
-            if extent is not None:
-                form = dim(len(self.indices))
-                self.simplifier.set_range(form.terms[0][0], extent)
-                self.indices.append(value)
-                self._known[value] = form
-            else:
-                self._known[value] = None
-        return self._known[value]
-
     def identify(self, value: SSAValue, other: SSAValue) -> None:
         """Let the loop index `value` be the same as `other`."""
-        self._known[value] = self.index(other)
+        self._known[value] = self.of(other)
 
     def of(self, value: SSAValue) -> Form | None:
         """The form of an integer or index value; None if it is not computed from loop indices alone."""
         if value not in self._known:
-            found = self.index(value) if isinstance(value, BlockArgument) else self._computed(value)
+            found = self._index(value) if isinstance(value, BlockArgument) else self._computed(value)
             self._known[value] = found if found is None or self._fits(found, value) else None
         return self._known[value]
+
+    def _index(self, value: BlockArgument) -> Form | None:
+        parent = value.block.parent_op()
+        if not isinstance(parent, loop.NestOp | loop.ReduceOp):
+            return None
+        form = dim(len(self.indices))
+        self.simplifier.set_range(form.terms[0][0], parent.sizes[value.index])
+        self.indices.append(value)
+        return form
 
     def _fits(self, form: Form, value: SSAValue) -> bool:
         """Whether arithmetic in the type of `value` cannot wrap."""
@@ -90,14 +84,13 @@ class Forms:
 
     def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
         """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
-        if op.domain is None or op.symbols or any(self.index(i) is None for i in op.indices):
+        if op.domain is None or op.symbols:
             return []
-        own = [f for i in op.indices if (f := self.index(i)) is not None]
-        found: list[tuple[Form, int, int]] = []
-        for expr, (lo, hi) in zip(op.domain.affine.results, op.domain.limits, strict=True):
-            if isinstance(hi, int):
-                found.append((self.simplifier.read(expr, own), lo, hi))
-        return found
+        own = [f for i in op.indices if (f := self.of(i)) is not None]
+        if len(own) < len(op.indices):
+            return []
+        ends = zip(op.domain.affine.results, op.domain.limits, strict=True)
+        return [(self.simplifier.read(expr, own), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]
 
 
 def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Dependence) -> list[Form]:
@@ -108,7 +101,7 @@ def half_spaces(stages: Sequence[loop.ReduceOp], forms: Forms, dependence: Depen
     for stage in stages:
         for own, first in zip(stage.body.block.args, stages[0].body.block.args, strict=True):
             forms.identify(own, first)
-    own = {f.terms[0][0] for a in stages[0].body.block.args if (f := forms.index(a)) is not None}
+    own = {f.terms[0][0] for a in stages[0].body.block.args if (f := forms.of(a)) is not None}
     found: dict[Form, None] = {}
     for assumed in dict.fromkeys(_assumptions(stages[0].body.block, forms)):
         if not any(atom in own for atom, _ in assumed.terms):
@@ -222,12 +215,10 @@ class _Assuming:
         if element_type(op.result.type) != IntegerType(1):
             return None
         a, b = (self.of(o) for o in op.operands)
-        if isinstance(op, arith.AndIOp | arith.OrIOp):
-            decisive = 0.0 if isinstance(op, arith.AndIOp) else 1.0
-            if decisive in (a, b):
-                return decisive
-            return None if a is None or b is None else 1 - decisive
-        return None if a is None or b is None else float(a != b)
+        decisive = None if isinstance(op, arith.XOrIOp) else float(isinstance(op, arith.OrIOp))
+        if decisive is not None and decisive in (a, b):
+            return decisive
+        return None if a is None or b is None else float(a != b) if decisive is None else 1 - decisive
 
     def _arithmetic(self, op: Operation) -> float | None:
         a, b = (self.of(o) for o in op.operands)

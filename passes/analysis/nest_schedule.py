@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import Dependence
 from ...dialects.shapes.extents import Extent
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from .dependence import Dependence
 
 
 def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:
@@ -39,7 +39,7 @@ def schedule_of(nest: loop.NestOp) -> ScheduleAttr:
     if not isinstance(found, ScheduleAttr):
         raise ScheduleError("the nest has no schedule; run plan-schedules first")
     wanted = len(nest.sizes), len(reduction_indices(nest))
-    given = len(found.block), len(found.chunk)
+    given = len(found.data.block), len(found.data.chunk)
     for name, n, m, what in zip(("block", "chunk"), wanted, given, ("free", "reduction"), strict=True):
         if n != m:
             raise ScheduleError(f"{m} extents for {n} {what} indices", argument=name)
@@ -60,7 +60,7 @@ class Split:
     @property
     def stages(self) -> tuple[loop.ReduceOp, ...]:
         """The reductions that run together."""
-        return (self.reduction,) if isinstance(self.reduction, loop.ReduceOp) else self.reduction.stage_ops
+        return stages_of(self.reduction)
 
     @property
     def length(self) -> int:
@@ -107,4 +107,4 @@ def find_split(nest: loop.NestOp, parts: int) -> Split:
 def _chunks(nest: loop.NestOp, count: int) -> list[int]:
     """The chunks of the first `count` reduction indices; 1 without a schedule."""
     schedule = nest.attributes.get("schedule")
-    return [c.data for c in schedule.chunk][:count] if isinstance(schedule, ScheduleAttr) else [1] * count
+    return list(schedule.data.chunk[:count]) if isinstance(schedule, ScheduleAttr) else [1] * count

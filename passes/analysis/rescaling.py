@@ -22,9 +22,9 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import is_in, yielded
+from ...dialects.support.equivalence import Numbering
 from ...dialects.tensor import ReductionKind, identity
-from .dependence import is_in, yielded
-from .equivalence import Numbering
 
 Expr: TypeAlias = tuple[object, ...]
 """A basis value, or an entry of T: ("value", v) | ("at", value, side) | ("one",) | ("zero",) |

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp
 from ...dialects.kernel.cp_async import CopyAsyncOp
@@ -16,8 +16,9 @@ from ...dialects.kernel.memory_space import space_of
 from ...dialects.kernel.mma import MatrixRows, StMatrixOp
 from ...dialects.kernel.tma import TmaStoreOp
 from ...dialects.kernel.wgmma import WgmmaOp
+from ...dialects.loop.dependence import is_in
 from ...dialects.shapes.ranges import constant_index
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import enclosing, refused
 from ...errors import CompileError
 
 Slot = SSAValue | int | None
@@ -178,7 +179,7 @@ def _access(op: Operation, memory: SSAValue) -> Access:
         slot, size = slot_key(buffer.offset), shape_of_memory(memory.type)[0]
         memory, buffer = buffer.ring, buffer.ring.owner
     if not isinstance(buffer, SharedOp):
-        raise CompileError("shared memory that is no kernel.shared", operator=op.name, location=location_text(op))
+        raise refused(op, "shared memory that is no kernel.shared", CompileError)
     start = None if buffer.offset is None else buffer.offset.data
     end = (start or 0) + memory_bytes(memory.type)
     writes = isinstance(op, StoreOp | CopyAsyncOp | StMatrixOp)
@@ -196,18 +197,11 @@ def _cells(op: Operation) -> Hashable:
     slot = op.memory.owner
     if not isinstance(slot, SubviewOp) or not _divides(shape_of_memory(op.memory.type)[0], slot.offset):
         return None
-    func = op.parent_op()
-    while func is not None and not isinstance(func, FuncOp):
-        func = func.parent_op()
-    if func is None or any(_block_of(v) is not func.body.block for v in (*op.coordinates, slot.ring)):
+    func = enclosing(op, FuncOp)
+    if func is None or not all(is_in(v, func.body.block) for v in (*op.coordinates, slot.ring)):
         return None
     places = tuple(op.coordinates), op.regs, op.vec, op.xor
     return (*places, op.memory.type)
-
-
-def _block_of(value: SSAValue) -> Block | None:
-    owner = value.owner
-    return owner if isinstance(owner, Block) else owner.parent
 
 
 def _divides(size: int, offset: SSAValue) -> bool:

@@ -15,8 +15,7 @@ from ...dialects.kernel.mma import ROW_BYTES, WORD_BYTES
 from ...dialects.layouts.linear import Coordinate, Linear, Shared, ordered, register_width, wavefronts
 from ...dialects.layouts.mma import Bits, accumulator_bits, atom_depth, fragment, matrix_rows
 from ...dialects.payload import shape_of
-from ...dialects.support.locations import location_text
-from ...errors import ScheduleError
+from ...dialects.support.locations import refused
 from .memory_access import element_bytes
 
 IMPOSSIBLE = 1 << 40
@@ -97,11 +96,7 @@ def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
     """The register bits of rows and columns. Raises ScheduleError if the layout is not one of tensor cores."""
     bits = accumulator_bits(acc)
     if bits is None:
-        raise ScheduleError(
-            "accumulates in registers that are not those of a product on tensor cores",
-            operator=op.name,
-            location=location_text(op),
-        )
+        raise refused(op, "accumulates in registers that are not those of a product on tensor cores")
     return bits
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects import tile
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ...dialects.layouts.conversion import Exchange, find_exchange
-from ...dialects.layouts.linear import Linear, Shared
+from ...dialects.layouts.linear import Bases, Linear, Shared
 from ...dialects.payload import element_bytes, shape_of
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
 from ...dialects.tile.dot import without_flight
-from ...errors import ScheduleError
+from ...errors import CompileError
 
 
 def linear_of(t: Attribute) -> Linear | None:
@@ -51,9 +53,7 @@ def layout_in_registers(value: SSAValue, warps: int) -> Linear:
         raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
     if len(found.lane) != 5 or 1 << len(found.warp) != warps:
         raise _refused(value, f"has a layout with {len(found.lane)} lane and {len(found.warp)} warp bits")
-    rank = len(found.shape)
-    if any(len(b) != rank or any(not 0 <= c < n for c, n in zip(b, found.shape, strict=True)) for b in found.bases):
-        raise _refused(value, "has a layout with bases outside of the tile")
+    _verify_bases(value, found.shape, found.bases)
     if not found.is_surjective:
         raise _refused(value, "has a layout that leaves out elements")
     return found
@@ -64,22 +64,22 @@ def layout_in_shared(value: SSAValue) -> Shared:
     found = shared_of(value.type)
     if found is None:
         raise _refused(value, "is not in shared memory (tile-stage-dot-operands puts it there)")
-    rank = len(found.shape)
-    if any(len(b) != rank or any(not 0 <= c < n for c, n in zip(b, found.shape, strict=True)) for b in found.offset):
-        raise _refused(value, "has a layout with bases outside of the tile")
+    _verify_bases(value, found.shape, found.offset)
     if not found.is_bijective:
         raise _refused(value, "has a shared layout that is no bijection")
     return found
 
 
-def _refused(value: SSAValue, reason: str) -> ScheduleError:
+def _verify_bases(value: SSAValue, shape: Sequence[int], bases: Bases) -> None:
+    if any(len(b) != len(shape) or any(not 0 <= c < n for c, n in zip(b, shape, strict=True)) for b in bases):
+        raise _refused(value, "has a layout with bases outside of the tile")
+
+
+def _refused(value: SSAValue, reason: str) -> CompileError:
     op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
+    assert op is not None
     name = f"%{value.name_hint}: " if value.name_hint else ""
-    return ScheduleError(
-        f"{name}a tile {value.type} {reason}",
-        operator=op.name if op is not None else None,
-        location=location_text(op) if op is not None else None,
-    )
+    return refused(op, f"{name}a tile {value.type} {reason}")
 
 
 WORD = 4

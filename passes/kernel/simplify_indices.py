@@ -21,9 +21,7 @@ from ..rewriting import erase, insert_before, set_fields
 
 DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.floordivsi"})
 REMAINDERS = frozenset({"arith.remsi", "arith.remui"})
-FOLDED = (DIVISIONS | REMAINDERS).union(
-    f"arith.{name}" for name in ("addi subi muli shli shrsi shrui andi minsi maxsi").split()
-)
+FOLDED = (DIVISIONS | REMAINDERS).union(f"arith.{n}" for n in "addi subi muli shrui andi minsi maxsi".split())
 
 TERMS = 8
 """Sums of more terms than this are left as they are written, so that the pass takes linear time."""
@@ -143,13 +141,7 @@ class _Folder:
 
     def _arithmetic(self, op: Operation, block: Block) -> None:
         result = op.results[0]
-        lhs, rhs = op.operands
-        a, b = self.form(lhs), self.form(rhs)
-        divisor = b.constant if not b.terms else None
-        if op.name in DIVISIONS | REMAINDERS and divisor is not None and divisor > 0:
-            folded = self._divided(op, a, divisor)
-        else:
-            folded = self._combined(op, a, b)
+        folded = self._folded(op, *(self.form(v) for v in op.operands))
         if folded is None or len(folded.terms) > TERMS:
             self.forms[result] = Linear(((result, 1),))
             return
@@ -159,23 +151,27 @@ class _Folder:
         self.forms[result] = folded
         self._rewrite(op, folded, block)
 
-    def _combined(self, op: Operation, a: Linear, b: Linear) -> Linear | None:
-        constant = b.constant if not b.terms else None
-        if op.name == "arith.addi":
-            return a.plus(b)
-        if op.name == "arith.subi":
-            return a.plus(b, -1)
-        if op.name == "arith.muli" and (constant is not None or not a.terms):
-            return a.times(constant) if constant is not None else b.times(a.constant)
-        if op.name == "arith.shli" and constant is not None and 0 <= constant < 32:
-            return a.times(1 << constant)
-        if op.name in ("arith.shrsi", "arith.shrui") and constant is not None and 0 <= constant < 32:
-            return self._divided(op, a, 1 << constant)
-        if op.name == "arith.andi" and constant is not None and constant >= 0 and constant & (constant + 1) == 0:
-            return self._divided(op, a, constant + 1)
-        if op.name in ("arith.minsi", "arith.maxsi"):
-            return self._extreme(op, a, b)
-        return None
+    def _folded(self, op: Operation, a: Linear, b: Linear) -> Linear | None:
+        constant = b.constant if not b.terms else -1
+        match op.name:
+            case "arith.addi":
+                return a.plus(b)
+            case "arith.subi":
+                return a.plus(b, -1)
+            case "arith.muli" if not b.terms:
+                return a.times(b.constant)
+            case "arith.muli" if not a.terms:
+                return b.times(a.constant)
+            case "arith.minsi" | "arith.maxsi":
+                return self._extreme(op, a, b)
+            case "arith.shrui" if 0 <= constant < 32:
+                return self._divided(op, a, 1 << constant)
+            case "arith.andi" if constant >= 0 and constant & (constant + 1) == 0:
+                return self._divided(op, a, constant + 1)
+            case _ if op.name in DIVISIONS | REMAINDERS and constant > 0:
+                return self._divided(op, a, constant)
+            case _:
+                return None
 
     def _extreme(self, op: Operation, a: Linear, b: Linear) -> Linear | None:
         lo, hi = a.plus(b, -1).range(self.ranges)
@@ -189,7 +185,7 @@ class _Folder:
         """The quotient or remainder of a sum, if the part that `divisor` does not divide stays below it."""
         quotient, rest = a.split(divisor)
         lo, hi = rest.range(self.ranges)
-        floors = op.name in ("arith.floordivsi", "arith.shrsi", "arith.andi")
+        floors = op.name in ("arith.floordivsi", "arith.andi")
         if lo < 0 or hi >= divisor or (a.range(self.ranges)[0] < 0 and not floors):
             return None
         return rest if op.name in REMAINDERS | {"arith.andi"} else quotient
@@ -221,8 +217,8 @@ class _Folder:
     def _insert(self, new: Operation, before: Operation) -> SSAValue:
         insert_before(before, new)
         if new.name in FOLDED:
-            a, b = (self.form(v) for v in new.operands)
-            self.forms[new.results[0]] = self._combined(new, a, b) or Linear(((new.results[0], 1),))
+            folded = self._folded(new, *(self.form(v) for v in new.operands))
+            self.forms[new.results[0]] = folded or Linear(((new.results[0], 1),))
         return new.results[0]
 
     def _replace(self, op: Operation, value: SSAValue) -> None:

@@ -64,7 +64,7 @@ class FuseReductionsPass(ModulePass):
     shorter ones fit into registers, where two readings cost nothing.
     """
 
-    name = NAME
+    name = "loop-fuse-reductions"
 
     permit_narrowing: bool = False
     count_from: int = LONG

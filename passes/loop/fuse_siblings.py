@@ -14,8 +14,8 @@ from xdsl.passes import ModulePass
 from ...dialects import loop
 from ...dialects.payload import element_type
 from ...dialects.shapes.extents import extents_of
+from ...dialects.support.equivalence import Numbering
 from ..analysis.block_order import first_use
-from ..analysis.equivalence import Numbering
 from ..rewriting import erase, insert_before
 
 MAX_REDUCTIONS = 2
@@ -125,7 +125,8 @@ class _Group:
 def _reductions(nest: loop.NestOp, numbering: Numbering) -> dict[int, int]:
     """The ops directly in the nest that hold reductions, by what they compute, and how many each holds."""
     found: dict[int, int] = {}
-    numbering.identify(nest.body.block.args)
+    for place, index in enumerate(nest.body.block.args):
+        numbering.identify(index, place)
     for op in nest.body.block.ops:
         if held := sum(isinstance(inner, loop.ReduceOp) for inner in op.walk()):
             found[numbering.of_op(op)] = held

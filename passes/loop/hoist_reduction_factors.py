@@ -14,6 +14,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 from xdsl.rewriter import InsertPoint
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import is_in
 from ...dialects.payload import is_float
 from ...dialects.tensor import ReductionKind
 from ..rewriting import erase_unused, rewrite_region
@@ -64,10 +65,10 @@ class HoistFactors(RewritePattern):
         (yielded,) = _end(block).operands
         product = _Product(block)
         product.take_apart(yielded)
-        over = [v for v in product.over if _inside(v, block)]
-        under = [(v, flags) for v, flags in product.under if _inside(v, block)]
-        outer_over = [v for v in product.over if not _inside(v, block)]
-        outer_under = [(v, flags) for v, flags in product.under if not _inside(v, block)]
+        over = [v for v in product.over if is_in(v, block)]
+        under = [(v, flags) for v, flags in product.under if is_in(v, block)]
+        outer_over = [v for v in product.over if not is_in(v, block)]
+        outer_under = [(v, flags) for v, flags in product.under if not is_in(v, block)]
         if not over or not (outer_over or outer_under or product.negative):
             return
         kept = list[Operation]()
@@ -99,20 +100,13 @@ class HoistSelect(RewritePattern):
         select = yielded.owner
         if op.kind.data != ReductionKind.ADD or not isinstance(select, payload.SelectOp) or select.parent is not block:
             return
-        if _inside(select.cond, block):
-            return
-        if _is_zero(select.rhs):
-            value, zero = select.lhs, select.rhs
-        elif _is_zero(select.lhs):
-            value, zero = select.rhs, select.lhs
-        else:
-            return
-        if not _inside(value, block) or _inside(zero, block):
-            return
-        _end(block).operands[0] = value
-        erase_unused(block)
-        sides = (op.result, zero) if value is select.lhs else (zero, op.result)
-        _replace(op, [payload.SelectOp(select.cond, *sides)], rewriter)
+        for value, zero in ((select.lhs, select.rhs), (select.rhs, select.lhs)):
+            if _is_zero(zero) and is_in(value, block) and not is_in(zero, block) and not is_in(select.cond, block):
+                _end(block).operands[0] = value
+                erase_unused(block)
+                sides = (op.result, zero) if value is select.lhs else (zero, op.result)
+                _replace(op, [payload.SelectOp(select.cond, *sides)], rewriter)
+                return
 
 
 @dataclass(frozen=True)
@@ -152,11 +146,6 @@ def _end(block: Block) -> Operation:
     return block.last_op
 
 
-def _inside(value: SSAValue, block: Block) -> bool:
-    """Whether `value` changes during the reduction with body `block`."""
-    return value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block)
-
-
 def _is_zero(value: SSAValue) -> bool:
     return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar == 0
 
@@ -171,8 +160,6 @@ def _multiplied(ops: list[Operation], first: SSAValue, factors: list[SSAValue]) 
 
 def _replace(op: loop.ReduceOp, ops: list[Operation], rewriter: PatternRewriter) -> None:
     """Put `ops`, which compute from the result of `op`, after it, and let all others use the last one."""
-    users = [use for use in op.result.uses if use.operation not in ops]
     rewriter.insert(ops, InsertPoint.after(op))
-    for use in users:
-        use.operation.operands[use.index] = ops[-1].results[0]
+    op.result.replace_uses_with_if(ops[-1].results[0], lambda use: use.operation not in ops)
     rewriter.notify_op_modified(op)

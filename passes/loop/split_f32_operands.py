@@ -13,7 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from ...dialects import loop
 from ...dialects.support.locations import copy_location, refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
+from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,16 @@ class SplitF32OperandsPass(ModulePass):
     Why here: `plan-schedules` decides; it runs again afterwards, for the nests that split.
 
     ```mlir
-    %y = loop.nest (%i, %j) in [4096, 4096] -> ... attributes {schedule = #tile.schedule<..., f32_matmul_precision =
-    bf16x3_presplit>} {
-      %s = loop.reduce add (%k) in [4096] -> f32 {
-        %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xf32>
+    %s = loop.reduce add (%k) in [4096] -> f32 {
+      %a = loop.load %x[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xf32>
     ```
     becomes
     ```mlir
-    %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... {
-      %a = loop.load %x[...](%d0, %d1) ...
-    %y = loop.nest (%i, %j) in [4096, 4096] -> ... attributes {schedule = #tile.schedule<..., f32_matmul_precision =
-    bf16x3>} {
-      %s = loop.reduce add (%k) in [4096] -> f32 {
-        %a_0 = loop.load %x_0[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xbf16>
-        ...
-        %a = payload.combine_bf16x3 %p, %q, %r : f32
+    %x_0, %x_1, %x_2 = loop.nest (%d0, %d1) in [4096, 4096] -> tensor<4096x4096xbf16>, ... { ... }  // in front of it
+    %s = loop.reduce add (%k) in [4096] -> f32 {
+      %a_0 = loop.load %x_0[affine_map<(d0, d1) -> (d0, d1)>](%i, %k) : tensor<4096x4096xbf16>
+      ...
+      %a = payload.combine_bf16x3 %p, %q, %r : f32
     ```
     """
 
@@ -53,7 +48,7 @@ class SplitF32OperandsPass(ModulePass):
         stored: dict[SSAValue, loop.NestOp] = {}
         for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
             schedule = nest.attributes.get("schedule")
-            if not isinstance(schedule, ScheduleAttr) or schedule.f32_matmul_precision.data != STORED:
+            if not isinstance(schedule, ScheduleAttr) or schedule.data.f32_matmul_precision != STORED:
                 continue
             if not (loads := wide_factors(nest)):
                 raise refused(

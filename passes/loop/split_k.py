@@ -15,12 +15,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import is_in, transport_slice, yielded
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location, location_text
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..analysis.dependence import transport_slice, yielded
 from ..analysis.nest_schedule import Split, find_split
 
 Values = dict[SSAValue, SSAValue]
@@ -51,7 +51,9 @@ def parts_nest(split: Split) -> loop.NestOp:
     for op in nest.body.block.ops:
         if op is reduction:
             break
-        if all(v in values or not _inside(v, nest) for v in op.operands):  # the others wait for an index that is gone
+        if all(
+            v in values or not is_in(v, nest.body.block) for v in op.operands
+        ):  # the others wait for an index that is gone
             _clone(op, values, block, split, part)
     _clone(reduction, values, block, split, part)
     results = [values[r] for r in reduction.results]
@@ -63,18 +65,13 @@ def parts_nest(split: Split) -> loop.NestOp:
     return new
 
 
-def _inside(value: SSAValue, nest: loop.NestOp) -> bool:
-    block = value.owner if isinstance(value.owner, Block) else value.owner.parent_block()
-    return block is nest.body.block
-
-
 def _parts_schedule(split: Split) -> ScheduleAttr:
     """The schedule of the nest with the parts on the grid, chunks no longer than a part, and fewer warps for those."""
     decided = split.nest.attributes["schedule"]
     assert isinstance(decided, ScheduleAttr)
-    fields = decided.fields()
-    block = [1, *(fields["block"][i] for i in split.free)]
-    chunk = list(fields["chunk"])
+    before = decided.data
+    block = [1, *(before.block[i] for i in split.free)]
+    chunk = list(before.chunk)
     position, shorter = 0, 1
     for op in split.reduction.walk():
         if isinstance(op, loop.ReduceOp):
@@ -83,10 +80,10 @@ def _parts_schedule(split: Split) -> ScheduleAttr:
                 shorter = max(1, chunk[position + split.axis] // limit)
                 chunk[position + split.axis] = min(chunk[position + split.axis], limit)
             position += len(op.sizes)
-    serial = [1 + split.free.index(i) for i in fields["serial"] if i in split.free]
-    fields["warps"] = max(1, fields["warps"] // shorter)
-    names = ("thread", "warps", "atom", "copy", "stages", "f32_matmul_precision")
-    return ScheduleAttr.get(block, chunk, serial=serial, **{n: fields[n] for n in names})
+    serial = [1 + split.free.index(i) for i in before.serial if i in split.free]
+    names = ("thread", "atom", "copy", "stages", "f32_matmul_precision")
+    kept = {n: getattr(before, n) for n in names}
+    return ScheduleAttr.get(block, chunk, serial=serial, warps=max(1, before.warps // shorter), **kept)
 
 
 def _clone(op: Operation, values: Values, block: Block, split: Split, part: SSAValue) -> None:
@@ -208,10 +205,10 @@ class SplitKPass(ModulePass):
         changed = False
         for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
             schedule = nest.attributes.get("schedule")
-            if not isinstance(schedule, ScheduleAttr) or schedule.split_k.data == 1:
+            if not isinstance(schedule, ScheduleAttr) or schedule.data.split_k == 1:
                 continue
             try:
-                split_nest(find_split(nest, schedule.split_k.data))
+                split_nest(find_split(nest, schedule.data.split_k))
             except ScheduleError as error:
                 error.operator, error.location = nest.name, location_text(nest)
                 raise

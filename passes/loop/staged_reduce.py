@@ -9,12 +9,12 @@ from xdsl.dialects import arith, math
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...dialects import loop, payload
+from ...dialects.loop.dependence import yielded
 from ...dialects.payload import is_float
+from ...dialects.support.equivalence import Numbering
 from ...dialects.support.locations import copy_location, location_of
 from ...dialects.tensor import ReductionKind, identity
 from ..analysis.block_order import BlockOrder
-from ..analysis.dependence import yielded
-from ..analysis.equivalence import Numbering
 from ..analysis.rescaling import FIXED, ONE, ZERO, Chosen, Expr, Kinds, Linear, Shift, depends_on
 from ..rewriting import block_of, erase_unused, move_before
 

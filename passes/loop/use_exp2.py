@@ -71,12 +71,10 @@ class UseExp2Pass(ModulePass):
     Why here: the bodies of the reductions are final, and `loop-fuse-reductions` has to move sums of what stands there.
 
     ```mlir
-    %m = loop.reduce max (%k) in [64] -> f32 { ... %x = arith.mulf %s, %scale ... loop.yield %x : f32 }
     %l = loop.reduce add (%k) in [64] -> f32 { ... %d = arith.subf %x, %m ... %p = math.exp %d fastmath<afn> ... }
     ```
     becomes
     ```mlir
-    %m = loop.reduce max (%k) in [64] -> f32 { ... }
     %log2e = payload.constant 1.44269502 : f32
     %f = arith.mulf %m, %log2e : f32
     %l = loop.reduce add (%k) in [64] -> f32 {

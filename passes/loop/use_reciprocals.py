@@ -14,7 +14,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 from xdsl.rewriter import InsertPoint
 
 from ...dialects import payload
-from ..analysis.dependence import Dependence
+from ...dialects.loop.dependence import Dependence
 from ..rewriting import rewrite_module
 
 
@@ -47,12 +47,10 @@ class UseReciprocalsPass(ModulePass):
     Why here: what is divided stands where it is computed; `loop-fuse-reductions` moves the divisors.
 
     ```mlir
-    %l = loop.reduce add ...
     %o = arith.divf %x, %l fastmath<arcp> : f32
     ```
     becomes
     ```mlir
-    %l = loop.reduce add ...
     %one = payload.constant 1.0 : f32
     %inverse = arith.divf %one, %l : f32
     %o = arith.mulf %x, %inverse : f32

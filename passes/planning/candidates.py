@@ -9,9 +9,10 @@ from math import prod
 import numpy as np
 
 from ...dialects.loop import LoadOp
+from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes
 from ...dialects.target import Target
-from ..analysis.dependence import access_indices
+from ...dialects.tile.schedule import Schedule
 from ..analysis.nest_schedule import splittable
 from .clusters import BLOCKS, may_cluster, operand_loads
 from .elementwise import elementwise_plans
@@ -19,7 +20,7 @@ from .legality import violated
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
 from .matmul_space import matmul_plans
 from .nest_info import NestInfo
-from .points import Floats, Plan, Points, join, points_of, total
+from .points import Floats, Points, join, points_of, total
 from .resources import resources
 from .row_space import row_plans
 from .staging import loads_by_tma, staged
@@ -56,7 +57,7 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
             yield from _with_copies(info, parts.at(rows), target, found)
 
 
-def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Plan]:
+def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:
     """Tiles and warps."""
     if products:
         plans = matmul_plans(info, target, products, precision)

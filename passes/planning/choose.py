@@ -16,7 +16,7 @@ from ...dialects.support.locations import location_text
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-from ..analysis.f32_parts import STORED, load_parts, parts_nest, wide_factors
+from ..analysis.operand_types import STORED, load_parts, parts_nest, wide_factors
 from .candidates import candidates
 from .cost_model import Model, Prediction, Predictions
 from .nest_info import NestInfo

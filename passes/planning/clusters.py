@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects.loop import LoadOp
-from ..analysis.dependence import access_indices
+from ...dialects.loop.dependence import access_indices
 from .matmul import Matmul
 from .nest_info import NestInfo
 from .points import Bools, Ints, Points

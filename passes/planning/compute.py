@@ -10,10 +10,10 @@ from xdsl.ir import Operation, SSAValue
 
 from ...dialects.kernel.warp_specialize import WARPGROUP
 from ...dialects.layouts.mma import ATOM
+from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
 from ...dialects.target import Target
-from ..analysis.dependence import yielded
 from ..analysis.operand_types import widened_from
 from .matmul import Matmul
 from .matmul_precision import computed_operands, is_tf32, lies_along_k, may_be_narrow

@@ -8,15 +8,15 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.target import Target
+from ...dialects.tile.schedule import Schedule
 from .nest_info import NestInfo, pow2_at_least
-from .points import Plan
 from .tile_extents import TileExtents
 
 TILES = (1024, 512, 256)
 """Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
 
 
-def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Plan]:
+def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
     """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
 
     Where a tensor is read along another index than the one it is written along, a square tile, so that both are
@@ -28,7 +28,7 @@ def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Plan]:
         yield _elementwise(info, elements)
 
 
-def _elementwise(info: NestInfo, elements: int) -> Plan:
+def _elementwise(info: NestInfo, elements: int) -> Schedule:
     """The schedule with tiles of `elements`, where they are not square."""
     sizes = TileExtents(info)
     order = [*reversed(info.free)]

@@ -74,10 +74,10 @@ def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
 
 def _fit(a: Candidate, b: Candidate) -> bool:
     """Whether blocks of the two need about the same, as `host-horizontal-fusion` wants it."""
-    s, t = a.schedule, b.schedule
+    s, t = a.schedule.data, b.schedule.data
     assert a.prediction is not None
     assert b.prediction is not None
-    if s.warps != t.warps or s.atom != t.atom or (s.copy.data == "tma") != (t.copy.data == "tma"):
+    if s.warps != t.warps or s.atom != t.atom or (s.copy == "tma") != (t.copy == "tma"):
         return False
     less, more = sorted((a.prediction.shared, b.prediction.shared))
-    return more <= 2 * less and s.split_k.data == t.split_k.data == s.cluster.data == t.cluster.data == 1
+    return more <= 2 * less and s.split_k == t.split_k == s.cluster == t.cluster == 1

@@ -11,8 +11,8 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
+from ...dialects.loop.dependence import Dependence
 from ...dialects.shapes.affine import DIM, Form, number_of
-from ..analysis.dependence import Dependence
 from ..analysis.masks import Forms, half_spaces, hypercube
 from .points import Floats, Ints
 
@@ -62,7 +62,7 @@ class MaskDensity:
         return found
 
     def _share(self, index: SSAValue, forms: Forms, spaces: Sequence[Form], tile: Mapping[SSAValue, int]) -> float:
-        number = forms.index(index)
+        number = forms.of(index)
         if number is None:
             return 1.0
         own, chunk = number.terms[0][0], tile[index]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Operation, SSAValue
 
+from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
-from ..analysis.dependence import yielded
 from .nest_info import NestInfo, Reduction
 from .points import Bools
 from .tiles import Tiles

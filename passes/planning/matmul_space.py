@@ -11,10 +11,10 @@ from xdsl.ir import SSAValue
 from ...dialects.layouts.mma import ATOM
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.target import Target
+from ...dialects.tile.schedule import Schedule
 from .matmul import Matmul, is_nested, longest_index, main_matmul
 from .matmul_precision import is_tf32, may_be_narrow, narrow_type
 from .nest_info import NestInfo, pow2_at_least
-from .points import Plan
 from .tile_extents import TileExtents
 
 EXTENTS = (256, 128, 64, 32, 16)
@@ -53,7 +53,7 @@ MIN_TENSOR_CORE_SPEEDUP = 4.5
 attention, which are computed in f32."""
 
 
-def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[Plan]:
+def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> list[Schedule]:
     """Every point of the space; what does not fit in shared memory or in registers is for the caller to see.
 
     On tensor cores, with the permission `f32_matmul_precision = precision`, where the target has them and the main
@@ -62,7 +62,7 @@ def matmul_plans(info: NestInfo, target: Target, products: list[Matmul], precisi
     space = _Space(info, products)
     precision = _precision(target, products, precision)
     able = [p for p in products if may_be_narrow(p, precision)] if target.has("mma") else []
-    plans: list[Plan] = []
+    plans: list[Schedule] = []
     if able and (space.nested or space.main in able):
         plans = [
             p for atom in ("wgmma", "mma") if target.has(atom) for p in space.on_tensor_cores(atom, able, precision)
@@ -89,7 +89,7 @@ class _Space:
         self.nested = is_nested(products)
         self.several = sum(1 for p in products if (p.row, p.column) == (self.main.row, self.main.column))
 
-    def on_cuda_cores(self) -> Iterator[Plan]:
+    def on_cuda_cores(self) -> Iterator[Schedule]:
         """A tile in the register tiles of its threads."""
         for (rows, columns), thread in product(self._tiles(least=1), THREADS):
             threads = rows // thread[0] * (columns // thread[1])
@@ -98,7 +98,7 @@ class _Space:
                 for sizes in self._chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
                     yield sizes.plan(warps, thread=thread)
 
-    def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Plan]:
+    def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
         """A tile in the accumulators of its warps. Where one matmul is an operand of another, and both are on tensor
         cores, a warp has whole rows; where one is on CUDA cores, the block is as it would be there."""
         decisions = {"atom": atom, "f32_matmul_precision": precision}

@@ -10,9 +10,9 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
+from ...dialects.loop.dependence import Contraction, Dependence, Indices, find_contraction, yielded
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
-from ..analysis.dependence import Contraction, Dependence, Indices, find_contraction, yielded
 from ..analysis.nest_schedule import reduction_groups
 from .mask_density import MaskDensity
 

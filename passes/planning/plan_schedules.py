@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 from ...dialects import loop
 from ...dialects.support.locations import location_text
 from ...dialects.target import Target, get_target
-from ...dialects.tile.schedule import DECISIONS, ScheduleAttr
+from ...dialects.tile.schedule import PLAIN, ScheduleAttr
 from ...errors import ScheduleError
 from ...progress import steps
 from ..analysis.nest_schedule import schedule_of
@@ -46,7 +46,7 @@ class ScheduleOverrides:
 
     def decisions(self) -> dict[str, Any]:
         """What was decided, by name."""
-        names = [n for n in DECISIONS if n in ScheduleOverrides.__dataclass_fields__]
+        names = [n for n in PLAIN if n in ScheduleOverrides.__dataclass_fields__]
         return {n: v for n in names if (v := getattr(self, n)) not in (None, ())}
 
     def mismatch(self, info: NestInfo) -> str:
@@ -61,7 +61,6 @@ class ScheduleOverrides:
         """`schedule` with these decisions. What depends on one that changed goes with it: without an asynchronous copy
         there is one stage, on tensor cores there is no register tile, serial indices and the grid swizzle are those of
         the old tiles, and how many blocks fit on a multiprocessor was said of the old schedule."""
-        plain = {name: d.default for name, d in DECISIONS.items()}
         reset = {"blocks_per_sm"}
         if self.copy == "sync":
             reset.add("stages")
@@ -69,7 +68,7 @@ class ScheduleOverrides:
             reset.add("thread")
         if self.block:
             reset |= {"serial", "split_k", "group_m", "num_ctas", "cache_rows", "cluster"}
-        return schedule.changed(**({n: plain[n] for n in reset} | self.decisions()))
+        return schedule.changed(**({n: PLAIN[n] for n in reset} | self.decisions()))
 
 
 NAME = "plan-schedules"
@@ -199,7 +198,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
 def with_residency(nest: loop.NestOp, schedule: ScheduleAttr, target: Target) -> ScheduleAttr:
     """`schedule`, saying how many blocks it counts on at once on a multiprocessor, if these are several and work on
     tensor cores: grids and pipelines are made for that many. Of other kernels more may fit, if the compiler is free."""
-    if schedule.atom.data == "fma":
+    if schedule.data.atom == "fma":
         return schedule
     resident = Model(NestInfo(nest), target).predict(schedule).resident
     return schedule.changed(blocks_per_sm=resident) if resident > 1 else schedule

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -21,34 +21,11 @@ NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm")
 LISTS = ("block", "chunk", "thread")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A schedule in plain numbers and words, as `ScheduleAttr.fields` has them."""
-
-    block: tuple[int, ...]
-    chunk: tuple[int, ...] = ()
-    serial: tuple[int, ...] = ()
-    thread: tuple[int, ...] = ()
-    warps: int = 4
-    stages: int = 1
-    split_k: int = 1
-    group_m: int = 1
-    num_ctas: int = 0
-    cluster: int = 1
-    blocks_per_sm: int = 0
-    atom: str = "fma"
-    copy: str = "sync"
-    f32_matmul_precision: str = "ieee"
-    cache_rows: str = "registers"
-
-
-def plan_of(schedule: ScheduleAttr) -> Plan:
+def plan_of(schedule: ScheduleAttr) -> Schedule:
     """The decisions of an attribute. Raises ScheduleError for a register tile that is none."""
-    if len(schedule.thread) not in (0, 2):
+    if len(schedule.data.thread) not in (0, 2):
         raise ScheduleError("a register tile has rows and columns", argument="thread")
-    fields: dict[str, Any] = schedule.fields()
-    fields.update((n, tuple(fields[n])) for n in (*LISTS, "serial"))
-    return Plan(**fields)
+    return schedule.data
 
 
 @dataclass(frozen=True)
@@ -103,9 +80,9 @@ class Points:
         return ScheduleAttr.get(serial=self.serial, cluster=self.cluster, **numbers, **lists, **words, **precision)
 
 
-def points_of(plans: Iterable[Plan]) -> list[Points]:
+def points_of(plans: Iterable[Schedule]) -> list[Points]:
     """Schedules of one nest in groups."""
-    groups: dict[Hashable, list[tuple[int, Plan]]] = {}
+    groups: dict[Hashable, list[tuple[int, Schedule]]] = {}
     for order, p in enumerate(plans):
         words = (p.serial, p.cluster, p.atom, p.copy, p.f32_matmul_precision, p.cache_rows)
         groups.setdefault((words, bool(p.thread)), []).append((order, p))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
+from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.target import REGISTERS, Target, occupancy
-from ..analysis.dependence import access_indices
 from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul

@@ -11,9 +11,9 @@ from xdsl.ir import SSAValue
 from ...dialects.kernel.cluster import CLUSTERS
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.target import Target
+from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import SHARED_LENGTH
 from .nest_info import NestInfo, contiguous_index
-from .points import Plan
 from .tile_extents import MAX_WARPS, TileExtents
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -42,14 +42,14 @@ SECTOR, ACCESS = 32, 16
 """Bytes of memory that are moved together, and that one thread moves at once."""
 
 
-def row_plans(info: NestInfo, target: Target) -> list[Plan]:
+def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     """Every point of the space: a block takes tiles over the free indices, along which memory is contiguous first,
     walks through those that do not cover their rows, and reduces chunk by chunk. Rows may be in shared memory while
     they are walked through, and long ones may be shared by the blocks of a cluster. Tiles have whole sectors, if
     these are enough to give every other multiprocessor one."""
     tiles = _tiles(info)
     wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
-    found: dict[Plan, tuple[int, ...]] = {}
+    found: dict[Schedule, tuple[int, ...]] = {}
     for sizes in wide if any(2 * sizes.blocks() >= target.sms for sizes in wide) else tiles:
         for plan, rank in _plans(info, target, sizes):
             found.setdefault(plan, rank)
@@ -94,7 +94,7 @@ def _executed(info: NestInfo, sizes: TileExtents) -> float:
     return sum(done) / max(1, sum(prod(info.extents[i] for i in own) for own in sets))
 
 
-def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Plan, tuple[int, ...]]]:
+def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
     """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once, in
     few blocks, to compute little that nobody asked for, with results that each are in one thread, and then as `WARPS`
     and `HELD` say."""

@@ -9,8 +9,8 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects import loop
+from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import element_bytes
-from ..analysis.dependence import access_indices
 from .nest_info import NestInfo
 from .points import Bools, Floats, product
 from .tiles import Tiles

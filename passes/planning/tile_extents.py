@@ -8,8 +8,8 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
+from ...dialects.tile.schedule import Schedule
 from .nest_info import NestInfo, pow2_at_least, pow2_at_most
-from .points import Plan
 
 MAX_WARPS = 32
 
@@ -58,12 +58,12 @@ class TileExtents:
                     left = [self.set(index, room) for index in axis]
                     room = left[0]
 
-    def plan(self, warps: int, **decisions: Any) -> Plan:
+    def plan(self, warps: int, **decisions: Any) -> Schedule:
         """The schedule with these extents, warps and further decisions."""
         info = self.info
-        return Plan(
-            tuple(self.tile[i] for i in info.free),
-            tuple(self.tile[i] for i in info.reduction_indices),
+        return Schedule(
+            block=tuple(self.tile[i] for i in info.free),
+            chunk=tuple(self.tile[i] for i in info.reduction_indices),
             warps=max(1, min(MAX_WARPS, pow2_at_most(warps))),
             **decisions,
         )

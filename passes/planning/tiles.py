@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from xdsl.ir import SSAValue
 
+from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import shared_indices
 from .nest_info import NestInfo
-from .points import Bools, Floats, Ints, Plan, Points, ceil_div, points_of, product
+from .points import Bools, Floats, Ints, Points, ceil_div, points_of, product
 
 
 class Tiles:
@@ -52,7 +53,7 @@ class Tiles:
             self._divide()
 
     @staticmethod
-    def of(info: NestInfo, plan: Plan) -> Tiles:
+    def of(info: NestInfo, plan: Schedule) -> Tiles:
         """The extents of one schedule."""
         (points,) = points_of([plan])
         return Tiles(info, points)

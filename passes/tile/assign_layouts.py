@@ -69,7 +69,7 @@ def assign(kernel: tile.KernelOp) -> None:
     classes = Classes(kernel)
     layouts = decide(kernel, classes)
     schedule = kernel.attributes.get("schedule")
-    as_boxes = isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma"
+    as_boxes = isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma"
     for link in classes.links:
         _reconcile(link, classes, layouts)
     for c in classes:
@@ -110,7 +110,7 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     warps = kernel.warps.data
     found = kernel.attributes.get("schedule")
     schedule = found if isinstance(found, ScheduleAttr) else None
-    as_boxes = schedule is not None and schedule.copy.data == "tma"
+    as_boxes = schedule is not None and schedule.data.copy == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
     rows = thread_rows(classes, schedule, warps)

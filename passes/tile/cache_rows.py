@@ -16,10 +16,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import tile
 from ...dialects.shapes.ranges import constant_index
+from ...dialects.support.equivalence import Numbering
 from ...dialects.support.locations import copy_location
 from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.equivalence import Numbering
 from ..remarks import emit_remark
 
 NAME = "tile-cache-rows"
@@ -72,7 +72,7 @@ class CacheRowsPass(ModulePass):
 def stage_rows(kernel: tile.KernelOp) -> None:
     """Load every tile of `kernel` once, as far as its schedule lets it keep them."""
     schedule = kernel.attributes.get("schedule")
-    keep = isinstance(schedule, ScheduleAttr) and schedule.cache_rows.data == "shared"
+    keep = isinstance(schedule, ScheduleAttr) and schedule.data.cache_rows == "shared"
     loads: dict[object, list[_First]] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.LoadOp)]:
         seen = loads.setdefault((op.source, op.result.type, frozenset(op.properties.items())), [])

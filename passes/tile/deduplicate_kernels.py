@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.passes import ModulePass
 
 from ...dialects import kernel, tile
-from ..analysis.equivalence import structure
+from ...dialects.support.equivalence import structure
 from ..rewriting import erase
 
 _NAME = ("sym_name",)

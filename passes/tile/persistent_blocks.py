@@ -48,8 +48,8 @@ class PersistentBlocksPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.num_ctas.data:
-                why = persist(kernel, schedule.num_ctas.data)
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.num_ctas:
+                why = persist(kernel, schedule.data.num_ctas)
                 if why is not None:
                     emit_remark(kernel, self.name, why)
 

@@ -60,9 +60,9 @@ class PipelineLoadsPass(ModulePass):
             schedule = kernel.attributes.get("schedule")
             if not isinstance(kernel, tile.KernelOp) or not isinstance(schedule, ScheduleAttr):
                 continue
-            if schedule.copy.data == "cp_async":
+            if schedule.data.copy == "cp_async":
                 for loop in [o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]:
-                    pipeline_loop(loop, schedule.stages.data, kernel.warps.data)
+                    pipeline_loop(loop, schedule.data.stages, kernel.warps.data)
 
 
 def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:

@@ -55,7 +55,7 @@ class SelectMmaPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.atom.data != "fma":
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.atom != "fma":
                 choose(kernel, schedule)
         dce(op)
 
@@ -63,8 +63,8 @@ class SelectMmaPass(ModulePass):
 def choose(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
     """Put the products of `kernel` that can be onto tensor cores."""
     classes = Classes(kernel)
-    precision, atom = schedule.f32_matmul_precision.data, schedule.atom.data
-    copied = schedule.copy.data != "sync"
+    precision, atom = schedule.data.f32_matmul_precision, schedule.data.atom
+    copied = schedule.data.copy != "sync"
     for c in classes:
         if not c.dots:
             continue

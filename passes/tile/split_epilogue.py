@@ -60,7 +60,7 @@ class SplitEpiloguePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma":
                 groups: dict[tuple[Block, tuple[int, ...]], list[Stored]] = {}
                 for store in [o for o in kernel.body.walk() if isinstance(o, tile.StoreOp)]:
                     found = _find(store, kernel.warps.data)

@@ -43,8 +43,8 @@ class SwizzleGridPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.group_m.data > 1:
-                why = order(kernel, schedule.group_m.data)
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.group_m > 1:
+                why = order(kernel, schedule.data.group_m)
                 if why is not None:
                     emit_remark(kernel, self.name, why)
 

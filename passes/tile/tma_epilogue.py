@@ -14,8 +14,7 @@ from ...dialects.layouts.attributes import SharedAttr
 from ...dialects.layouts.wgmma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
-from ...dialects.tile.access import box_dimensions
-from ...dialects.tile.async_copy import TmaStoreOp
+from ...dialects.tile.async_copy import TmaStoreOp, box_dimensions
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.memory_access import memory_type
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
@@ -52,7 +51,7 @@ class TmaEpiloguePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma":
                 for store in [o for o in kernel.body.walk() if isinstance(o, tile.StoreOp)]:
                     why = _stage(store, kernel.warps.data)
                     if why is not None:

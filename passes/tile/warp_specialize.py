@@ -26,8 +26,7 @@ from ...dialects.tile.warp_specialize import (
     RingType,
     WarpSpecializeOp,
 )
-from ..analysis.multicast import share
-from ..analysis.tma_tiles import Box, find_box, is_index
+from ..analysis.tma_tiles import Box, find_box, is_index, share
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
 
@@ -75,7 +74,7 @@ class WarpSpecializePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
             schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.copy.data == "tma":
+            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma":
                 specialize(kernel, schedule)
         dce(op)
 
@@ -93,7 +92,7 @@ class Queue:
 def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
     """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that the blocks
     of a cluster have in common are loaded together."""
-    stages, cluster, resident = schedule.stages.data, schedule.cluster.data, max(1, schedule.blocks_per_sm.data)
+    stages, cluster, resident = schedule.data.stages, schedule.data.cluster, max(1, schedule.data.blocks_per_sm)
     found: list[Box] = []
     for op in kernel.body.walk():
         if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):

@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from ...dialects.support.equivalence import structure
 from ...dialects.support.locations import location_of
-from ..analysis.equivalence import structure
 from ..rewriting import erase
 
 

@@ -24,7 +24,7 @@ from deplodock.dialects.payload import shape_of
 from deplodock.dialects.shapes.extents import Extent, typical
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import get_target
-from deplodock.dialects.tile.schedule import DECISIONS, ScheduleAttr
+from deplodock.dialects.tile.schedule import LEGAL, ScheduleAttr
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.analysis.nest_schedule import reduction_indices, splittable, stages_of
 from deplodock.passes.pass_manager import run_passes
@@ -125,10 +125,10 @@ def draw(seed: int) -> Case:
 
 def steps(nest: loop.NestOp, schedule: ScheduleAttr) -> int:
     """How many tiles one block goes through one after the other, all chunks of each counted."""
-    tiles = [-(-typical(n) // b.data) for n, b in zip(nest.sizes, schedule.block, strict=True)]
-    own = prod(tiles[s.data] for s in schedule.serial)
-    blocks, shared = prod(tiles) // own, schedule.num_ctas.data
-    chunks = [-(-typical(n) // c.data) for (_, n), c in zip(reduction_indices(nest), schedule.chunk, strict=True)]
+    tiles = [-(-typical(n) // b) for n, b in zip(nest.sizes, schedule.data.block, strict=True)]
+    own = prod(tiles[s] for s in schedule.data.serial)
+    blocks, shared = prod(tiles) // own, schedule.data.num_ctas
+    chunks = [-(-typical(n) // c) for (_, n), c in zip(reduction_indices(nest), schedule.data.chunk, strict=True)]
     return own * (-(-blocks // shared) if shared else 1) * prod(chunks)
 
 
@@ -165,7 +165,7 @@ def any_schedule(nest: loop.NestOp, rng: random.Random, name: str) -> ScheduleAt
         "split_k": rng.choice(parts),
         "group_m": rng.choice((1, 1, 2, 3)),
         "num_ctas": rng.choice((0, 0, 0, 2, 3)),
-        "cache_rows": rng.choice(DECISIONS["cache_rows"].words),
+        "cache_rows": rng.choice(LEGAL["cache_rows"]),
     }
     cluster = rng.choice((2, 4)) if rng.random() < 0.6 and (copy == "tma" or not products) else 1
     if cluster > 1 and not products:  # blocks that share rows do nothing else in common
@@ -210,12 +210,12 @@ def made_of(case: Case) -> list[str]:
     used = {op.name for op in case.module.walk()}
     s = case.schedule
     decided = {
-        "a divided sum": s.split_k.data > 1,
-        "several tiles a block": s.num_ctas.data > 0,
-        "patches of blocks": s.group_m.data > 1,
-        "serial tiles": bool(s.serial.data),
-        "rows in shared memory": s.cache_rows.data == "shared" and "kernel.shared" in used and "softmax" in case.name,
-        "parts of f32": s.f32_matmul_precision.data == "bf16x3" and "kernel.mma" in used and "," not in case.name,
+        "a divided sum": s.data.split_k > 1,
+        "several tiles a block": s.data.num_ctas > 0,
+        "patches of blocks": s.data.group_m > 1,
+        "serial tiles": bool(s.data.serial),
+        "rows in shared memory": s.data.cache_rows == "shared" and "kernel.shared" in used and "softmax" in case.name,
+        "parts of f32": s.data.f32_matmul_precision == "bf16x3" and "kernel.mma" in used and "," not in case.name,
     }
     return [part for part, op in PARTS.items() if op in used] + [part for part, is_so in decided.items() if is_so]
 

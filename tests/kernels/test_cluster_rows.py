@@ -238,7 +238,7 @@ def test_where_long_rows_are_kept(
     the target has what it takes."""
     x = torch.zeros(count, length, dtype=dtype)  # nothing here depends on values
     kernels = list(static_gates.kernels(capture(FUNCTIONS[name], (x,)), [x], target))
-    assert (kernels[0].schedule.cluster.data, kernels[0].schedule.cache_rows.data) == (cluster, row)
+    assert (kernels[0].schedule.data.cluster, kernels[0].schedule.data.cache_rows) == (cluster, row)
     for k in kernels:
         narrow = ("STG of 32 bits at most", "stored in narrower") if name == "logsumexp" else ()  # one number a row
         assert [why for why in static_gates.check(k) if not any(n in why for n in narrow)] == []

@@ -131,8 +131,8 @@ def test_few_rows_times_a_matrix_are_on_tensor_cores_and_bound_by_memory(rows: i
     assert best.prediction is not None
     assert best.prediction.limit == "memory"
     assert best.prediction.blocks >= H200.sms
-    assert best.schedule.atom.data == "mma"
-    assert best.schedule.split_k.data == 1
+    assert best.schedule.data.atom == "mma"
+    assert best.schedule.data.split_k == 1
     assert best.prediction.times.memory < 1.02 * seconds_of_bytes(inputs)
 
 
@@ -174,7 +174,7 @@ def test_a_group_of_queries_is_on_tensor_cores_and_bound_by_memory(shapes: tuple
     assert best.prediction is not None
     assert best.prediction.times.longest < 1.3 * seconds_of_bytes(inputs)
     assert best.prediction.blocks >= 2 * H200.sms * 0.9
-    assert best.schedule.atom.data == "mma"
+    assert best.schedule.data.atom == "mma"
 
 
 GROUPS: dict[str, tuple[tuple[tuple[int, ...], ...], ScheduleAttr, torch.dtype]] = {

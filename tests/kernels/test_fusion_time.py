@@ -27,7 +27,7 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import PIPELINES, parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
-from deplodock.passes.records import nest_key
+from deplodock.passes.records import plan_key
 from deplodock.passes.tensor.fusion.search import candidates, materialized
 
 TARGET = TARGETS["sm_90a"]
@@ -111,7 +111,7 @@ def seconds(module: ModuleOp) -> float:
     run_passes(make_context(), module, parse_passes(LOWER), verify=False)
     total = 0.0
     for nest in (op for op in module.walk() if isinstance(op, loop.NestOp)):
-        key = nest_key(nest)
+        key = plan_key(nest)
         if key not in KNOWN:
             prediction = rank(NestInfo(nest), TARGET)[0].prediction
             KNOWN[key] = float("inf") if prediction is None else prediction.seconds

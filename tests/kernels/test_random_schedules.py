@@ -44,8 +44,8 @@ def test_what_is_drawn() -> None:
     assert len({str(case) for case in cases}) == len(cases)
     seen: dict[str, Counter[object]] = {}
     for case in cases:
-        for name, value in case.schedule.fields().items():
-            seen.setdefault(name, Counter())[bool(value) if isinstance(value, list) else value] += 1
+        for name, value in vars(case.schedule.data).items():
+            seen.setdefault(name, Counter())[bool(value) if isinstance(value, tuple) else value] += 1
     rare = {name: dict(counts) for name, counts in seen.items() if min(counts.values()) < 5 and name != "split_k"}
     assert rare == {}
     several = {name for name, counts in seen.items() if len(counts) > 1}

@@ -18,7 +18,7 @@ from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import Compilation
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.records import Record, RecordPlans, nest_key, read_record
+from deplodock.passes.records import Record, RecordPlans, plan_key, read_record
 from deplodock.tools import cli
 
 CODE = "F.gelu(nn.Linear(64, 128, dtype=torch.bfloat16)(torch.randn(64, 64, dtype=torch.bfloat16)))"
@@ -40,7 +40,7 @@ func.func @main(%x: tensor<4096xf32>, %y: tensor<4096xf32>) -> tensor<f32> {
 
 def key(text: str) -> str:
     module = parse_module(make_context(), text, "any.mlir")
-    return nest_key(next(op for op in module.walk() if isinstance(op, loop.NestOp)))
+    return plan_key(next(op for op in module.walk() if isinstance(op, loop.NestOp)))
 
 
 def planned(text: str, passes: str, record: Record) -> str:

@@ -266,9 +266,9 @@ def test_the_planner_takes_it_where_it_may(target: str, right: str, atom: str) -
     text = re.sub(r" attributes \{schedule = .*>\}", "", Product(1024, 1024, 1024, (64, 64), 32, 4, right=right).text)
     (nest,) = (op for op in parse_module(make_context(), text, "product.mlir").walk() if isinstance(op, loop.NestOp))
     permitted, plain = (rank(NestInfo(nest), get_target(target), p) for p in ("tf32", "ieee"))
-    assert permitted[0].schedule.atom.data == atom
-    assert permitted[0].schedule.f32_matmul_precision.data == "tf32"
-    assert {c.schedule.atom.data for c in plain} == {"fma"}
+    assert permitted[0].schedule.data.atom == atom
+    assert permitted[0].schedule.data.f32_matmul_precision == "tf32"
+    assert {c.schedule.data.atom for c in plain} == {"fma"}
     fast, slow = permitted[0].prediction, plain[0].prediction
     assert fast is not None
     assert slow is not None

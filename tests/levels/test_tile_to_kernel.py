@@ -297,15 +297,8 @@ def planned(case: str) -> ModuleOp:
     nests = [op for op in module.walk() if op.name == "loop.nest"]
     for nest, s in zip(nests, schedules, strict=True):
         reductions = sum(len(op.body.block.args) for op in nest.walk() if op.name == "loop.reduce")  # pyright: ignore
-        chunks = [c.data for c in s.chunk]
-        chunks = (chunks * reductions)[:reductions]
-        nest.attributes["schedule"] = ScheduleAttr.get(
-            [b.data for b in s.block],
-            chunks,
-            warps=s.warps.data,
-            thread=[t.data for t in s.thread],
-            serial=[t.data for t in s.serial],
-        )
+        chunks = (list(s.data.chunk) * reductions)[:reductions]
+        nest.attributes["schedule"] = s.changed(chunk=chunks)
     return module
 
 

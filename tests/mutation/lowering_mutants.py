@@ -440,7 +440,7 @@ TO_LOOPS = [
         "factors moved out of every sum",
         "attention",
         HoistFactors.match_and_rewrite,
-        "_ = [_ for A, _ in B.under if not _inside(A, _)]",
+        "_ = [_ for A, _ in B.under if not is_in(A, _)]",
         "if True: outer_under = list[SSAValue](); outer_over = outer_over + over[1:]; over = over[:1]",
     ),
 ]

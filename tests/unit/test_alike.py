@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from deplodock.dialects import payload, tile
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.analysis.multicast import Alike, Common, Ranked
+from deplodock.passes.analysis.tma_tiles import Alike, Common, Ranked
 
 BODIES = {
     "plain": (

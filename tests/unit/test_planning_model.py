@@ -9,13 +9,12 @@ import pytest
 from deplodock.dialects import loop
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS
-from deplodock.dialects.tile.schedule import ScheduleAttr
+from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
 from deplodock.errors import ScheduleError
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.plan_schedules import check_schedule
-from deplodock.passes.planning.points import Plan
 from deplodock.passes.planning.tiles import Tiles
 
 H200 = TARGETS["sm_90a"]
@@ -103,8 +102,8 @@ def test_the_tile_that_was_published_as_best_is_predicted_to_be() -> None:
 @pytest.mark.parametrize("side", BF16)
 def test_the_planner_takes_that_tile(side: int) -> None:
     best = rank(NestInfo(product(side, side, side, "bf16")), H200)[0]
-    assert [b.data for b in best.schedule.block] == [128, 256]
-    assert (best.schedule.atom.data, best.schedule.copy.data) == ("wgmma", "tma")
+    assert [*best.schedule.data.block] == [128, 256]
+    assert (best.schedule.data.atom, best.schedule.data.copy) == ("wgmma", "tma")
     assert best.prediction is not None
     for published in BF16[side]:
         assert 2 * side**3 / best.prediction.seconds / 1e12 == pytest.approx(published, rel=0.1)
@@ -116,12 +115,12 @@ def test_clusters_of_two_gain_what_was_published() -> None:
     alone = hopper(128, 256).changed(group_m=8, num_ctas=132)
     times = [predict(nest, s).seconds for s in (alone, alone.changed(cluster=2))]
     assert times[0] / times[1] == pytest.approx(734 / 704, rel=0.02)
-    assert rank(NestInfo(nest), H200)[0].schedule.cluster.data == 2
+    assert rank(NestInfo(nest), H200)[0].schedule.data.cluster == 2
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1024, 1024, 512), (128, 4096, 4096), (4096, 4096, 64)])
 def test_clusters_are_left_alone_where_they_gain_little(m: int, n: int, k: int) -> None:
-    assert rank(NestInfo(product(m, n, k, "bf16")), H200)[0].schedule.cluster.data == 1
+    assert rank(NestInfo(product(m, n, k, "bf16")), H200)[0].schedule.data.cluster == 1
 
 
 def formula(m: int, n: int, k: int, rows: int, columns: int) -> float:
@@ -142,11 +141,11 @@ def test_the_model_follows_the_published_form_along_the_depth(k: int) -> None:
 @pytest.mark.parametrize(("side", "published"), [(1024, 33), (2048, 49), (4096, 51)])
 def test_products_of_f32_are_chosen_and_predicted_within_a_tenth(side: int, published: float) -> None:
     ranked = rank(NestInfo(product(side, side, side, "f32")), H200)
-    best = next(c for c in ranked if c.schedule.split_k.data == 1)  # the published ones do not divide the sum
+    best = next(c for c in ranked if c.schedule.data.split_k == 1)  # the published ones do not divide the sum
     assert best.prediction is not None
     assert 2 * side**3 / best.prediction.seconds / 1e12 == pytest.approx(published, rel=0.1)
     if side >= 2048:
-        assert [b.data for b in best.schedule.block] == [128, 128]
+        assert [*best.schedule.data.block] == [128, 128]
 
 
 def test_what_limits() -> None:
@@ -250,7 +249,7 @@ def test_chunks_outside_of_a_mask_are_not_counted(rows: int, chunk: int, window:
     }}""")
     facts = NestInfo(nest)
     (index,) = facts.reduction_indices
-    share = Tiles.of(facts, Plan((rows,), (chunk,))).shares.get(index, [1.0])[0]
+    share = Tiles.of(facts, Schedule((rows,), chunk=(chunk,))).shares.get(index, [1.0])[0]
     inside = [[k <= i and (window is None or i < k + window) for k in range(n)] for i in range(n)]
     visited = [
         any(inside[i][k] for i in range(a, a + rows) for k in range(b, b + chunk))
@@ -267,8 +266,8 @@ def test_patches_with_all_rows_read_what_the_columns_need_once() -> None:
     once = (512 + 18944) * 3584 * 2
     assert read[4] == once
     assert once < read[2] < read[1]
-    assert rank(NestInfo(nest), H200)[0].schedule.group_m.data == -(
-        -512 // rank(NestInfo(nest), H200)[0].schedule.block.data[0].data
+    assert rank(NestInfo(nest), H200)[0].schedule.data.group_m == -(
+        -512 // rank(NestInfo(nest), H200)[0].schedule.data.block[0]
     )
 
 

@@ -14,15 +14,15 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ....dialects import loop, payload, tensor, tile
+from ....dialects.loop.dependence import yielded
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import count_of, extents_of, memref_of
-from ....dialects.support.locations import location_of, location_text
+from ....dialects.support.locations import location_of, location_text, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
 from ...analysis.cluster_rows import shared_of_nest, shares_rows
-from ...analysis.dependence import yielded
-from ...analysis.f32_parts import STORED
 from ...analysis.nest_schedule import reduction_indices, reductions, schedule_of
+from ...analysis.operand_types import STORED
 from ...rewriting import erase
 from .emitter import Emitter
 from .reductions import Reducer
@@ -77,8 +77,8 @@ class KernelBuilder:
         """The kernel; its inputs are `self.inputs`, its results `self.results`."""
         nest, schedule = self.nest, self.schedule
         self._shared = shared_of_nest(nest, schedule)
-        blocks = [b.data for b in schedule.block]
-        serial = {s.data for s in schedule.serial}
+        blocks = schedule.data.block
+        serial = set(schedule.data.serial)
         indices = nest.body.block.args
         counts = [count_of(n, b) for n, b in zip(nest.sizes, blocks, strict=True)]
         for i, (index, n) in enumerate(zip(indices, counts, strict=True)):
@@ -111,8 +111,8 @@ class KernelBuilder:
 
         emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
-        cluster = schedule.cluster.data if shares_rows(schedule) else 1  # those that share boxes come later
-        kernel = tile.KernelOp(self.name, shape, schedule.warps, cluster, Region(block))
+        cluster = schedule.data.cluster if shares_rows(schedule) else 1  # those that share boxes come later
+        kernel = tile.KernelOp(self.name, shape, schedule.data.warps, cluster, Region(block))
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel
@@ -125,8 +125,8 @@ class KernelBuilder:
             for i, (n, arg) in enumerate(zip(nest.sizes, nest.body.block.args, strict=True))
         ]
         emitter.dims.update(zip(nest.body.block.args, dims, strict=True))
-        pairs = zip(reduction_indices(nest), self.schedule.chunk, strict=True)
-        reducer = Reducer(emitter, {arg: c.data for (arg, _), c in pairs}, len(dims), self._shared, self._rank)
+        pairs = zip(reduction_indices(nest), self.schedule.data.chunk, strict=True)
+        reducer = Reducer(emitter, {arg: c for (arg, _), c in pairs}, len(dims), self._shared, self._rank)
         body: list[Operation] = list(nest.body.block.ops)
         reducer.body(body[:-1])
         emitter.location = location_of(nest)
@@ -202,9 +202,7 @@ def computing(scatter: tensor.ScatterOp) -> loop.NestOp:
     """The nest that computes the values and indices of `scatter`. Raises CompileError if that is not one nest."""
     nest = scatter.values.owner
     if not isinstance(nest, loop.NestOp) or any(index.owner is not nest for index in scatter.indices):
-        raise CompileError(
-            "values and indices are results of one nest", operator=scatter.name, location=location_text(scatter)
-        )
+        raise refused(scatter, "values and indices are results of one nest", CompileError)
     return nest
 
 
@@ -213,9 +211,9 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
 
     Raises CompileError."""
     try:
-        if schedule_of(nest).split_k.data > 1:
+        if schedule_of(nest).data.split_k > 1:
             raise ScheduleError("blocks are to share its sum; run loop-split-k first", argument="split_k")
-        if schedule_of(nest).f32_matmul_precision.data == STORED:
+        if schedule_of(nest).data.f32_matmul_precision == STORED:
             raise ScheduleError(
                 "factors are to be split before; run loop-split-f32-operands first", argument="f32_matmul_precision"
             )

@@ -11,13 +11,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import loop, payload, tensor, tile
+from ....dialects.loop.dependence import access_indices
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Count, Extent, extents_of
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind
 from ....dialects.tensor.reduction_kinds import combine
 from ....errors import UnsupportedError
-from ...analysis.dependence import access_indices
 from .tile_values import Coordinates, Dim, Tile, padding_of, shape, union
 
 
@@ -215,9 +215,8 @@ class Emitter:
             pairs = zip(op.domain.affine.results, op.domain.limits, strict=True)
             constraints = [(rewrite(e), lo, hi) for e, (lo, hi) in pairs]
         constraints += [(at.index(d), 0, d.extent) for d in dims if d.has_tail and d in own]
-        domain = at.domain(constraints)
+        access, domain, used_symbols = at.access([rewrite(e) for e in op.map.data.results], constraints)
         fill = self._fill(op) if domain is not None else None
-        access, domain, used_symbols = at.used(at.map([rewrite(e) for e in op.map.data.results]), domain)
         result = tile.tile_type(element_type(op.source.type), shape(dims))
         outside = fill.value if fill is not None else None
         new = tile.LoadOp(self.buffers[op.source], access, used_symbols, domain, outside, result)
@@ -246,9 +245,8 @@ class Emitter:
         limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
         if only_first is not None:
             limits.append((at.index(only_first), 0, 1))
-        domain = at.domain(limits)
         source = self.spread(value, kept, self.depth)
-        access, domain, symbols = at.used(at.map(results), domain)
+        access, domain, symbols = at.access(results, limits)
         self.insert(tile.StoreOp(source, buffer, access, symbols, domain), self.depth)
 
     def scatter(
@@ -265,8 +263,7 @@ class Emitter:
         results = [e.replace_dims_and_symbols(element, symbols) for e in op.map.data.results]
         limits: list[tuple[AffineExpr, int, Extent]] = [(at.index(d), 0, d.extent) for d in kept if d.has_tail]
         limits += [(e, 0, n) for e, n in zip(results, extents_of(op.result.type), strict=True)]
-        domain = at.domain(limits)
-        access, domain, used = at.used(at.map(results), domain)
+        access, domain, used = at.access(results, limits)
         self.insert(tile.AtomicRmwOp(op.kind.data, values[0], buffer, access, used, domain), self.depth)
 
     def scalar_op(self, op: Operation) -> None:

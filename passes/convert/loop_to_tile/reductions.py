@@ -11,13 +11,19 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
+from ....dialects.loop.dependence import (
+    Dependence,
+    Indices,
+    find_contraction,
+    transport_slice,
+    yielded,
+)
 from ....dialects.shapes.affine import DIM, Form, number_of
 from ....dialects.shapes.extents import Count, count_of, fewest_tiles, most, most_tiles
 from ....dialects.support.locations import location_of
 from ....dialects.tensor import ReductionKind, identity
 from ....dialects.tile.row_cache import ClusterAllGatherOp
 from ...analysis.cluster_rows import Shared
-from ...analysis.dependence import Dependence, Indices, find_contraction, transport_slice, yielded
 from ...analysis.masks import Forms, half_spaces
 from ...analysis.rescaling import counted
 from .emitter import Emitter
@@ -50,7 +56,7 @@ class ChunkBounds:
         result: list[Bounds] = []
         for i in looped:
             index = stages[0].body.block.args[i]
-            number = self.forms.index(index)
+            number = self.forms.of(index)
             count = counts[i]
             start, stop = e.number(0), e.count(count)
             for space in found:
@@ -105,7 +111,7 @@ class ChunkBounds:
         outside = [max(0, min(most_chunks, n if coefficient > 0 else most_chunks - n)) for n in samples]
         if outside and WORTHWHILE * sum(outside) < most_chunks * len(outside):
             return None
-        access, _, symbols = at.used(at.map((expr,)), None)
+        access, _, symbols = at.access((expr,))
         value = e.insert(tile.AffineOp(access, symbols, IndexType()), at.depth).results[0]
         if coefficient < 0 and hi > fewest_tiles(count):
             return self._merged(arith.MinSIOp, value, e.count(count))

@@ -174,25 +174,21 @@ class Coordinates:
         chosen = scattered(values.start, values.stop, SAMPLES)
         return [expr.eval([], [v if i in found else 0 for i in range(len(self.symbols))]) for v in chosen]
 
-    def used(self, access: AffineMap, domain: DomainAttr | None) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
-        """An access and its domain with the symbols that are left in them after simplification, and those."""
-        maps = [access] if domain is None else [access, domain.affine]
-        found = {e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineSymExpr)}
-        kept = sorted(found)
-        dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
-        renamed = [AffineExpr.symbol(kept.index(i) if i in found else 0) for i in range(len(self.symbols))]
-        maps = [m.replace_dims_and_symbols(dims, renamed, len(dims), len(kept)) for m in maps]
-        bounded = DomainAttr.get(maps[1], domain.limits) if domain is not None else None
-        return maps[0], bounded, [self.symbols[i] for i in kept]
-
-    def domain(self, constraints: Sequence[tuple[AffineExpr, int, Extent]]) -> DomainAttr | None:
-        """The conjunction of `lo <= expression < hi`, simplified, without those that always hold; None if all do."""
+    def access(
+        self, results: Sequence[AffineExpr], constraints: Sequence[tuple[AffineExpr, int, Extent]] = ()
+    ) -> tuple[AffineMap, DomainAttr | None, list[SSAValue]]:
+        """The map to `results` and the domain in which every `lo <= expression < hi` of `constraints` holds, without
+        those that always do (None if all do), both simplified; and the symbols that are left in them."""
         kept: list[tuple[AffineExpr, int, Extent]] = []
         for expr, lo, hi in constraints:
             simple = self.map((expr,)).results[0]
             if not is_within(simple, lo, hi, shape(self.dims), self._ranges):
                 kept.append((simple, lo, hi))
-        if not kept:
-            return None
-        affine = AffineMap(len(self.dims), len(self.symbols), tuple(e for e, _, _ in kept))
-        return DomainAttr.get(affine, [(lo, hi) for _, lo, hi in kept])
+        guarded = AffineMap(len(self.dims), len(self.symbols), tuple(e for e, _, _ in kept))
+        maps = [self.map(results), guarded]
+        found = sorted({e.position for m in maps for r in m.results for e in r.dfs() if isinstance(e, AffineSymExpr)})
+        dims = [AffineExpr.dimension(i) for i in range(len(self.dims))]
+        renamed = [AffineExpr.symbol(found.index(i) if i in found else 0) for i in range(len(self.symbols))]
+        access, affine = (m.replace_dims_and_symbols(dims, renamed, len(dims), len(found)) for m in maps)
+        domain = DomainAttr.get(affine, [(lo, hi) for _, lo, hi in kept]) if kept else None
+        return access, domain, [self.symbols[i] for i in found]

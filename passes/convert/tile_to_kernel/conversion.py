@@ -119,7 +119,7 @@ class _Kernel:
         grid = [n for n in self.grid if n != 1] if symbolic else [count]
         warps, cluster = self.warps + self.producers, self.op.cluster_size
         schedule = self.op.attributes.get("schedule")
-        resident = schedule.blocks_per_sm.data if isinstance(schedule, ScheduleAttr) else 0
+        resident = schedule.data.blocks_per_sm if isinstance(schedule, ScheduleAttr) else 0
         new = kernel.FuncOp(
             *(self.op.sym_name.data, grid, warps, cluster, resident or None), body=Region(self.out.entry)
         )

@@ -21,7 +21,7 @@ from ....dialects.layouts.linear import Linear, Shared
 from ....dialects.payload import Predicate, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
-from ....dialects.tile.access import is_in_shared
+from ....dialects.tile.async_copy import is_in_shared
 from ...analysis.memory_access import element_bytes, memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
 from .emitter import Emitter, Index

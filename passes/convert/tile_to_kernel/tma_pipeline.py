@@ -32,12 +32,11 @@ from ....dialects.layouts.wgmma import Boxes, boxes_of
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
-from ....dialects.tile.access import box_dimensions
-from ....dialects.tile.async_copy import TmaStoreOp
+from ....dialects.tile.async_copy import TmaStoreOp, box_dimensions
 from ....dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, ProducerLoadOp, RingType, TmaLoadOp
 from ....errors import ScheduleError
-from ...analysis.multicast import divides
 from ...analysis.tile_layouts import shared_of_type
+from ...analysis.tma_tiles import divides
 from .emitter import Emitter, Index
 
 

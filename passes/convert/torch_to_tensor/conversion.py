@@ -18,10 +18,10 @@ from ....dialects.payload import element_type, is_float
 from ....dialects.shapes.binding import SIZES, derived_sizes
 from ....dialects.shapes.extents import ExtentError, extents_of, extents_text
 from ....dialects.shapes.polynomial import Algebra
+from ....dialects.support.equivalence import structure
 from ....dialects.tensor.builder import Builder
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, ShapeError, UnsupportedError
-from ...analysis.equivalence import structure
 from ...rewriting import rewrite_module
 from .operand_types import check_types
 from .registry import argument_names, get_decompositions, parameter_name

@@ -57,7 +57,7 @@
 // -----
 
 %z = "test.op"() : () -> f32
-// CHECK: loop.nest: 1 in the result map is not a number in mixed radix
+// CHECK: loop.nest: (d0 + 1) in the result map is not a number in mixed radix
 %y = loop.nest (%i) in [4] to affine_map<(i) -> (i + 1)> -> tensor<4xf32> {
   loop.yield %z : f32
 }

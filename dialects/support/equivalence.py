@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -42,11 +42,17 @@ class Numbering:
         self._keys: dict[object, int] = {}
         self._values: dict[SSAValue, int] = {}
         for values in alike:
-            self.identify(values)
+            for place, value in enumerate(values):
+                self.identify(value, place)
 
-    def identify(self, values: Iterable[SSAValue]) -> None:
-        """Let each of `values` be the same as the one at its place in an earlier call."""
-        self._values.update((value, self._number(place)) for place, value in enumerate(values))
+    def identify(self, value: SSAValue, key: Hashable) -> int:
+        """Let all values that are identified by one key be the same; their number."""
+        number = self._values[value] = self._number(("key", key))
+        return number
+
+    def equate(self, value: SSAValue, other: SSAValue) -> None:
+        """Let `value` be the same as `other`."""
+        self._values[value] = self.of(other)
 
     def of(self, value: SSAValue) -> int:
         """The number of a value."""

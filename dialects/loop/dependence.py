@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 
-from ...dialects import loop
-from ...dialects.tensor import ReductionKind
+from .. import loop
+from ..tensor import ReductionKind
 
 Indices = frozenset[SSAValue]
 _NONE: Indices = frozenset()
