@@ -22,7 +22,6 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.binding import Sizes
-from ...dialects.shapes.domain import DomainAttr
 from ...dialects.tile.async_copy import SliceOp, TmaStoreOp
 from ...dialects.tile.dot import without_flight
 from ...dialects.tile.row_cache import ClusterAllGatherOp, RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
@@ -79,8 +78,11 @@ class TileFunctions(ScfFunctions):
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
         yield from super()._impls()
-        for moved in (tile.AwaitOp, tile.DotWaitOp, tile.ConvertLayoutOp, tile.StageOp):  # the same tiles elsewhere
+        # The same tiles elsewhere, or later.
+        for moved in (tile.AwaitOp, tile.CommitOp, tile.DotWaitOp, tile.ConvertLayoutOp, tile.StageOp):
             yield moved, lambda self, interpreter, op, args: OpImplResult(args, None)
+        for stored in (tile.StoreOp, TmaStoreOp):
+            yield stored, lambda self, interpreter, op, args: OpImplResult(self._write(op, args), None)
 
     @impl(tile.LaunchOp)
     def launch(self, interpreter: Interpreter, op: tile.LaunchOp, args: PythonValues) -> PythonValues:
@@ -212,45 +214,34 @@ class TileFunctions(ScfFunctions):
             interpreter.run_ssacfg_region(partition, (), "partition")
         return ()
 
-    @impl(tile.CommitOp)
-    def commit(self, interpreter: Interpreter, op: tile.CommitOp, args: PythonValues) -> PythonValues:
-        return ()
-
-    @impl(tile.StoreOp)
-    def store(self, interpreter: Interpreter, op: tile.StoreOp, args: PythonValues) -> PythonValues:
-        return self._write(op, args, op.domain)
-
-    @impl(TmaStoreOp)
-    def tma_store(self, interpreter: Interpreter, op: TmaStoreOp, args: PythonValues) -> PythonValues:
-        return self._write(op, args, None)
-
     @impl(tile.AtomicRmwOp)
     def atomic_rmw(self, interpreter: Interpreter, op: tile.AtomicRmwOp, args: PythonValues) -> PythonValues:
-        buffer, value, where = self._elements(op, args, op.domain)
+        buffer, value, where = self._elements(op, args)
         places = np.ravel_multi_index(where, buffer.data.shape) if value.size else np.zeros(0, np.int64)
         scatter_into(self.domain, op.kind.data, buffer.data.reshape(-1), places, value, element_type(op.value.type))
         return ()
 
     def _elements(
-        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, args: PythonValues, domain: DomainAttr | None
+        self, op: tile.StoreOp | tile.AtomicRmwOp | TmaStoreOp, args: PythonValues
     ) -> tuple[Buffer, Array, tuple[Array, ...]]:
         """The buffer that a tile goes to, its elements that do, one after the other, and the coordinates of each."""
         value, buffer = args[0], args[1]
         if not isinstance(buffer, Buffer):
             raise ExecutionError("writes an input")
         dims, symbols, active = self._space(op, op.value, op.symbols, args[2:])
-        is_box = isinstance(op, TmaStoreOp)
-        mask = within(op.map.data, buffer.data.shape, dims, symbols) if is_box else np.asarray(True)
-        mask = mask & inside(self.sizes.domain(domain), dims, symbols) & active
+        if isinstance(op, TmaStoreOp):
+            mask = active & within(op.map.data, buffer.data.shape, dims, symbols)
+        else:
+            mask = active & inside(self.sizes.domain(op.domain), dims, symbols)
         places = coordinates(op.map.data, buffer.data.shape, dims, symbols, mask)
         shape = (len(self.active), *shape_of(op.value.type))
         mask = np.broadcast_to(mask, shape)
         value = np.broadcast_to(ranked(value, len(shape)), shape)[mask]
         return buffer, value, tuple(np.broadcast_to(p, shape)[mask] for p in places)
 
-    def _write(self, op: tile.StoreOp | TmaStoreOp, args: PythonValues, domain: DomainAttr | None) -> PythonValues:
+    def _write(self, op: tile.StoreOp | TmaStoreOp, args: PythonValues) -> PythonValues:
         """Write the elements of a tile; none twice."""
-        buffer, value, where = self._elements(op, args, domain)
+        buffer, value, where = self._elements(op, args)
         data, written = buffer.data, buffer.written
         if not where:  # a buffer of rank 0 takes no list of coordinates
             data, written, where = data.reshape(1), written.reshape(1), (np.zeros(len(value), np.int64),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,9 +84,9 @@ class Report:
         else:
             self._findings[kind, op] = Finding(kind, message, op_text(op), location_text(op), count)
 
-    def raise_errors(self, *, allow: Collection[Kind] = ()) -> None:
-        """Raise ExecutionError for the first finding, if there is any of a kind other than those in `allow`."""
-        findings = [f for f in self.findings if f.kind not in allow]
+    def raise_errors(self) -> None:
+        """Raise ExecutionError for the first finding, if there is any."""
+        findings = self.findings
         if not findings:
             return
         more = len(findings) - 1

@@ -1,8 +1,7 @@
 """The device functions that generated kernels call: the only place with inline assembly and intrinsics.
 
-Every helper has a CUDA text and a host text with the same meaning in plain C++, so that the printed kernels can also be
-compiled for a CPU, with host texts in the section between `// --- helpers` and `// --- kernels`. Only helpers that a
-module uses are printed.
+A helper with inline assembly also has a host text with the same meaning in plain C++, which the emulator puts in its
+place; what the others call, the emulator defines. Only helpers that a module uses are printed.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ def _read(text: str) -> dict[str, Helper]:
         for words in _cases(cases):
             own, device, same = (Template(t).safe_substitute(words) for t in (key, cuda, host))
             inline = device.replace("__device__ __forceinline__", "inline").replace("__device__", "inline")
-            if not same or same.startswith("{"):
-                same = inline[: inline.index("{")] + same if same else inline
+            same = inline[: inline.index("{")] + same if same.startswith("{") else same
             keys = tuple(k for n in needs.split("; ") if (k := Template(n).substitute(words)))
-            found[own] = Helper(own.split(".")[0], device, same, keys)
+            found[own] = Helper(own.split(".")[0], device, keys, same)
     return found
 
 
@@ -64,7 +62,7 @@ def get_helper(key: str) -> Helper:
 @cache
 def _assembly() -> dict[str, str]:
     """The host text for the text of every fixed helper with inline assembly."""
-    return {h.cuda: h.host for h in HELPERS.values() if "asm" in h.cuda}
+    return {h.cuda: h.host for h in HELPERS.values() if h.host}
 
 
 def host_text_of(cuda: str) -> str | None:
@@ -82,8 +80,8 @@ def helper_names() -> frozenset[str]:
     return frozenset({h.name for h in HELPERS.values()} | wide | set(STRUCTS) | wgmma_names())
 
 
-def helper_section(keys: Iterable[str], *, host: bool = False) -> str:
-    """The definitions of the helpers in `keys` and of what they need, for the device or for the host."""
+def helper_section(keys: Iterable[str]) -> str:
+    """The definitions of the helpers in `keys` and of what they need."""
     wanted: set[str] = set()
     todo = list(keys)
     while todo:
@@ -92,7 +90,7 @@ def helper_section(keys: Iterable[str], *, host: bool = False) -> str:
             wanted.add(key)
             todo += () if key in STRUCTS else get_helper(key).needs
     lines = [STRUCTS[key] for key in STRUCTS if key in wanted]
-    for key in sorted(wanted - set(STRUCTS), key=lambda k: (not set(get_helper(k).needs) <= set(STRUCTS), k)):
-        helper = get_helper(key)  # those that need another one last
-        lines.append(helper.host if host else helper.cuda)
+    # Those that need another one come last.
+    order = sorted(wanted - set(STRUCTS), key=lambda k: (not set(get_helper(k).needs) <= set(STRUCTS), k))
+    lines += [get_helper(key).cuda for key in order]
     return "\n".join(lines) + "\n" if lines else ""

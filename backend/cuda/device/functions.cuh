@@ -1,13 +1,10 @@
 // Device functions that generated kernels call: a section for each, or for several that differ in what the $words in it
-// stand for: in a table of generated.py, or as the section says. It begins with the key of the helper and the keys of those
-// that it needs. Behind `//// host` is what it means on the host, without its head where that is the same but for `static inline`; nothing, where it needs nothing but C++.
+// stand for: in a table of generated.py, or as the section says. It begins with the key of the helper and the keys of
+// those that it needs. Behind `//// host` is what stands in the place of inline assembly in the emulator, without the
+// function's head where that is the same.
 
 //// to_f32.bf16 needs bf16
 static __device__ float to_f32(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-//// host
-{
-  const unsigned u = (unsigned)x.bits << 16; float r; __builtin_memcpy(&r, &u, 4); return r;
-}
 
 //// to_bf16 needs bf16
 static __device__ bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
@@ -77,23 +74,15 @@ static __device__ long long asserted(long long x, bool holds, const char* what) 
 
 //// inf32
 static __device__ float inf32() { return __uint_as_float(0x7f800000u); }
-//// host
-{ return __builtin_inff(); }
 
 //// nan32
 static __device__ float nan32() { return __uint_as_float(0x7fc00000u); }
-//// host
-{ return __builtin_nanf(""); }
 
 //// inf64
 static __device__ double inf64() { return __longlong_as_double(0x7ff0000000000000ll); }
-//// host
-{ return __builtin_inf(); }
 
 //// nan64
 static __device__ double nan64() { return __longlong_as_double(0x7ff8000000000000ll); }
-//// host
-{ return __builtin_nan(""); }
 
 //// floor_div needs int_div.long long; int_rem.long long
 static __device__ long long floor_div(long long a, long long b) { return int_div(a, b) - (int_rem(a, b) != 0 && (a < 0) != (b < 0)); }
@@ -168,23 +157,15 @@ static __device__ $u shift_right($u a, $u b) { return b < $n ? a >> b : 0; }
 
 //// bits_to_float
 static __device__ float bits_to_float(int x) { return __int_as_float(x); }
-//// host
-{ float r; __builtin_memcpy(&r, &x, sizeof r); return r; }
 
 //// bits_to_int
 static __device__ int bits_to_int(float x) { return __float_as_int(x); }
-//// host
-{ int r; __builtin_memcpy(&r, &x, sizeof r); return r; }
 
 //// bits_to_double
 static __device__ double bits_to_double(long long x) { return __longlong_as_double(x); }
-//// host
-{ double r; __builtin_memcpy(&r, &x, sizeof r); return r; }
 
 //// bits_to_long
 static __device__ long long bits_to_long(double x) { return __double_as_longlong(x); }
-//// host
-{ long long r; __builtin_memcpy(&r, &x, sizeof r); return r; }
 
 // Asynchronous copies from global to shared memory; `_or_zero` brings zeros where `inside` is false.
 
@@ -362,23 +343,15 @@ template <int count> static inline void wgmma_wait_for(float (&)[count]) { emu_w
 
 //// shuffle_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void shuffle_pair($t* r, const $t* a, int lane) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = __shfl_sync(0xffffffffu, x, lane); }
-//// host
-{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = __shfl_sync(0xffffffffu, x, lane); __builtin_memcpy(r, &w, 4); }
 
 //// shuffle_xor_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void shuffle_xor_pair($t* r, const $t* a, int mask) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = __shfl_xor_sync(0xffffffffu, x, mask); }
-//// host
-{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = __shfl_xor_sync(0xffffffffu, x, mask); __builtin_memcpy(r, &w, 4); }
 
 //// choose_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void choose_pair($t* r, const $t* a, const $t* b, bool first) { const unsigned x = *(const unsigned*)a; const unsigned y = *(const unsigned*)b; *(unsigned*)r = first ? x : y; }
-//// host
-{ unsigned x; __builtin_memcpy(&x, a, 4); unsigned y; __builtin_memcpy(&y, b, 4); const unsigned w = first ? x : y; __builtin_memcpy(r, &w, 4); }
 
 //// copy_pair.$t needs $t for t = bf16 | t = f16
 static __device__ void copy_pair($t* r, const $t* a) { const unsigned x = *(const unsigned*)a; *(unsigned*)r = x; }
-//// host
-{ unsigned x; __builtin_memcpy(&x, a, 4); const unsigned w = x; __builtin_memcpy(r, &w, 4); }
 
 // Matrices of 8 rows of 16 bytes from and to shared memory, by a warp: a lane has one word of four bytes of each.
 

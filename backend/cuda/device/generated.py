@@ -16,17 +16,13 @@ from ...dtypes import STRUCTS
 
 @dataclass(frozen=True)
 class Helper:
-    """`name` is the C++ name (overloads share it), `cuda` and `host` define it; `needs` are the keys of others."""
+    """`name` is the C++ name (overloads share it), `cuda` defines it; `needs` are the keys of others. `host` is what
+    stands in the place of inline assembly in the emulator."""
 
     name: str
     cuda: str
-    host: str
     needs: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(name: str, text: str, needs: tuple[str, ...] = ()) -> Helper:
-        """A helper whose text is the same in both."""
-        return Helper(name, f"static __device__ {text}", f"static inline {text}", needs)
+    host: str = ""
 
 
 _WORD_OF_BYTES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
@@ -43,15 +39,12 @@ def access_helper(key: str) -> Helper:
     kind, count = re.fullmatch(r"(ld|st|fill)(\d+)", head).groups()  # pyright: ignore[reportOptionalMemberAccess]
     needs = (element,) if element in STRUCTS else ()
     if kind == "fill":
-        loop = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
-        return Helper.of(head, f"void {head}({element}* r, {element} v) {loop}", needs)
+        text = f"{{ for (int i = 0; i < {count}; ++i) r[i] = v; }}"
+        return Helper(head, f"static __device__ void {head}({element}* r, {element} v) {text}", needs)
     wide = _WIDE_FLOAT.get((element, int(count))) or _WORD_OF_BYTES[int(count) * int(size)]
     to, source = ("r", "p") if kind == "ld" else ("p", "r")
-    first, second = f"{element}* {to}", f"const {element}* {source}"
-    generic = f"{first}, P p" if kind == "ld" else f"P p, {second}"
-    loop = f"{{ for (int i = 0; i < {count}; ++i) {to}[i] = {source}[i]; }}"
-    cuda = f"static __device__ void {head}({first}, {second}) {{ *({wide}*){to} = *(const {wide}*){source}; }}"
-    return Helper(head, cuda, f"template <class P> static inline void {head}({generic}) {loop}", needs)
+    text = f"({element}* {to}, const {element}* {source}) {{ *({wide}*){to} = *(const {wide}*){source}; }}"
+    return Helper(head, f"static __device__ void {head}{text}", needs)
 
 
 _SWAPPED = {"int": ("int", "int"), "float": ("int", "int"), "long long": ("unsigned long long", "long long")}
@@ -70,7 +63,7 @@ def atomic_helpers() -> dict[str, Helper]:
                 name = f"atomic_{kind.value}"
                 body, needs = _body(monoid, c)
                 text = f"void {name}({c}* p, {c} v) {{ {body} }}"
-                found[f"{name}.{c}"] = Helper.of(name, text, needs)
+                found[f"{name}.{c}"] = Helper(name, f"static __device__ {text}", needs)
     return found
 
 
@@ -144,10 +137,10 @@ def wgmma_helper(key: str) -> Helper:
         f'               "{left}, %{at}, {modes};\\n}}"\n'
         f"               : {outputs}\n"
         f'               : {inputs}, "l"(b), "r"((int)accumulate));\n}}',
+        () if wide else (element,),
         f"static inline void {name}({parameters}) "
         f"{{ {check}emu_wgmma(d, {columns}, {'0, a' if registers else 'a, 0'}, b, accumulate, "
         f"{int(a == 't')}, {int(b == 't')}, {_FORMATS[element]}); }}",
-        () if wide else (element,),
     )
 
 
