@@ -52,11 +52,11 @@ def lowered(name: str, x: torch.Tensor, length: int, target: str = "sm_90a", **d
     ctx, loops = make_context(), Compilation(capture(FUNCTIONS[name], (x,)).module, target).at("loop").clone()
     for nest in [op for op in loops.walk() if isinstance(op, loop.NestOp)]:
         chosen = plan(nest, get_target(target))
-        free, parts = len(chosen.block), decisions.get("cluster", 1)
+        free, parts = len(chosen.data.block), decisions.get("cluster", 1)
         whole = isinstance(parts, int) and length * parts >= x.shape[-1]
         shape = {
             "block": [1, length][:free],
-            "chunk": [length] * len(chosen.chunk),
+            "chunk": [length] * len(chosen.data.chunk),
             "serial": [] if free == 1 or whole else [1],
             "cluster": 1,
             "cache_rows": "registers",
