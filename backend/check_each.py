@@ -152,6 +152,8 @@ class Checker:
         """Versions after the first that were executed."""
         self.answer: _Answer | None = None
         self.synchronised = False
+        self.unjudged = ""
+        """Why races were not looked for."""
         self.factors = 0.0
         self.exact = ExactDomain()
         self._start(module)
@@ -175,7 +177,8 @@ class Checker:
         entry = f"{len(self.inputs)} inputs, {len(self.answer.typed)} results"
         if not self.checked:
             return f"none of which changed the program ({entry})"
-        return f"{self.checked} of them changed the program and not its answer: executed {how} ({entry})"
+        done = f"{self.checked} of them changed the program and not its answer: executed {how} ({entry})"
+        return done + self.unjudged
 
     def after(self, pass_name: str, module: ModuleOp) -> None:
         """Execute `module`, which `pass_name` made. Raises ExecutionError if the answer differs from the first one."""
@@ -244,9 +247,13 @@ class Checker:
 
         try:
             host_compiler()
+        except CompileError as error:
+            self.unjudged = f"; races were not looked for: {error.reason}"
+            return
+        try:
             text = print_cuda(module)
         except CompileError:
-            return  # no compiler, or shared memory has no place yet
+            return  # shared memory has no place yet
         races = [r for r in run_cuda_on_cpu(text, make_plan(module), self.inputs, (0,))[1] if r.kind in _RACES]
         if races and count:
             raise ExecutionError(str(races[0]))
