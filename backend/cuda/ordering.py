@@ -18,8 +18,7 @@ from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import AsyncAccumulatorsType, BarrierOp, ShuffleRegistersOp, ShuffleXorOp, StMatrixOp, is_shared
-from ...dialects.kernel.memory import LoadOp, StoreOp
-from ...dialects.kernel.memory_space import GLOBAL, space_of
+from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import file_line_of, location_of
 

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.memory_space import space_of
+from ...dialects.kernel.memory import space_of
 from ...dialects.payload import element_type, is_payload
 from ...dialects.support.locations import refused
 from ...dialects.tensor.reduction_kinds import MONOIDS

@@ -11,7 +11,7 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.cp_async import slot_size
+from ...dialects.kernel.memory import shape_of_memory
 from ...dialects.kernel.wgmma import AsyncAccumulatorsType
 from ...dialects.layouts.linear import LANES, combine
 from ...dialects.payload import element_type, shape_of
@@ -158,7 +158,7 @@ def _outer_fma(m: Machine, op: kernel.OuterFmaOp, v: Scope) -> Array:
 
 
 def _subview(m: Machine, op: kernel.SubviewOp, v: Scope) -> SharedBuffer:
-    return replace(v[op.ring], start=m.everywhere(v[op.offset]), size=slot_size(op.result.type))
+    return replace(v[op.ring], start=m.everywhere(v[op.offset]), size=shape_of_memory(op.result.type)[0])
 
 
 def _mapa(m: Machine, op: kernel.MapaOp, v: Scope) -> SharedBuffer:

@@ -56,8 +56,7 @@ from .mbarrier import (
     MbarrierType,
     MbarWaitOp,
 )
-from .memory import AtomicRmwOp, LoadOp, MemoryAccess, StoreOp
-from .memory_space import SHARED, is_shared
+from .memory import SHARED, AtomicRmwOp, LoadOp, MemoryAccess, StoreOp, is_shared
 from .mma import LdMatrixOp, MmaOp, StMatrixOp
 from .registers import (
     ExtractOp,
@@ -116,7 +115,7 @@ class FuncOp(FormattedOp):
     ```
     `shared N` says how many bytes of shared memory a block has, once they are allocated. A grid that depends on sizes
     known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
-    consecutive numbers form a cluster (see `kernel_cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
+    consecutive numbers form a cluster (see `cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
     at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
     CUDA's `__launch_bounds__`); without, it takes as many registers as it likes.
     """
@@ -194,12 +193,8 @@ class FuncOp(FormattedOp):
         if self.cluster_size not in CLUSTERS:
             raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
         if fixed % self.cluster_size:
-            raise VerifyException(
-                f"clusters of {self.cluster_size} do not make up a grid of {self._grid_text()} blocks"
-            )
-
-    def _grid_text(self) -> str:
-        return " * ".join(map(str, self.factors))
+            grid = " * ".join(map(str, self.factors))
+            raise VerifyException(f"clusters of {self.cluster_size} do not make up a grid of {grid} blocks")
 
 
 def symbols_in(func: FuncOp) -> tuple[SymbolAttr, ...]:

@@ -21,7 +21,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
-from .memory_space import CLUSTER, is_shared
+from .memory import CLUSTER, is_shared
 
 CLUSTERS = (1, 2, 4, 8)
 """How many blocks a cluster may have on every card that has clusters."""

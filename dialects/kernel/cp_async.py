@@ -8,7 +8,7 @@ Then it sees what it copied itself; what other threads copied it sees behind a b
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr, MemRefType, UnitAttr, i1
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     base,
     irdl_op_definition,
@@ -25,8 +25,16 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import bases_of
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
-from .memory import ACCESS, ACCESS_TYPES, MemoryAccess, memory_bytes, shape_of_memory
-from .memory_space import GLOBAL, SHARED, is_shared_line, space_of
+from .memory import (
+    ACCESS,
+    ACCESS_TYPES,
+    GLOBAL,
+    SHARED,
+    MemoryAccess,
+    is_shared_line,
+    memory_bytes,
+    space_of,
+)
 
 COPY_BYTES = (4, 8, 16)
 """How many bytes one asynchronous copy may move."""
@@ -149,8 +157,3 @@ class AsyncWaitOp(WaitForGroupsOp):
 
     name = "kernel.async_wait"
     assembly_format = "custom<Int>($pending) attr-dict"
-
-
-def slot_size(t: Attribute) -> int:
-    """Elements of a buffer of one dimension."""
-    return shape_of_memory(t)[0]

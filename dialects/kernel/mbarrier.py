@@ -31,7 +31,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
 from .cluster import require_cluster
-from .memory_space import is_shared_line
+from .memory import is_shared_line
 from .warp_specialize import partition_of
 
 MOST_ARRIVALS = (1 << 20) - 1

@@ -30,7 +30,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..layouts.attributes import Bases
 from ..payload import element_bytes, element_type, shape_of
 from ..support.assembly import FormattedOp
-from .memory_space import is_shared
+from .memory import is_shared
 from .registers import RegisterDotOp
 
 ROWS = 8

@@ -42,8 +42,7 @@ from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from .cluster import CLUSTERS, cluster_of, require_cluster
 from .cp_async import WaitForGroupsOp
 from .mbarrier import is_mbarriers
-from .memory import AtomicRmwOp, StoreOp, memory_bytes, shape_of_memory
-from .memory_space import is_shared_line
+from .memory import AtomicRmwOp, StoreOp, is_shared_line, memory_bytes, shape_of_memory
 
 SWIZZLES = (0, 32, 64, 128)
 """Bytes of the rows that a swizzle permutes; 0: none."""

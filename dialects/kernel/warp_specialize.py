@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from ..support.assembly import FormattedOp
+from ..support.locations import enclosing
 
 REGISTERS = 64 * 1024
 """32-bit registers of a multiprocessor."""
@@ -178,8 +179,5 @@ class WarpSpecializeOp(FormattedOp):
 
 def partition_of(op: Operation) -> tuple[WarpSpecializeOp, int] | None:
     """The partitions that `op` is inside of, and the number of its partition; None outside of partitions."""
-    while (parent := op.parent_op()) is not None:
-        if isinstance(parent, WarpSpecializeOp):
-            return parent, next(i for i, r in enumerate(parent.programs) if r is op.parent_region())
-        op = parent
-    return None
+    found = enclosing(op, WarpSpecializeOp)
+    return None if found is None else (found, next(i for i, r in enumerate(found.programs) if r.is_ancestor(op)))

@@ -16,7 +16,7 @@ set) and k = 16 * s + 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set): eight cons
 narrowed, are one slice. Of f32 there are 4 * `k_steps`; register e of slice s is row 16 * w + t / 4 (+ 8 if bit 0 of e
 is set) and k = 8 * s + t % 4 (+ 4 if bit 1 is set).
 
-Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see kernel_tma.py). A and B may
+Operands in shared memory lie as `kernel.tma_load` puts boxes with the same `swizzle` W (see tma.py). A and B may
 lie along k: 64 (A) or N (B) rows of W bytes, W / 2 elements of k, of which the product takes the first 16 * `k_steps`.
 Or, `transposed`, across: panels of W / 2 rows of A or columns of B, each panel with one row of W bytes for each k;
 panel p + 1 starts `panel` elements behind panel p. The operand's place is where its first element lies, in a tile that
@@ -48,8 +48,7 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import OrderedOp
 from .cp_async import WaitForGroupsOp
-from .memory import shape_of_memory
-from .memory_space import is_shared_line
+from .memory import is_shared_line, shape_of_memory
 from .mma import WORD_BYTES, is_factor
 
 ROWS = 64

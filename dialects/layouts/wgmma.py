@@ -1,7 +1,7 @@
 """Layouts of products of a warpgroup (`wgmma`): its accumulator, and how its operands lie in shared memory.
 
-What the hardware demands is written down in `kernel_wgmma.py` and `kernel_tma.py`; here it is made, and recognised, as
-linear layouts.
+What the hardware demands is written down in `wgmma.py` and `tma.py` of the kernel dialect; here it is made, and
+recognised, as linear layouts.
 """
 
 from __future__ import annotations

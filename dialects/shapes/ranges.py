@@ -31,6 +31,14 @@ def constant_index(value: SSAValue) -> int | None:
     return None
 
 
+def trip_count(loop: scf.ForOp) -> int | None:
+    """How many iterations a loop has; None if that is not constant."""
+    lb, ub, step = (constant_index(v) for v in (loop.lb, loop.ub, loop.step))
+    if lb is None or ub is None or step is None or step < 1:
+        return None
+    return max(0, -(-(ub - lb) // step))
+
+
 class Ranges:
     """Ranges of the index values of one kernel, computed on demand and remembered."""
 

@@ -29,6 +29,7 @@ from ..kernel.cluster import CLUSTERS
 from ..payload import element_type
 from ..shapes.extents import Count, CountAttr, extents_in, extents_of, memref_of
 from ..support.assembly import FormattedOp, PureOp
+from .schedule import ScheduleAttr
 
 
 @irdl_op_definition
@@ -62,6 +63,12 @@ class KernelOp(FormattedOp):
     def cluster_size(self) -> int:
         """How many blocks a cluster has; 1 where there are none."""
         return self.cluster.data
+
+    @property
+    def schedule(self) -> ScheduleAttr | None:
+        """The decisions by which the kernel is made, if it has any."""
+        found = self.attributes.get("schedule")
+        return found if isinstance(found, ScheduleAttr) else None
 
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:

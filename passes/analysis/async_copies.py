@@ -65,10 +65,7 @@ def find_copy(stage: tile.StageOp, loop: scf.ForOp, warps: int) -> Copy | str:
         width = _width(load, layout, shared)
     if width * element_bytes(load.result.type) not in COPY_BYTES:
         return "its elements are not neighbours in global and in shared memory, 4 bytes at least"
-    register, offset = attr_of(layout), attr_of(shared)
-    assert isinstance(register, LayoutAttr)
-    assert isinstance(offset, SharedAttr)
-    return Copy(stage, load, register, offset)
+    return Copy(stage, load, attr_of(layout), attr_of(shared))
 
 
 def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:

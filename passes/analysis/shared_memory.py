@@ -11,8 +11,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ...dialects.kernel import FuncOp, LoadOp, MapaOp, SharedOp, StoreOp, SubviewOp
 from ...dialects.kernel.cp_async import CopyAsyncOp
-from ...dialects.kernel.memory import memory_bytes, shape_of_memory
-from ...dialects.kernel.memory_space import space_of
+from ...dialects.kernel.memory import memory_bytes, shape_of_memory, space_of
 from ...dialects.kernel.mma import MatrixRows, StMatrixOp
 from ...dialects.kernel.tma import TmaStoreOp
 from ...dialects.kernel.wgmma import WgmmaOp

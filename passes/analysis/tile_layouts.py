@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -39,6 +40,10 @@ def shared_of_type(t: Attribute) -> Shared:
     return found
 
 
+@overload
+def attr_of(layout: Linear) -> LayoutAttr: ...
+@overload
+def attr_of(layout: Shared) -> SharedAttr: ...
 def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
     """The attribute of a layout."""
     if isinstance(layout, Shared):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
-from itertools import groupby, islice, takewhile
-from typing import cast
+from itertools import groupby
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import ArrayAttr, IndexType, MemRefType, ModuleOp, StringAttr
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.utils.hints import isa
 
 from ...dialects import kernel, payload
+from ...dialects.kernel.tma import is_written
 from ...dialects.kernel.warp_specialize import launch_registers, register_pool
 from ...dialects.support.locations import copy_location
 from ..rewriting import erase, insert_before
@@ -27,13 +26,9 @@ PARTS = "parts"
 def parts_of(function: kernel.FuncOp) -> tuple[str, ...]:
     """The names of the kernels that `function` stands for: its own, unless it was made for several."""
     parts = function.attributes.get(PARTS)
-    if not isinstance(parts, ArrayAttr):
-        return (function.sym_name.data,)
-    names = cast("ArrayAttr[Attribute]", parts).data
-    return tuple(name.data for name in names if isinstance(name, StringAttr))
+    return tuple(p.data for p in parts) if isa(parts, ArrayAttr[StringAttr]) else (function.sym_name.data,)
 
 
-_READS = (kernel.LoadOp, kernel.CopyAsyncOp)
 _EFFECTS = (kernel.LoadOp, kernel.StoreOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, scf.ForOp)
 
 
@@ -75,7 +70,10 @@ class HorizontalFusionPass(ModulePass):
         sharing = _Sharing({k.sym_name.data: k for k in op.ops if isinstance(k, kernel.FuncOp)})
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
-                sharing.share(function.body.block)
+                steps = [o for o in function.body.block.ops if not isinstance(o, kernel.AllocOp)]
+                for launches, run in groupby(steps, lambda o: isinstance(o, kernel.LaunchOp)):
+                    if launches:
+                        sharing.share([o for o in run if isinstance(o, kernel.LaunchOp)])
         launched = {launch.kernel.string_value() for launch in op.walk() if isinstance(launch, kernel.LaunchOp)}
         for name in sorted(sharing.replaced - launched):
             erase(sharing.kernels[name])
@@ -83,9 +81,9 @@ class HorizontalFusionPass(ModulePass):
 
 @dataclass(frozen=True)
 class _Needs:
-    """What decides with which other launches a launch can be one: kernels that fit are equal in `kind`, and their
-    shared memory (bytes of a block) is alike. `written` are the positions of the arguments that are not only read;
-    `partitions` has the threads of each partition and how many registers each of them has."""
+    """What decides with which other launches a launch can be one: kernels that fit are equal in `kind`, None for one
+    that fits none, and their shared memory (bytes of a block) is alike. `written` are the positions of the arguments
+    that are not only read; `partitions` has the threads of each partition and how many registers each of them has."""
 
     kind: object
     shared: int
@@ -95,19 +93,18 @@ class _Needs:
 
     @classmethod
     def of(cls, function: kernel.FuncOp) -> _Needs:
-        partitions = function.partitions
-        parted = None if partitions is None else (partitions.names, partitions.warps)
-        kind = (function.warps, parted, _multiplies(function)) if _plain(function) and _parts_last(function) else None
-        written = frozenset(i for i, a in enumerate(function.body.block.args) if not _only_read(a))
+        found = function.partitions
+        multiplies = any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in function.walk())
+        kind = (function.warps, None if found is None else (found.names, found.warps), multiplies)
+        written = frozenset(i for i, a in enumerate(function.body.block.args) if is_written(a))
         resident = max(1, function.resident)
         shared = function.shared.data if function.shared is not None else 0
-        if partitions is None:
-            return cls(kind, shared, written, resident, ())
-        registers = partitions.partition_registers or [launch_registers(function.threads, resident)] * len(
-            partitions.programs
-        )
-        threads = [32 * n for n in partitions.partition_warps]
-        return cls(kind, shared, written, resident, tuple(zip(threads, registers, strict=True)))
+        partitions: tuple[tuple[int, int], ...] = ()
+        if found is not None:
+            started = [launch_registers(function.threads, resident)] * len(found.programs)
+            registers = found.partition_registers or started
+            partitions = tuple((32 * n, r) for n, r in zip(found.partition_warps, registers, strict=True))
+        return cls(kind if _can_share(function) else None, shared, written, resident, partitions)
 
     def fits(self, other: _Needs) -> bool:
         """Whether the blocks of two kernels of one kind need about as much shared memory, and one block of both has
@@ -127,57 +124,6 @@ class _Needs:
 
 
 @dataclass
-class _Launches:
-    """A list of launches between two other steps, by position, and who uses and writes each buffer, in order."""
-
-    launches: list[kernel.LaunchOp | None]
-    users: dict[SSAValue, list[int]] = field(default_factory=dict[SSAValue, list[int]])
-    writers: dict[SSAValue, list[int]] = field(default_factory=dict[SSAValue, list[int]])
-    alike: dict[tuple[SSAValue, object], list[int]] = field(default_factory=dict[tuple[SSAValue, object], list[int]])
-
-    def add(self, at: int, needs: _Needs) -> None:
-        """Note what the launch at a position does."""
-        launch = self.launches[at]
-        assert launch is not None
-        for i, buffer in enumerate(launch.buffers):
-            lists = [self.users.setdefault(buffer, [])]
-            lists += [self.writers.setdefault(buffer, [])] if i in needs.written else []
-            lists += [self.alike.setdefault((buffer, needs.kind), [])] if needs.kind is not None else []
-            for positions in lists:
-                where = bisect_left(positions, at)
-                if where == len(positions) or positions[where] != at:
-                    positions.insert(where, at)
-
-    def remove(self, at: int, needs: _Needs) -> None:
-        """Forget the launch at a position."""
-        launch = self.launches[at]
-        assert launch is not None
-        self.launches[at] = None
-        for buffer in dict.fromkeys(launch.buffers):
-            for positions in (self.users[buffer], self.writers.get(buffer), self.alike.get((buffer, needs.kind))):
-                if positions and at in positions:
-                    del positions[bisect_left(positions, at)]
-
-    def conflict(self, at: int, needs: _Needs) -> int:
-        """The position of the first later launch that the one at `at` cannot be moved past."""
-        launch = self.launches[at]
-        assert launch is not None
-        found = len(self.launches)
-        for i, buffer in enumerate(launch.buffers):
-            positions = (self.users if i in needs.written else self.writers).get(buffer, [])
-            where = bisect_right(positions, at)
-            found = min(found, positions[where]) if where < len(positions) else found
-        return found
-
-    def candidates(self, at: int, needs: _Needs) -> Iterator[int]:
-        """The positions of later launches of the same kind that share a buffer with the one at `at`, in order."""
-        launch = self.launches[at]
-        assert launch is not None
-        lists = [self.alike[buffer, needs.kind] for buffer in dict.fromkeys(launch.buffers)]
-        return merge(*(islice(positions, bisect_right(positions, at), None) for positions in lists))
-
-
-@dataclass
 class _Sharing:
     """`kernels` by name, with those that were made for two; `replaced` are those that a made one stands for."""
 
@@ -186,44 +132,38 @@ class _Sharing:
     replaced: set[str] = field(default_factory=set[str])
     needs: dict[str, _Needs] = field(default_factory=dict[str, _Needs])
 
-    def share(self, block: Block) -> None:
-        """Put together the launches of a block, each with the nearest one behind it that fits."""
-        steps = [op for op in block.ops if not isinstance(op, kernel.AllocOp)]
-        for between, run in groupby(steps, lambda op: isinstance(op, kernel.LaunchOp)):
-            if between:
-                self._share([op for op in run if isinstance(op, kernel.LaunchOp)])
-
-    def _share(self, run: list[kernel.LaunchOp]) -> None:
-        """Put together the launches of one list, in which nothing else happens."""
-        launches = _Launches([*run])
-        for at, launch in enumerate(run):
-            launches.add(at, self._needs(launch))
+    def share(self, run: list[kernel.LaunchOp]) -> None:
+        """Put together launches between which nothing else happens, each with the nearest one behind it that fits."""
+        launches: list[kernel.LaunchOp | None] = [*run]
+        touched = [set(launch.buffers) for launch in run]
         for at, first in enumerate(run):
             needs = self._needs(first)
-            if launches.launches[at] is not first or needs.kind is None:
+            if launches[at] is not first or needs.kind is None:
                 continue
-            last = launches.conflict(at, needs)
-            ahead = takewhile(lambda position: position < last, launches.candidates(at, needs))
-            behind = next((position for position in ahead if needs.fits(self._needs(run[position]))), None)
-            if behind is None:
-                continue
-            launches.remove(behind, self._needs(run[behind]))
-            launches.remove(at, needs)
-            launches.launches[behind] = both = self._replace(first, run[behind])
-            launches.add(behind, self._needs(both))
+            for behind in range(at + 1, len(run)):
+                second = launches[behind]
+                if second is None or touched[at].isdisjoint(touched[behind]):
+                    continue
+                if self._written(first) & touched[behind] or self._written(second) & touched[at]:
+                    break
+                if needs.kind == self._needs(second).kind and needs.fits(self._needs(second)):
+                    launches[at], launches[behind] = None, self._replace(first, second)
+                    touched[behind] |= touched[at]
+                    break
 
     def _kernel(self, launch: kernel.LaunchOp) -> kernel.FuncOp:
         return self.kernels[launch.kernel.string_value()]
 
     def _needs(self, launch: kernel.LaunchOp) -> _Needs:
-        return self._of(self._kernel(launch))
-
-    def _of(self, function: kernel.FuncOp) -> _Needs:
-        """What a kernel needs, found out once."""
-        name = function.sym_name.data
+        """What the kernel of a launch needs, found out once."""
+        name = launch.kernel.string_value()
         if name not in self.needs:
-            self.needs[name] = _Needs.of(function)
+            self.needs[name] = _Needs.of(self.kernels[name])
         return self.needs[name]
+
+    def _written(self, launch: kernel.LaunchOp) -> set[SSAValue]:
+        """The buffers that a launch writes."""
+        return {launch.buffers[i] for i in self._needs(launch).written}
 
     def _replace(self, first: kernel.LaunchOp, second: kernel.LaunchOp) -> kernel.LaunchOp:
         """One launch in place of `second` for both."""
@@ -232,43 +172,16 @@ class _Sharing:
         a, b = self._kernel(first), self._kernel(second)
         key = (a.sym_name.data, b.sym_name.data, places)
         if key not in self.made:
-            self.made[key] = self._make(a, b, places)
+            registers = self._needs(first).registers(self._needs(second))
+            self.made[key] = self._insert(a, b, _joined((a, b), places, registers or ()))
             self.replaced |= {a.sym_name.data, b.sym_name.data}
         launch = kernel.LaunchOp(self.made[key].sym_name.data, buffers)
         insert_before(second, launch, source=first)
         erase(first, second)
         return launch
 
-    def _make(self, a: kernel.FuncOp, b: kernel.FuncOp, places: tuple[tuple[int, ...], ...]) -> kernel.FuncOp:
-        """The kernel for both, in front of `a`: its argument `places[i][j]` is argument j of kernel i."""
-        arguments: dict[int, SSAValue] = {}
-        for function, own in zip((a, b), places, strict=True):
-            for argument, place in zip(function.body.block.args, own, strict=True):
-                arguments.setdefault(place, argument)
-        block = Block(arg_types=[arguments[i].type for i in range(len(arguments))])
-        for i, argument in enumerate(block.args):
-            argument.name_hint = arguments[i].name_hint
-        number, count = kernel.IdOp("block"), arith.ConstantOp.from_int_and_width(a.blocks, IndexType())
-        first = payload.CmpOp("lt", number.result, count.result)
-        block.add_ops([number, count, first])
-        sides = [
-            _Side(f, {old: block.args[i] for old, i in zip(f.body.block.args, own, strict=True)})
-            for f, own in zip((a, b), places, strict=True)
-        ]
-        if a.partitions is None:
-            bodies = [Block(), Block()]
-            for side, inner in zip(sides, bodies, strict=True):
-                side.number(inner, number.result, count.result if side is sides[1] else None)
-                side.copy(function_ops(side.function), inner)
-            block.add_op(_either(first.result, bodies))
-        else:
-            registers = self._of(a).registers(self._of(b))
-            assert registers is not None
-            _share_roles(sides, block, number.result, count.result, first.result, registers)
-        copy_location(a, block.ops)
-        return self._insert(a, b, block)
-
     def _insert(self, a: kernel.FuncOp, b: kernel.FuncOp, block: Block) -> kernel.FuncOp:
+        """The kernel for both, in front of `a`."""
         name = f"{a.sym_name.data}_{b.sym_name.data}"
         while name in self.kernels:
             name += "_"
@@ -284,112 +197,84 @@ class _Sharing:
         return made
 
 
-@dataclass
-class _Side:
-    """One of two kernels on its way into one: what its values are there."""
-
-    function: kernel.FuncOp
-    values: dict[SSAValue, SSAValue]
-
-    def number(self, block: Block, number: SSAValue, behind: SSAValue | None) -> None:
-        """The number of a block of this kernel: `number`, or where it is the second one, that behind so many."""
-        own = number if behind is None else _rest(block, number, behind)
-        for op in self.function.body.block.ops:
-            if isinstance(op, kernel.IdOp) and op.kind.data == kernel.Id.BLOCK:
-                self.values[op.result] = own
-
-    def copy(self, ops: Iterable[Operation], block: Block) -> None:
-        """Append copies of `ops` to `block`."""
-        for op in ops:
-            if op.results and op.results[0] in self.values:
-                continue
-            block.add_op(op.clone(self.values))
+Values = dict[SSAValue, SSAValue]
+"""What the values of a kernel are in the kernel for two."""
 
 
-def function_ops(function: kernel.FuncOp) -> Iterable[Operation]:
-    """The operations of a kernel's program."""
-    return function.body.block.ops
+def _joined(both: Sequence[kernel.FuncOp], places: Sequence[Sequence[int]], registers: Sequence[int]) -> Block:
+    """The program for two kernels: its argument `places[i][j]` is argument j of kernel i. Where they have partitions,
+    each partition does what it does in the one or in the other, with so many `registers`; in front of them, what only
+    computes is done for both, and barriers are set up for the one that is meant; then all threads meet."""
+    arguments: dict[int, SSAValue] = {}
+    for function, own in zip(both, places, strict=True):
+        for argument, place in zip(function.body.block.args, own, strict=True):
+            arguments.setdefault(place, argument)
+    block = Block(arg_types=[arguments[i].type for i in range(len(arguments))])
+    for i, argument in enumerate(block.args):
+        argument.name_hint = arguments[i].name_hint
+    number, count = kernel.IdOp("block"), arith.ConstantOp.from_int_and_width(both[0].blocks, IndexType())
+    first = payload.CmpOp("lt", number.result, count.result)
+    block.add_ops([number, count, first])
+    values: list[Values] = [
+        {old: block.args[i] for old, i in zip(f.body.block.args, own, strict=True)}
+        for f, own in zip(both, places, strict=True)
+    ]
+    sides = Block(), Block()
+    for i, (function, own, side) in enumerate(zip(both, values, sides, strict=True)):
+        ops, parted = list(function.body.block.ops), function.partitions is not None
+        target = block if parted else side
+        index = _rest(target, number.result, count.result) if i else number.result
+        ids = (o for o in ops if isinstance(o, kernel.IdOp) and o.kind.data == kernel.Id.BLOCK)
+        own.update((o.result, index) for o in ids)
+        ops = [o for o in ops if not parted or not isinstance(o, kernel.WarpSpecializeOp | kernel.BarrierOp)]
+        _copy((o for o in ops if not parted or not o.regions), target, own)
+        _copy((o for o in ops if parted and o.regions), side, own)
+    block.add_op(_either(first.result, sides))
+    partitions = [f.partitions for f in both]
+    if (a := partitions[0]) is not None:
+        programs: list[Region] = []
+        for n in range(len(a.programs)):
+            body, sides = Block(arg_types=[IndexType()]), (Block(), Block())
+            for partition, own, side in zip(partitions, values, sides, strict=True):
+                assert partition is not None
+                program = partition.programs[n].block
+                body.args[0].name_hint = program.args[0].name_hint
+                own[program.args[0]] = body.args[0]
+                _copy(program.ops, side, own)
+            body.add_op(_either(first.result, sides))
+            programs.append(Region(body))
+        parts = kernel.WarpSpecializeOp(a.partition_names, a.partition_warps, registers, programs)
+        block.add_ops([kernel.BarrierOp(), parts])
+    copy_location(both[0], block.ops)
+    return block
 
 
-def _either(condition: SSAValue, sides: Sequence[Block]) -> scf.IfOp:
+def _copy(ops: Iterable[Operation], block: Block, values: Values) -> None:
+    """Append copies of `ops` to `block`, but of those whose results are known."""
+    block.add_ops([op.clone(values) for op in ops if not op.results or op.results[0] not in values])
+
+
+def _either(condition: SSAValue, sides: tuple[Block, Block]) -> scf.IfOp:
     for side in sides:
         side.add_op(scf.YieldOp())
     return scf.IfOp(condition, [], Region(sides[0]), Region(sides[1]))
 
 
-def _share_roles(
-    sides: Sequence[_Side],
-    block: Block,
-    number: SSAValue,
-    count: SSAValue,
-    first: SSAValue,
-    registers: Sequence[int],
-) -> None:
-    """Two kernels of equal partitions: each partition does what it does in the one or in the other. In front of the
-    partitions, what only computes is done for both, and barriers are set up for the one that is meant; then all threads
-    meet."""
-    ahead, programs = (Block(), Block()), [(Block(), Block()) for _ in _roles(sides[0].function).programs]
-    for i, side in enumerate(sides):
-        side.number(block, number, count if i else None)
-        before = [
-            op for op in function_ops(side.function) if not isinstance(op, kernel.WarpSpecializeOp | kernel.BarrierOp)
-        ]
-        side.copy((op for op in before if not op.regions), block)
-        side.copy((op for op in before if op.regions), ahead[i])
-    partitions = _roles(sides[0].function)
-    merged: list[Region] = []
-    for n, own in enumerate(programs):
-        body = Block(arg_types=[IndexType()])
-        for i, side in enumerate(sides):
-            program = _roles(side.function).programs[n].block
-            body.args[0].name_hint = program.args[0].name_hint
-            side.values[program.args[0]] = body.args[0]
-            side.copy(program.ops, own[i])
-        body.add_op(_either(first, own))
-        merged.append(Region(body))
-    parts = kernel.WarpSpecializeOp(partitions.partition_names, partitions.partition_warps, registers, merged)
-    block.add_ops([_either(first, ahead), kernel.BarrierOp(), parts])
-
-
-def _roles(function: kernel.FuncOp) -> kernel.WarpSpecializeOp:
-    partitions = function.partitions
-    assert partitions is not None
-    return partitions
-
-
-def _parts_last(function: kernel.FuncOp) -> bool:
-    """Whether a kernel has no partitions, or all that happens in front of them is that barriers are set up."""
-    *before, last = function_ops(function)
-    return (
-        function.partitions is None
-        or isinstance(last, kernel.WarpSpecializeOp)
-        and not any(isinstance(o, _EFFECTS) for o in before)
-    )
-
-
-def _only_read(argument: SSAValue) -> bool:
-    return all(_reads(use.operation, argument) for use in argument.uses)
-
-
-def _reads(op: Operation, memory: SSAValue) -> bool:
-    if isinstance(op, kernel.TensorMapOp):
-        return all(isinstance(use.operation, kernel.TmaLoadOp) for use in op.result.uses)
-    return isinstance(op, _READS) and op.memory is memory
-
-
-def _plain(function: kernel.FuncOp) -> bool:
+def _can_share(function: kernel.FuncOp) -> bool:
     """Whether a kernel works on buffers, is no two kernels already, and is of a known number of blocks without
-    clusters."""
+    clusters; and has no partitions, or all that happens in front of them is that barriers are set up."""
+    *before, last = function.body.block.ops
     return (
         PARTS not in function.attributes
         and function.cluster_size == 1
         and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
+        and (
+            function.partitions is None
+            or isinstance(last, kernel.WarpSpecializeOp)
+            and not any(isinstance(o, _EFFECTS) for o in before)
+        )
     )
-
-
-def _multiplies(function: kernel.FuncOp) -> bool:
-    return any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in function.walk())
 
 
 def _rest(block: Block, number: SSAValue, count: SSAValue) -> SSAValue:
@@ -397,7 +282,6 @@ def _rest(block: Block, number: SSAValue, count: SSAValue) -> SSAValue:
     zero = arith.ConstantOp.from_int_and_width(0, IndexType())
     behind = arith.SubiOp(number, count)
     rest = arith.MaxSIOp(behind.result, zero.result)
-    for op in (zero, behind, rest):
-        block.add_op(op)
+    block.add_ops([zero, behind, rest])
     rest.result.name_hint = "block"
     return rest.result

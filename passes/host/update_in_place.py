@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, ModuleOp, VectorType
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, ModuleOp, StringAttr, VectorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import is_side_effect_free
 
 from ...dialects import kernel, payload
+from ...dialects.kernel.tma import is_written
 from ...dialects.payload import element_type, shape_of
 from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
+from ...dialects.support.locations import enclosing
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace, set_fields
+
+_PLACE = ("regs", "steps", "lower", "upper", "xor")
 
 
 def same_place(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:
     """Whether a thread's load and store are of the same elements, register by register."""
-    return (
-        list(load.coordinates) == list(store.coordinates)
-        and list(load.checks) == list(store.checks)
-        and (load.regs, load.steps, load.lower, load.upper, load.xor)
-        == (store.regs, store.steps, store.lower, store.upper, store.xor)
-    )
+    where, wanted = ((*op.coordinates, *op.checks, *(getattr(op, p) for p in _PLACE)) for op in (load, store))
+    return where == wanted
 
 
 def keep_what_is_there(function: Block, buffers: Sequence[SSAValue]) -> None:
     """In the body of a kernel, store to these buffers only where the value is not what the thread read there."""
     for store in [op for op in function.walk() if isinstance(op, kernel.StoreOp) and op.memory in buffers]:
         found = put_back(store)
-        if found is not None:
+        if found is not None and found.load.memory is store.memory:
             _only_what_is_new(store, found)
     _skip_the_rest(function)
 
@@ -84,40 +84,28 @@ def put_back(store: kernel.StoreOp) -> PutBack | None:
 
 
 def _only_what_is_new(store: kernel.StoreOp, found: PutBack) -> None:
-    """Store the new value, only where the condition holds."""
-    block, made = store.parent, found.condition.owner
-    if found.load.memory is not store.memory or block is None or not isinstance(made, Operation):
+    """Store the new value, only where the condition holds: a register, taken out right after what makes it."""
+    made, holds = found.condition.owner, found.condition
+    if not isinstance(made, Operation):
         return
-    holds = _extracted(made, found.condition, found.register)
+    if isinstance(holds.type, VectorType):
+        after = made.next_op
+        if not isinstance(after, kernel.ExtractOp) or (after.source, after.register.data) != (holds, found.register):
+            insert_after(made, after := kernel.ExtractOp(holds, found.register))
+        holds = after.result
     if store.predicate is not None:
-        both = arith.AndIOp(store.predicate, holds)
-        insert_before(store, both)
+        insert_before(store, both := arith.AndIOp(store.predicate, holds))
         holds = both.result
     new, stored = found.choice.lhs, element_type(store.value.type)
     if element_type(new.type) != stored:
-        cast = payload.CastOp(new, stored)
-        insert_before(store, cast, source=found.choice)
+        insert_before(store, cast := payload.CastOp(new, stored), source=found.choice)
         new = cast.result
     set_fields(store, value=new, predicate=holds)
 
 
-def _extracted(made: Operation, source: SSAValue, register: int) -> SSAValue:
-    """A register of `source`, which `made` makes, taken out right after that; `source` itself if it is a scalar."""
-    if not isinstance(source.type, VectorType):
-        return source
-    after = made.next_op
-    if isinstance(after, kernel.ExtractOp) and after.source is source and after.register.data == register:
-        return after.result
-    found = kernel.ExtractOp(source, register)
-    insert_after(made, found)
-    return found.result
-
-
 def _holds_all(wide: Attribute, narrow: Attribute) -> bool:
     """Whether a value of the float type `narrow` is the same after a cast to `wide` and back."""
-    return isinstance(narrow, Float16Type | BFloat16Type | Float32Type) and (
-        isinstance(wide, Float64Type) or isinstance(wide, Float32Type)
-    )
+    return isinstance(narrow, Float16Type | BFloat16Type | Float32Type) and isinstance(wide, Float32Type | Float64Type)
 
 
 def _skip_the_rest(block: Block) -> None:
@@ -128,15 +116,12 @@ def _skip_the_rest(block: Block) -> None:
     predicate = stores[0].predicate if len(predicates) == 1 else None
     if predicate is None or not isinstance(predicate.owner, Operation) or predicate.owner.parent is not block:
         return
-    behind: list[Operation] = []
-    op = predicate.owner.next_op
-    while op is not None:
-        if not isinstance(op, kernel.LoadOp | kernel.StoreOp) and not is_side_effect_free(op):
-            return
-        if any(isinstance(o, _OF_A_WARP) for o in op.walk()) and _depends_on_thread(predicate):
-            return
-        behind.append(op)
-        op = op.next_op
+    ops = list(block.ops)
+    behind = ops[ops.index(predicate.owner) + 1 :]
+    if not all(isinstance(op, kernel.LoadOp | kernel.StoreOp) or is_side_effect_free(op) for op in behind):
+        return
+    if any(isinstance(o, _OF_A_WARP) for op in behind for o in op.walk()) and _depends_on_thread(predicate):
+        return
     inner = Block()
     for op in behind:
         op.detach()
@@ -239,75 +224,57 @@ class _Updates:
         users = {use.operation for value in (out, old) for use in value.uses}
         if any(not isinstance(op, kernel.LaunchOp) or op not in self.order for op in users):
             return "a loop of launches, or something else than a kernel, uses it"
-        writers = sorted((use.operation for use in out.uses), key=self.order.__getitem__)
-        readers = [use.operation for use in old.uses]
+        writers, readers = (
+            [use.operation for use in value.uses if isinstance(use.operation, kernel.LaunchOp)] for value in (out, old)
+        )
         if not writers:
             return "nothing writes the result"
-        first = writers[0]
-        assert isinstance(first, kernel.LaunchOp)
+        first = min(writers, key=self.order.__getitem__)
         if any(self.order[op] > self.order[first] for op in readers):
             return "its old value is needed after the new one is written"
         if writers.count(first) > 1 or readers.count(first) > 1:
             return "a kernel takes it twice"
-        function = self.kernels[first.kernel.string_value()]
-        if any(not _reads(self.kernels, op, old) for op in readers):
+        if any(is_written(self._arguments(op)[old]) for op in readers):
             return "a kernel writes it"
         if first in readers:
-            place = dict(zip(first.buffers, function.body.block.args, strict=True))
-            if not _reads_where_it_writes(place[old], place[out]):
+            arguments = self._arguments(first)
+            if not _reads_where_it_writes(arguments[old], arguments[out]):
                 return "a thread may read what another one has written"
         return None
 
+    def _arguments(self, launch: kernel.LaunchOp) -> dict[SSAValue, SSAValue]:
+        """The arguments of the kernel of a launch, by buffer."""
+        function = self.kernels[launch.kernel.string_value()]
+        return dict(zip(launch.buffers, function.body.block.args, strict=True))
+
     def _relaunch(self, launch: kernel.LaunchOp, same: dict[SSAValue, SSAValue]) -> None:
         """Launch on the arguments in place of the results."""
-        buffers = list(launch.buffers)
-        pairs = tuple((i, buffers.index(same[b])) for i, b in enumerate(buffers) if b in same and same[b] in buffers)
+        old = list(launch.buffers)
+        pairs = {i: old.index(same[b]) for i, b in enumerate(old) if b in same and same[b] in old}
         name = launch.kernel.string_value()
         if pairs:
-            key = (name, pairs)
+            key = (name, tuple(pairs.items()))
             if key not in self.made:
                 self.made[key] = self._variant(self.kernels[name], pairs)
             name = self.made[key]
-        gone = {i for i, _ in pairs}
-        new = kernel.LaunchOp(name, [same.get(b, b) for i, b in enumerate(buffers) if i not in gone])
-        replace(launch, new)
+        replace(launch, kernel.LaunchOp(name, [same.get(b, b) for i, b in enumerate(old) if i not in pairs]))
 
-    def _variant(self, function: kernel.FuncOp, pairs: Sequence[tuple[int, int]]) -> str:
+    def _variant(self, function: kernel.FuncOp, pairs: Mapping[int, int]) -> str:
         """The kernel with argument i at the place of argument j for every pair (i, j); its name."""
-        gone = dict(pairs)
-        old_arguments = function.body.block.args
-        block = Block(arg_types=[a.type for i, a in enumerate(old_arguments) if i not in gone])
-        kept = [a for i, a in enumerate(old_arguments) if i not in gone]
-        values: dict[SSAValue, SSAValue] = dict(zip(kept, block.args, strict=True))
-        for old, new in values.items():
-            new.name_hint = old.name_hint
-        values |= {old_arguments[i]: values[old_arguments[j]] for i, j in pairs}
-        for op in function.body.block.ops:
-            block.add_op(op.clone(values))
-        keep_what_is_there(block, [values[old_arguments[j]] for _, j in pairs])
         name = f"{function.sym_name.data}_in_place"
         while name in self.kernels:
             name += "_"
-        made = kernel.FuncOp(
-            *(name, function.grid, function.warps, function.cluster, function.blocks_per_sm, function.shared),
-            Region(block),
-        )
-        made.attributes.update(function.attributes)
+        made = function.clone()
+        made.sym_name = StringAttr(name)
+        block = made.body.block
+        arguments = list(block.args)
+        for i, j in pairs.items():
+            arguments[i].replace_all_uses_with(arguments[j])
+            block.erase_arg(arguments[i])
+        keep_what_is_there(block, [arguments[j] for j in pairs.values()])
         insert_before(function, made)
         self.kernels[name] = made
         return name
-
-
-def _reads(kernels: dict[str, kernel.FuncOp], launch: Operation, buffer: SSAValue) -> bool:
-    """Whether all that the kernel of a launch does with `buffer` is loading."""
-    assert isinstance(launch, kernel.LaunchOp)
-    arguments = kernels[launch.kernel.string_value()].body.block.args
-    own = [a for a, b in zip(arguments, launch.buffers, strict=True) if b is buffer]
-    return all(
-        isinstance(use.operation, kernel.LoadOp | kernel.CopyAsyncOp) and use.operation.memory is a
-        for a in own
-        for use in a.uses
-    )
 
 
 def _reads_where_it_writes(old: SSAValue, out: SSAValue) -> bool:
@@ -321,19 +288,13 @@ def _reads_where_it_writes(old: SSAValue, out: SSAValue) -> bool:
         for store in stores:
             if not isinstance(load, kernel.LoadOp) or not isinstance(store, kernel.StoreOp):
                 return False
-            if load.parent is not store.parent or _is_repeated(store) or not load.is_before_in_block(store):
+            if enclosing(store, scf.ForOp) is not None:
+                return False
+            if load.parent is not store.parent or not load.is_before_in_block(store):
                 return False
             if not same_place(load, store) or store.predicate is not None and not _goes_away(load, store):
                 return False
     return True
-
-
-def _is_repeated(op: Operation) -> bool:
-    """Whether `op` is in a loop."""
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, scf.ForOp):
-        parent = parent.parent_op()
-    return parent is not None
 
 
 def _goes_away(load: kernel.LoadOp, store: kernel.StoreOp) -> bool:

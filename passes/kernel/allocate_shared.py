@@ -10,26 +10,12 @@ from xdsl.dialects.builtin import IntAttr, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from ...dialects.kernel import (
-    BarrierOp,
-    ClusterBarrierOp,
-    FuncOp,
-    GroupBarrierOp,
-    MapaOp,
-    MbarWaitOp,
-    SharedOp,
-    SubviewOp,
-    TmaLoadOp,
-    TmaStoreOp,
-    WarpSpecializeOp,
-    WgmmaOp,
-)
+from ...dialects import kernel
 from ...dialects.kernel.mbarrier import is_mbarriers
 from ...dialects.kernel.memory import memory_bytes
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import refused
 from ...dialects.target import get_target
-from ...errors import ScheduleError
 
 SMALL, LARGE = 16, 128
 """Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""
@@ -45,7 +31,7 @@ SCRATCH = 1024
 class Lifetime:
     """A buffer is in use from the operation numbered `first` to the one numbered `last`, both included."""
 
-    op: SharedOp
+    op: kernel.SharedOp
     size: int
     first: int
     last: int
@@ -56,70 +42,40 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-class _Numbering:
-    """Numbers the operations of a kernel in program order, the end of an operation with regions last."""
-
-    def __init__(self, func: FuncOp) -> None:
-        self.start: dict[Operation, int] = {}
-        self.end: dict[Operation, int] = {}
-        self._number = 0
-        for op in func.body.block.ops:
-            self._visit(op)
-
-    def _visit(self, op: Operation) -> None:
-        self.start[op] = self._number
-        self._number += 1
-        for region in op.regions:
-            for block in region.blocks:
-                for inner in block.ops:
-                    self._visit(inner)
-        self.end[op] = self._number
-        self._number += 1
-
-
-def lifetimes(func: FuncOp) -> list[Lifetime]:
+def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
     """When each shared buffer of a kernel is in use, in program order.
 
     A buffer made outside of a loop and used inside keeps its contents from one iteration to the next, so it is in use
     throughout the loop; one made inside a loop is a new buffer each time.
     """
-    numbering = _Numbering(func)
+    number = {op: i for i, op in enumerate(func.body.walk())}
     found: list[Lifetime] = []
-    for op in numbering.start:
-        if isinstance(op, SharedOp):
-            users = [_in_block_of(op, user) for user in _users(op)]
-            first = min((numbering.start[u] for u in users), default=numbering.start[op])
-            last = max((numbering.end[u] for u in users), default=numbering.start[op])
+    for op in number:
+        if isinstance(op, kernel.SharedOp) and op.parent is not None:
+            users = [user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None]
+            first = min((number[u] for u in users), default=number[op])
+            last = max((number[inner] for u in users for inner in u.walk()), default=number[op])
             found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))
     return found
 
 
-def _alignment(op: SharedOp) -> int:
+def _alignment(op: kernel.SharedOp) -> int:
     """To how many bytes a buffer has to start, for the boxes and the operands of tensor cores in it."""
     if is_mbarriers(op.result.type):
         return 1
-    boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, TmaLoadOp | TmaStoreOp)]
-    operand = any(isinstance(u, WgmmaOp) for u in _users(op))
+    boxes = [u.map_type.alignment for u in _users(op) if isinstance(u, kernel.TmaLoadOp | kernel.TmaStoreOp)]
+    operand = any(isinstance(u, kernel.WgmmaOp) for u in _users(op))
     return max([1, *boxes, SWIZZLED_ALIGNMENT if operand else 1])
 
 
-def _users(op: SharedOp) -> Iterator[Operation]:
+def _users(op: kernel.SharedOp) -> Iterator[Operation]:
     """Who uses a buffer, itself, a slot of it or another block's instance."""
     todo: list[SSAValue] = [op.result]
     for value in todo:
         for use in value.uses:
             yield use.operation
-            if isinstance(use.operation, SubviewOp | MapaOp):
+            if isinstance(use.operation, kernel.SubviewOp | kernel.MapaOp):
                 todo.append(use.operation.result)
-
-
-def _in_block_of(op: SharedOp, user: Operation) -> Operation:
-    """`user`, or the outermost loop around it that `op` is not inside of."""
-    while user.parent is not op.parent:
-        parent = user.parent_op()
-        assert parent is not None
-        user = parent
-    return user
 
 
 def place(buffers: list[Lifetime], *, share: bool = True) -> tuple[list[int], int]:
@@ -172,37 +128,25 @@ class AllocateSharedPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = get_target(self.target)
-        limit = target.shared_per_block
         for func in op.body.ops:
-            if isinstance(func, FuncOp):
+            if isinstance(func, kernel.FuncOp):
                 if func.cluster_size > 1 and not target.has("cluster"):
-                    raise ScheduleError(
-                        f"{target.name} has no clusters of blocks",
-                        operator=func.name,
-                        argument=func.sym_name.data,
-                        location=location_text(func),
-                    )
-                _allocate(func, limit, self.target)
+                    raise refused(func, f"{target.name} has no clusters of blocks", argument=func.sym_name.data)
+                _allocate(func, target.shared_per_block, self.target)
 
 
-def _allocate(func: FuncOp, limit: int, target: str) -> None:
+def _allocate(func: kernel.FuncOp, limit: int, target: str) -> None:
     buffers = lifetimes(func)
     if not buffers:
         return
-    synchronised = any(
-        isinstance(o, BarrierOp | ClusterBarrierOp | MbarWaitOp | WarpSpecializeOp | GroupBarrierOp)
-        for o in func.body.walk()
-    )
+    waits = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.GroupBarrierOp | kernel.MbarWaitOp
+    synchronised = func.partitions is not None or any(isinstance(o, waits) for o in func.body.walk())
     offsets, total = place(buffers, share=False)
     if total > CHEAP and not synchronised:
         offsets, total = place(buffers)
     if total > limit:
-        raise ScheduleError(
-            f"needs {total} bytes of shared memory, a block of {target} has {limit}: choose smaller tiles or chunks",
-            operator=func.name,
-            argument=func.sym_name.data,
-            location=location_text(func),
-        )
+        why = f"needs {total} bytes of shared memory, a block of {target} has {limit}: choose smaller tiles or chunks"
+        raise refused(func, why, argument=func.sym_name.data)
     for buffer, offset in zip(buffers, offsets, strict=True):
         buffer.op.offset = IntAttr(offset)
     func.shared = IntAttr(total)

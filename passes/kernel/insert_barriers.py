@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from xdsl.context import Context
 from xdsl.dialects import scf
@@ -11,83 +12,57 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from ...dialects.kernel import (
-    AsyncCommitOp,
-    AsyncWaitOp,
-    BarrierOp,
-    BulkCommitOp,
-    BulkWaitOp,
-    ClusterBarrierOp,
-    CopyAsyncOp,
-    FenceAsyncOp,
-    FuncOp,
-    GroupBarrierOp,
-    MapaOp,
-    TmaLoadOp,
-    TmaStoreOp,
-    WarpSpecializeOp,
-    WgmmaFenceOp,
-    WgmmaOp,
-)
+from ...dialects import kernel
 from ...dialects.kernel.warp_specialize import partition_of
-from ...dialects.shapes.ranges import constant_index
-from ...dialects.support.locations import copy_location, refused
+from ...dialects.shapes.ranges import trip_count
+from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
 from ..remarks import emit_remark
+from ..rewriting import insert_after, insert_before
 
 OLDEST = 64
 """Groups of copies older than this are not told apart."""
 
 
-@dataclass
-class State:
-    """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
-    copies that may still be on their way, each with the number of groups closed since its own, -1 for an open one;
-    `unfenced` the writes of threads that the asynchronous proxy does not see yet; `across` the accesses since the last
-    barrier of the cluster, in kernels that read other blocks' memory; `sending` what boxes that are being stored may
-    still read, each with the number of bulk groups closed since its own."""
+Ages = dict[Access, int]
+"""Accesses, each with the number of groups that were closed since its own, -1 for one in an open group; 0 where there
+are no groups."""
 
-    pending: dict[Access, None] = field(default_factory=dict[Access, None])
-    flying: dict[Access, int] = field(default_factory=dict[Access, int])
-    unfenced: dict[Access, None] = field(default_factory=dict[Access, None])
-    across: dict[Access, None] = field(default_factory=dict[Access, None])
-    sending: dict[Access, int] = field(default_factory=dict[Access, int])
+
+class State(NamedTuple):
+    """What has happened to shared memory: `pending` are the accesses since the last barrier, in order; `flying` the
+    copies that may still be on their way; `unfenced` the writes of threads that the asynchronous proxy does not see
+    yet; `across` the accesses since the last barrier of the cluster, in kernels that read other blocks' memory;
+    `sending` what boxes that are being stored may still read."""
+
+    pending: Ages
+    flying: Ages
+    unfenced: Ages
+    across: Ages
+    sending: Ages
 
     def joined(self, other: State) -> State:
         """What may have happened if either has."""
-        flying, sending = _youngest(self.flying, other.flying), _youngest(self.sending, other.sending)
-        unfenced, across = {**self.unfenced, **other.unfenced}, {**self.across, **other.across}
-        return State({**self.pending, **other.pending}, flying, unfenced, across, sending)
+        return State(*(_youngest((*one.items(), *two.items())) for one, two in zip(self, other, strict=True)))
 
     def covers(self, other: State) -> bool:
         """Whether everything in `other` is in here."""
-        return (
-            other.pending.keys() <= self.pending.keys()
-            and other.unfenced.keys() <= self.unfenced.keys()
-            and other.across.keys() <= self.across.keys()
-            and all(a in self.flying and self.flying[a] <= age for a, age in other.flying.items())
-            and all(a in self.sending and self.sending[a] <= age for a, age in other.sending.items())
-        )
+        pairs = zip(self, other, strict=True)
+        return all(a in own and own[a] <= age for own, theirs in pairs for a, age in theirs.items())
 
     def renamed(self, slots: Renaming) -> State:
         """The state, with slots called what they are called elsewhere."""
-        flying: dict[Access, int] = {}
-        for access, age in self.flying.items():
-            flying = _youngest(flying, {access.renamed(slots): age})
-        return State(
-            {a.renamed(slots): None for a in self.pending},
-            flying,
-            {a.renamed(slots): None for a in self.unfenced},
-            {a.renamed(slots): None for a in self.across},
-            self.sending,
-        )
+        return State(*(_youngest((a.renamed(slots), age) for a, age in part.items()) for part in self))
 
 
-def _youngest(one: dict[Access, int], other: dict[Access, int]) -> dict[Access, int]:
-    """The accesses of both, each as young as it is in either."""
-    found = dict(one)
-    for access, age in other.items():
+NOTHING = State({}, {}, {}, {}, {})
+
+
+def _youngest(ages: Iterable[tuple[Access, int]]) -> Ages:
+    """The accesses, each as young as it ever is."""
+    found: Ages = {}
+    for access, age in ages:
         found[access] = min(age, found.get(access, age))
     return found
 
@@ -140,9 +115,9 @@ class InsertBarriersPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for func in op.body.ops:
-            if isinstance(func, FuncOp):
+            if isinstance(func, kernel.FuncOp):
                 placement = _Placement(func)
-                placement.end(func, placement.whole(func.body.block, State()))
+                placement.end(func, placement.whole(func.body.block, NOTHING))
                 placement.insert()
                 if placement.accesses and not placement.before and not placement.clustered:
                     emit_remark(func, self.name, "no two accesses to shared memory need a barrier between them")
@@ -151,31 +126,27 @@ class InsertBarriersPass(ModulePass):
 class _Placement:
     """Walks one kernel and decides in front of which operations threads wait; counts the accesses that it sees."""
 
-    def __init__(self, func: FuncOp) -> None:
+    def __init__(self, func: kernel.FuncOp) -> None:
         self.accesses = 0
         self.before: dict[Operation, Need] = {}
         self.ends: list[Block] = []
-        self.clustered = any(isinstance(o, MapaOp) for o in func.body.walk())
-        self.boxes = {o.shared for o in func.body.walk() if isinstance(o, TmaLoadOp)}
-        readers = [o for o in func.body.walk() if isinstance(o, WgmmaOp | TmaStoreOp)]
+        self.clustered = any(isinstance(o, kernel.MapaOp) for o in func.body.walk())
+        self.boxes = {o.shared for o in func.body.walk() if isinstance(o, kernel.TmaLoadOp)}
+        readers = [o for o in func.body.walk() if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp)]
         self.read = [a for o in readers for a in accesses_of(o)]
 
     def insert(self) -> None:
         """Insert the barriers."""
         for op, need in self.before.items():
-            made: list[Operation] = []
-            if need.groups is not None:
-                made.append(BulkWaitOp(need.groups, read=True))
-            if need.fence:
-                made.append(FenceAsyncOp())
-            made.append(ClusterBarrierOp() if need.cluster else _barrier(op, need.warp_group_private))
-            copy_location(op, made)
-            while isinstance(op.prev_op, WgmmaFenceOp):  # it belongs to the product
-                op = op.prev_op
-            assert op.parent is not None
-            op.parent.insert_ops_before(made, op)
+            wait = [] if need.groups is None else [kernel.BulkWaitOp(need.groups, read=True)]
+            fence = [kernel.FenceAsyncOp()] if need.fence else []
+            barrier = kernel.ClusterBarrierOp() if need.cluster else _barrier(op, need.warp_group_private)
+            place = op
+            while isinstance(place.prev_op, kernel.WgmmaFenceOp):  # it belongs to the product
+                place = place.prev_op
+            insert_before(place, *wait, *fence, barrier, source=op)
         for block in self.ends:
-            block.add_op(BulkWaitOp(0, read=True))
+            block.add_op(kernel.BulkWaitOp(0, read=True))
 
     def whole(self, block: Block, state: State) -> State:
         """Decide for a program, which ends once everything that it stores has been read; the state at its end."""
@@ -184,30 +155,28 @@ class _Placement:
             self.ends.append(block)
         return state
 
-    def end(self, func: FuncOp, state: State) -> None:
+    def end(self, func: kernel.FuncOp, state: State) -> None:
         """A block that others may still read waits for them."""
         if any(a.peer for a in state.across):
             last = func.body.block.last_op
             assert last is not None
-            barrier = ClusterBarrierOp()
-            copy_location(last, (barrier,))
-            func.body.block.add_op(barrier)
+            insert_after(last, kernel.ClusterBarrierOp())
 
     def block(self, block: Block, state: State) -> State:
         """Decide for a block entered in `state`; the state at its end."""
         for op in block.ops:
-            if isinstance(op, ClusterBarrierOp):
-                state = replace(state, pending={}, across={})
-            elif isinstance(op, BarrierOp) or _of_whole_role(op):
-                state = replace(state, pending={})
-            elif isinstance(op, WarpSpecializeOp):
+            if isinstance(op, kernel.ClusterBarrierOp):
+                state = state._replace(pending={}, across={})
+            elif isinstance(op, kernel.BarrierOp) or _of_whole_role(op):
+                state = state._replace(pending={})
+            elif isinstance(op, kernel.WarpSpecializeOp):
                 state = self._roles(op, state)
-            elif isinstance(op, AsyncCommitOp):
-                state = replace(state, flying={a: min(age + 1, OLDEST) for a, age in state.flying.items()})
-            elif isinstance(op, AsyncWaitOp):
+            elif isinstance(op, kernel.AsyncCommitOp):
+                state = state._replace(flying=_closed(state.flying))
+            elif isinstance(op, kernel.AsyncWaitOp):
                 state = self._arrived(op, state)
-            elif isinstance(op, BulkCommitOp | BulkWaitOp):
-                state = replace(state, sending=_sent(op, state.sending))
+            elif isinstance(op, kernel.BulkCommitOp | kernel.BulkWaitOp):
+                state = state._replace(sending=_sent(op, state.sending))
             elif isinstance(op, scf.ForOp):
                 state = self._loop(op, state)
             elif op.regions:
@@ -220,7 +189,7 @@ class _Placement:
         """The accesses that barriers order: all but those to what boxes are loaded into, which mbarriers order."""
         return [a for a in accesses_of(op) if a.buffer not in self.boxes]
 
-    def _roles(self, op: WarpSpecializeOp, state: State) -> State:
+    def _roles(self, op: kernel.WarpSpecializeOp, state: State) -> State:
         """Warps of one partition wait for each other; different partitions share nothing but what mbarriers order."""
         if state.pending:
             self.before[op] = Need()
@@ -231,33 +200,26 @@ class _Placement:
                 for access in self._accesses(inner):
                     inside.append(access)
                     if access.peer:
-                        raise refused(
-                            inner,
-                            "reads another block's memory in a partition, which no barrier of the cluster reaches",
-                            CompileError,
-                        )
+                        why = "reads another block's memory in a partition, which no barrier of the cluster reaches"
+                        raise refused(inner, why, CompileError)
                     if used.setdefault(access.buffer, number) != number:
                         raise refused(inner, "two partitions share a buffer that no mbarrier orders", CompileError)
-            self.whole(program.block, State(unfenced=state.unfenced))
-        return State(across={**state.across, **self._tracked(inside)})
+            self.whole(program.block, NOTHING._replace(unfenced=state.unfenced))
+        return NOTHING._replace(across={**state.across, **self._tracked(inside)})
 
-    def _tracked(self, accesses: Iterable[Access]) -> dict[Access, None]:
+    def _tracked(self, accesses: Iterable[Access]) -> Ages:
         """What has to be remembered until the next barrier of the cluster."""
-        return dict.fromkeys(accesses) if self.clustered else {}
+        return dict.fromkeys(accesses, 0) if self.clustered else {}
 
     def _meet(self, op: Operation, accesses: list[Access], state: State) -> State:
         self.accesses += len(accesses)
-        for access in accesses:
-            if any(access.conflicts(f) for f in state.flying):
-                raise refused(
-                    op,
-                    "touches what an asynchronous copy may still be writing: there is no wait in between",
-                    CompileError,
-                )
-        boxes = [a for o in op.walk() if isinstance(o, TmaStoreOp) for a in accesses_of(o)]
-        asynchronous = bool(boxes) or any(isinstance(o, WgmmaOp) for o in op.walk())
-        groups = [age for a in accesses for s, age in state.sending.items() if a.writes and a.touches(s)]
+        if any(access.conflicts(f) for access in accesses for f in state.flying):
+            why = "touches what an asynchronous copy may still be writing: there is no wait in between"
+            raise refused(op, why, CompileError)
+        boxes = [a for o in op.walk() if isinstance(o, kernel.TmaStoreOp) for a in accesses_of(o)]
+        asynchronous = bool(boxes) or any(isinstance(o, kernel.WgmmaOp) for o in op.walk())
         met = [(a, s) for a in accesses for s in state.sending if a.writes and a.touches(s)]
+        groups = [state.sending[s] for _, s in met]
         met += [(a, p) for a in accesses for p in state.pending if a.conflicts(p)]
         if asynchronous:
             met += [(a, p) for a in accesses for p in state.unfenced if a.conflicts(p)]
@@ -266,56 +228,50 @@ class _Placement:
         clusterwide = any(a.conflicts_across(p) for a in accesses for p in state.across)
         if met or clusterwide:
             state = self._wait(op, met, min(groups, default=None), clusterwide, state)
-        state = replace(state, across={**state.across, **self._tracked(accesses)})
-        if isinstance(op, CopyAsyncOp):
-            return replace(state, flying={**state.flying, **dict.fromkeys(accesses, -1)})
+        state = state._replace(across={**state.across, **self._tracked(accesses)})
+        if isinstance(op, kernel.CopyAsyncOp):
+            return state._replace(flying={**state.flying, **dict.fromkeys(accesses, -1)})
         by_threads = [a for a in accesses if a not in boxes]
         writes = self._read(a for a in by_threads if a.writes)
-        return replace(
-            state,
-            pending={**state.pending, **dict.fromkeys(by_threads)},
+        return state._replace(
+            pending={**state.pending, **dict.fromkeys(by_threads, 0)},
             unfenced={**state.unfenced, **writes},
             sending={**state.sending, **dict.fromkeys(boxes, -1)},
         )
 
     def _wait(
-        self,
-        op: Operation,
-        met: list[tuple[Access, Access]],
-        groups: int | None,
-        cluster: bool,
-        state: State,
+        self, op: Operation, met: list[tuple[Access, Access]], groups: int | None, cluster: bool, state: State
     ) -> State:
         """Let threads wait in front of `op`; the state behind that."""
         sizes = {a.warp_group_private if a.buffer is b.buffer else None for a, b in met}
         apart = sizes.pop() if len(sizes) == 1 and not cluster else None
         pending, unfenced = (
-            {a: None for a in d if apart is not None and a.warp_group_private != apart}
+            {a: 0 for a in d if apart is not None and a.warp_group_private != apart}
             for d in (state.pending, state.unfenced)
         )
         self.before[op] = Need(apart, len(unfenced) < len(state.unfenced), groups, cluster)
         sending = {a: age for a, age in state.sending.items() if groups is None or age < groups}
         across = {} if cluster else state.across
-        return replace(state, pending=pending, unfenced=unfenced, sending=sending, across=across)
+        return state._replace(pending=pending, unfenced=unfenced, sending=sending, across=across)
 
-    def _read(self, writes: Iterable[Access]) -> dict[Access, None]:
+    def _read(self, writes: Iterable[Access]) -> Ages:
         """Which of `writes` the asynchronous proxy may read, in whatever slot: operands of products, boxes."""
-        return {a: None for a in writes if any(a.shares_memory(m) for m in self.read)}
+        return {a: 0 for a in writes if any(a.shares_memory(m) for m in self.read)}
 
-    def _accesses_inside(self, op: Operation) -> Iterator[Access]:
-        for inner in op.walk():
-            yield from self._accesses(inner)
-
-    def _arrived(self, op: AsyncWaitOp, state: State) -> State:
+    def _arrived(self, op: kernel.AsyncWaitOp, state: State) -> State:
         """The state behind a wait: what has arrived is a write that only this thread sees yet."""
-        here = {a: None for a, age in state.flying.items() if age >= op.pending.data}
+        here = {a: 0 for a, age in state.flying.items() if age >= op.pending.data}
         flying = {a: age for a, age in state.flying.items() if a not in here}
-        unfenced, across = {**state.unfenced, **self._read(here)}, {**state.across, **self._tracked(here)}
-        return replace(state, pending={**state.pending, **here}, flying=flying, unfenced=unfenced, across=across)
+        return state._replace(
+            pending={**state.pending, **here},
+            flying=flying,
+            unfenced={**state.unfenced, **self._read(here)},
+            across={**state.across, **self._tracked(here)},
+        )
 
     def _loop(self, op: scf.ForOp, state: State) -> State:
-        inside = list(self._accesses_inside(op))
-        kinds = BarrierOp | ClusterBarrierOp | AsyncWaitOp | BulkCommitOp
+        inside = [a for inner in op.walk() for a in self._accesses(inner)]
+        kinds = kernel.BarrierOp | kernel.ClusterBarrierOp | kernel.AsyncWaitOp | kernel.BulkCommitOp
         synchronises = any(isinstance(o, kinds) for o in op.walk())
         if not any(a.writes for a in inside) and not synchronises:
             return self._meet(op, inside, state)  # a loop that only reads waits once, in front of it
@@ -329,47 +285,46 @@ class _Placement:
                 break
             entry = entry.joined(again)
         after = leaving.renamed(to_after)
-        return after if _runs(op) else state.renamed(if_skipped).joined(after)
+        return after if trip_count(op) else state.renamed(if_skipped).joined(after)
 
     def _conditional(self, op: Operation, state: State) -> State:
         """Threads may disagree about a condition, so no barrier goes inside: its accesses count as simultaneous."""
-        if any(isinstance(o, AsyncCommitOp | AsyncWaitOp | CopyAsyncOp) for o in op.walk()):
+        if any(isinstance(o, kernel.AsyncCommitOp | kernel.AsyncWaitOp | kernel.CopyAsyncOp) for o in op.walk()):
             raise refused(op, "asynchronous copies under a condition", CompileError)
-        inside = list(self._accesses_inside(op))
+        inside = [a for inner in op.walk() for a in self._accesses(inner)]
         for number, a in enumerate(inside):
             if any(a.conflicts(b) or a.conflicts_across(b) for b in inside[:number]):
                 raise refused(op, "accesses under a condition would need a barrier between them", CompileError)
         state = self._meet(op, inside, state)
         for inner in op.walk():
-            if isinstance(inner, BulkCommitOp | BulkWaitOp):
-                state = replace(state, sending=_sent(inner, state.sending))
+            if isinstance(inner, kernel.BulkCommitOp | kernel.BulkWaitOp):
+                state = state._replace(sending=_sent(inner, state.sending))
         return state
 
 
-def _sent(op: BulkCommitOp | BulkWaitOp, sending: dict[Access, int]) -> dict[Access, int]:
+def _closed(ages: Ages) -> Ages:
+    """The accesses behind the end of a group."""
+    return {a: min(age + 1, OLDEST) for a, age in ages.items()}
+
+
+def _sent(op: kernel.BulkCommitOp | kernel.BulkWaitOp, sending: Ages) -> Ages:
     """What may still be read behind the end of a bulk group, or a wait for some."""
-    if isinstance(op, BulkCommitOp):
-        return {a: min(age + 1, OLDEST) for a, age in sending.items()}
+    if isinstance(op, kernel.BulkCommitOp):
+        return _closed(sending)
     return {a: age for a, age in sending.items() if age < op.pending.data}
 
 
 def _barrier(op: Operation, warp_group_private: int | None) -> Operation:
     """A barrier in front of `op`: of the block, of its partition, or of groups of warps. Partitions come first in the
     numbers of hardware barriers."""
-    found = partition_of(op)
+    partitions, mine = partition_of(op) or (None, 0)
     if warp_group_private is not None:
-        return GroupBarrierOp(1 if found is None else 1 + len(found[0].programs), warp_group_private)
-    return BarrierOp() if found is None else GroupBarrierOp(1 + found[1], found[0].partition_warps[found[1]])
+        return kernel.GroupBarrierOp(1 + (len(partitions.programs) if partitions else 0), warp_group_private)
+    return kernel.GroupBarrierOp(1 + mine, partitions.partition_warps[mine]) if partitions else kernel.BarrierOp()
 
 
 def _of_whole_role(op: Operation) -> bool:
     """Whether `op` lets all warps of its partition wait for each other."""
-    if not isinstance(op, GroupBarrierOp) or (found := partition_of(op)) is None:
+    if not isinstance(op, kernel.GroupBarrierOp) or (found := partition_of(op)) is None:
         return False
     return found[0].partition_warps[found[1]] == op.warps.data
-
-
-def _runs(op: scf.ForOp) -> bool:
-    """Whether the loop surely runs at least once."""
-    lb, ub = constant_index(op.lb), constant_index(op.ub)
-    return lb is not None and ub is not None and lb < ub

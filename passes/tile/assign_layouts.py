@@ -11,10 +11,8 @@ from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from ...dialects import payload, tile
-from ...dialects.layouts.attributes import LayoutAttr
 from ...dialects.layouts.linear import Linear
 from ...dialects.payload import element_type, shape_of
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.layout_classes import Classes, Link, TileClass, is_tile
 from ..analysis.layout_preferences import (
     Preference,
@@ -68,8 +66,7 @@ def assign(kernel: tile.KernelOp) -> None:
     separate_free_values(kernel)
     classes = Classes(kernel)
     layouts = decide(kernel, classes)
-    schedule = kernel.attributes.get("schedule")
-    as_boxes = isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma"
+    as_boxes = kernel.schedule is not None and kernel.schedule.data.copy == "tma"
     for link in classes.links:
         _reconcile(link, classes, layouts)
     for c in classes:
@@ -108,8 +105,7 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
     warps = kernel.warps.data
-    found = kernel.attributes.get("schedule")
-    schedule = found if isinstance(found, ScheduleAttr) else None
+    schedule = kernel.schedule
     as_boxes = schedule is not None and schedule.data.copy == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
@@ -172,12 +168,12 @@ def _reconcile(link: Link, classes: Classes, layouts: dict[int, Linear]) -> None
             return
         reduced = tile.ReduceOp(op.kind.data, op.source, link.dims)
         _retype(reduced.result, implied)
-        convert = tile.ConvertLayoutOp(reduced.result, _attr(low))
+        convert = tile.ConvertLayoutOp(reduced.result, attr_of(low))
         reduced.result.name_hint = op.result.name_hint
         classes.replace(op.result, convert.result)
         replace(op, reduced, convert)
     elif high.without(link.dims).picks(low) is None:
-        convert = tile.ConvertLayoutOp(op.source, _attr(implied))
+        convert = tile.ConvertLayoutOp(op.source, attr_of(implied))
         convert.result.name_hint = op.source.name_hint
         insert_before(op, convert)
         op.operands[0] = convert.result
@@ -188,20 +184,14 @@ def _detour(access: tile.LoadOp | tile.StoreOp, own: Linear, layout: Linear) -> 
     value = access.result if isinstance(access, tile.LoadOp) else access.value
     if isinstance(access, tile.LoadOp):
         _retype(value, own)
-        convert = tile.ConvertLayoutOp(value, _attr(layout))
+        convert = tile.ConvertLayoutOp(value, attr_of(layout))
         value.replace_uses_with_if(convert.result, lambda use: use.operation is not convert)
         insert_after(access, convert)
     else:
-        convert = tile.ConvertLayoutOp(value, _attr(own))
+        convert = tile.ConvertLayoutOp(value, attr_of(own))
         access.operands[0] = convert.result
         insert_before(access, convert)
     convert.result.name_hint = value.name_hint
-
-
-def _attr(layout: Linear) -> LayoutAttr:
-    attr = attr_of(layout)
-    assert isinstance(attr, LayoutAttr)
-    return attr
 
 
 def _retype(value: SSAValue, layout: Linear) -> None:

@@ -9,18 +9,15 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import IndexType, ModuleOp, TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import tile
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.equivalence import Numbering
-from ...dialects.support.locations import copy_location
-from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp, RowBufferType
-from ...dialects.tile.schedule import ScheduleAttr
 from ..remarks import emit_remark
+from ..rewriting import insert_after, insert_before, replace
 
 NAME = "tile-cache-rows"
 
@@ -71,25 +68,28 @@ class CacheRowsPass(ModulePass):
 
 def stage_rows(kernel: tile.KernelOp) -> None:
     """Load every tile of `kernel` once, as far as its schedule lets it keep them."""
-    schedule = kernel.attributes.get("schedule")
-    keep = isinstance(schedule, ScheduleAttr) and schedule.data.cache_rows == "shared"
+    keep = kernel.schedule is not None and kernel.schedule.data.cache_rows == "shared"
     loads: dict[object, list[_First]] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.LoadOp)]:
         seen = loads.setdefault((op.source, op.result.type, frozenset(op.properties.items())), [])
         for first in seen:
-            loops = first.same_tiles(op)
-            if loops is None:
+            found = first.same_tiles(op)
+            if found is None:
                 continue
-            if loops and not keep:
+            if found[1] and not keep:
                 name = op.source.name_hint
                 emit_remark(op, NAME, f"{f'%{name}' if name else 'a row'} in several chunks is read again by each loop")
                 continue
-            _replace(op, first, loops)
+            first.replace(op, *found)
             break
         else:
             seen.append(_First(op))
     if keep and not any(first.row for seen in loads.values() for first in seen):
         emit_remark(kernel, NAME, "no two loops load the same tiles")
+
+
+Loops = Sequence[scf.ForOp]
+"""Loops around an op, outermost first."""
 
 
 @dataclass
@@ -99,60 +99,49 @@ class _First:
 
     op: tile.LoadOp
     row: SSAValue | None = None
-    loops: Sequence[scf.ForOp] = ()
+    loops: Loops = ()
 
-    def same_tiles(self, op: tile.LoadOp) -> list[scf.ForOp] | None:
-        """The loops around `op`, outermost first, whose iterations load what this load has given in as many iterations
-        of loops before them; none of them if its result reaches `op`. None if the tiles are not the same."""
-        block = _common_block(self.op, op)
-        own, other = _loops(self.op, block), _loops(op, block)
+    def same_tiles(self, op: tile.LoadOp) -> tuple[Loops, Loops] | None:
+        """The loops around this load and those around `op`, inside of what both are in, whose iterations load what
+        those of the former have given before them; none of them if the result of this load reaches `op`. None if the
+        tiles are not the same."""
+        own, other = _around(self.op), _around(op)
+        while own and other and own[0] is other[0]:
+            own, other = own[1:], other[1:]
         if not own:
-            return [] if own is not None and self._same(op, [], []) else None
-        if other is None or len(own) != len(other) or (self.row is not None and [*self.loops] != own):
+            return ((), ()) if self._same(op, (), ()) else None
+        loops, others = ([o for o in around if isinstance(o, scf.ForOp)] for around in (own, other))
+        if not len(own) == len(loops) == len(others) == len(other) or (self.row is not None and self.loops != loops):
             return None
         if not isinstance(op.result.type, TensorType):
             return None
-        if any(_trips(a) is None or _trips(a) != _trips(b) for a, b in zip(own, other, strict=True)):
+        if any(_trips(a) is None or _trips(a) != _trips(b) for a, b in zip(loops, others, strict=True)):
             return None
-        return other if self._same(op, own, other) else None
+        return (loops, others) if self._same(op, loops, others) else None
 
-    def _same(self, op: tile.LoadOp, own: Sequence[scf.ForOp], other: Sequence[scf.ForOp]) -> bool:
+    def _same(self, op: tile.LoadOp, own: Loops, other: Loops) -> bool:
         """Whether `op` in an iteration of the loops `other` loads what this load does in the same one of `own`."""
         numbering = Numbering(*([o.body.block.args[0] for o in loops] for loops in (own, other)))
         return numbering.of(self.op.result) == numbering.of(op.result)
 
-    def keep(self, loops: Sequence[scf.ForOp]) -> SSAValue:
-        """The row in which the tiles of all iterations of `loops`, which are around this load, are kept."""
+    def replace(self, op: tile.LoadOp, own: Loops, loops: Loops) -> None:
+        """Let what uses `op` use the result of this load, or what is kept of it in iterations of `own` for those of
+        `loops`, which are around `op`."""
+        if not loops:
+            replace(op, results=[self.op.result])
+            return
         if self.row is None:
-            row = RowBufferOp(RowBufferType.get(prod(_trips(o) or 1 for o in loops), self.op.result.type))
+            row = tile.RowBufferOp(tile.RowBufferType.get(prod(_trips(o) or 1 for o in own), self.op.result.type))
             row.result.name_hint = f"{self.op.source.name_hint}_row" if self.op.source.name_hint else "row"
-            Rewriter.insert_op(row, InsertPoint.before(loops[0]))
-            place, computed = _place(loops)
-            keep = RowBufferStoreOp(self.op.result, row.result, place)
-            copy_location(self.op, (row, *computed, keep))
-            Rewriter.insert_op([*computed, keep], InsertPoint.after(self.op))
-            self.row, self.loops = row.result, loops
-        return self.row
+            place, computed = _place(own)
+            insert_before(own[0], row, source=self.op)
+            insert_after(self.op, *computed, tile.RowBufferStoreOp(self.op.result, row.result, place))
+            self.row, self.loops = row.result, own
+        place, computed = _place(loops)
+        replace(op, *computed, tile.RowBufferLoadOp(self.row, place, op.result.type))
 
 
-def _replace(op: tile.LoadOp, first: _First, loops: Sequence[scf.ForOp]) -> None:
-    """Let what uses `op` use the result of `first`, or what is kept of it for `loops`, which are around `op`."""
-    if not loops:
-        op.result.replace_all_uses_with(first.op.result)
-        Rewriter.erase_op(op)
-        return
-    own = _loops(first.op, _common_block(first.op, op))
-    assert own is not None
-    row = first.keep(own)
-    place, computed = _place(loops)
-    kept = RowBufferLoadOp(row, place, op.result.type)
-    kept.result.name_hint = op.result.name_hint
-    copy_location(op, (*computed, kept))
-    Rewriter.insert_op(computed, InsertPoint.before(op))
-    Rewriter.replace_op(op, kept)
-
-
-def _place(loops: Sequence[scf.ForOp]) -> tuple[SSAValue, list[Operation]]:
+def _place(loops: Loops) -> tuple[SSAValue, list[Operation]]:
     """The number of the current iteration of `loops`, of which the last one runs fastest, and what computes it."""
     counters = [o.body.block.args[0] for o in loops]
     if len(counters) == 1:
@@ -170,28 +159,7 @@ def _trips(loop: scf.ForOp) -> int | None:
     return end if first == 0 and step == 1 and end is not None and end > 0 else None
 
 
-def _common_block(a: Operation, b: Operation) -> Block:
-    """The innermost block that both are in, themselves or inside of something."""
-    around: list[Block] = []
-    current: Operation | None = a
-    while current is not None and current.parent is not None:
-        around.append(current.parent)
-        current = current.parent_op()
-    current = b
-    while current is not None and current.parent not in around:
-        current = current.parent_op()
-    assert current is not None
-    assert current.parent is not None
-    return current.parent
-
-
-def _loops(op: Operation, block: Block) -> list[scf.ForOp] | None:
-    """The loops around `op` inside of `block`, outermost first; None if it is in something else there."""
-    found: list[scf.ForOp] = []
-    while op.parent is not block:
-        parent = op.parent_op()
-        if not isinstance(parent, scf.ForOp):
-            return None
-        found.insert(0, parent)
-        op = parent
-    return found
+def _around(op: Operation) -> list[Operation]:
+    """What `op` is inside of, outermost first."""
+    parent = op.parent_op()
+    return [] if parent is None else [*_around(parent), parent]

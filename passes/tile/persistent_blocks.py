@@ -16,7 +16,7 @@ from xdsl.passes import ModulePass
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location
-from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.nest_schedule import scheduled_kernels
 from ..remarks import emit_remark
 
 
@@ -46,9 +46,8 @@ class PersistentBlocksPass(ModulePass):
     name = "tile-persistent-blocks"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.num_ctas:
+        for kernel, schedule in scheduled_kernels(op):
+            if schedule.data.num_ctas:
                 why = persist(kernel, schedule.data.num_ctas)
                 if why is not None:
                     emit_remark(kernel, self.name, why)

@@ -14,9 +14,8 @@ from xdsl.traits import Pure
 from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
-from ...dialects.shapes.ranges import constant_index
-from ...dialects.tile.async_copy import SliceOp
-from ...dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, slots_of
+from ...dialects.shapes.ranges import trip_count
+from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
 from ..remarks import emit_remark
 from ..rewriting import (
@@ -139,9 +138,9 @@ def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
         return None
     op = dot.next_op
     while op is not user:
-        if isinstance(op, ConsumerReleaseOp):
+        if isinstance(op, tile.ConsumerReleaseOp):
             releases.append(op)
-        elif op is None or not isinstance(op, ConsumerWaitOp) and not _computes_registers(op):
+        elif op is None or not isinstance(op, tile.ConsumerWaitOp) and not _computes_registers(op):
             return None
         op = op.next_op
     return user, releases
@@ -161,7 +160,7 @@ def _computes_registers(op: Operation) -> bool:
         source, target = linear_of(op.source.type), linear_of(op.result.type)
         return source is not None and target is not None and way_of(op, source, target) != "shared"
     pure = payload.is_payload(op) and op.has_trait(Pure)
-    return pure or isinstance(op, tile.AffineOp | tile.BroadcastOp | SliceOp)
+    return pure or isinstance(op, tile.AffineOp | tile.BroadcastOp | tile.SliceOp)
 
 
 def _why_apart(loop: scf.ForOp) -> str | None:
@@ -173,14 +172,14 @@ def _why_apart(loop: scf.ForOp) -> str | None:
             if not isinstance(start, BlockArgument) or start.owner is not body or not start.has_one_use():
                 return "its sums are used in the same iteration"
         elif isinstance(op, tile.DotAsyncOp):
-            if not all(isinstance(v.owner, ConsumerWaitOp) for v in (op.lhs, op.rhs)):
+            if not all(isinstance(v.owner, tile.ConsumerWaitOp) for v in (op.lhs, op.rhs)):
                 return "a product reads what threads compute"
         elif isinstance(op, tile.DotWaitOp):
             if not isinstance(op.result.get_user_of_unique_use(), scf.YieldOp):
                 return "its sums are used in the same iteration"
-        elif isinstance(op, ConsumerReleaseOp):
+        elif isinstance(op, tile.ConsumerReleaseOp):
             rings.append(op.ring)
-        elif not isinstance(op, ConsumerWaitOp | scf.YieldOp) and not _computes_registers(op):
+        elif not isinstance(op, tile.ConsumerWaitOp | scf.YieldOp) and not _computes_registers(op):
             return f"it does something else as well: {op.name}"
     if len(set(rings)) < len(rings) or any(slots_of(ring) < 2 for ring in rings):
         return "a ring has no slot left for the next chunk"
@@ -189,7 +188,7 @@ def _why_apart(loop: scf.ForOp) -> str | None:
 
 def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
     """Let `loop` carry its sums in flight; the waits behind it."""
-    body, runs, starts = loop.body.block, _surely_runs(loop), list(loop.iter_args)
+    body, runs, starts = loop.body.block, bool(trip_count(loop)), list(loop.iter_args)
     last = body.last_op
     assert last is not None
     more = payload.CmpOp("ne", body.args[0], loop.lb)
@@ -210,25 +209,20 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
         replace(group.wait, wait := tile.DotWaitOp(group.wait.acc, len(groups)))
         move_before(last, wait)
     rings = list[SSAValue]()
-    for release in [o for o in body.ops if isinstance(o, ConsumerReleaseOp)]:
+    for release in [o for o in body.ops if isinstance(o, tile.ConsumerReleaseOp)]:
         rings.append(release.ring)
-        insert_before(last, ConsumerReleaseOp(release.ring, 1, more.result), source=release)
+        insert_before(last, tile.ConsumerReleaseOp(release.ring, 1, more.result), source=release)
         erase(release)
     new = scf.ForOp(loop.lb, loop.ub, loop.step, starts, loop.detach_region(loop.body))
     new.attributes.update(loop.attributes)
     waits = {r: tile.DotWaitOp(r, 0) for r in new.results if isinstance(r.type, tile.AsyncAccumulatorsType)}
     ran = [] if runs else [payload.CmpOp("lt", loop.lb, loop.ub)]
-    releases = [ConsumerReleaseOp(ring, condition=ran[0].result if ran else None) for ring in rings]
+    releases = [tile.ConsumerReleaseOp(ring, condition=ran[0].result if ran else None) for ring in rings]
     results = [waits[r].result if r in waits else r for r in new.results]
     for old, made in zip(loop.results, new.results, strict=True):
         made.name_hint = old.name_hint
     replace(loop, new, *waits.values(), *ran, *releases, results=results)
     return list(waits.values())
-
-
-def _surely_runs(loop: scf.ForOp) -> bool:
-    lb, ub = constant_index(loop.lb), constant_index(loop.ub)
-    return lb is not None and ub is not None and lb < ub
 
 
 def _fill(wait: tile.DotWaitOp) -> None:
@@ -245,5 +239,5 @@ def _fill(wait: tile.DotWaitOp) -> None:
             move_before(wait, op)
         else:
             behind |= set(op.results)
-            harmless = isinstance(op, ConsumerReleaseOp | tile.DotWaitOp | tile.LoadOp)
+            harmless = isinstance(op, tile.ConsumerReleaseOp | tile.DotWaitOp | tile.LoadOp)
             loads = loads and (harmless or _computes_registers(op))

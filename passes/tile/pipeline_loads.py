@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, ModuleOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
-from ...dialects.shapes.ranges import constant_index
-from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
+from ..analysis.nest_schedule import scheduled_kernels
 from ..remarks import emit_remark
-from ..rewriting import erase, insert_before, replace
+from ..rewriting import insert_before, replace
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,12 @@ class PipelineLoadsPass(ModulePass):
     name = "tile-pipeline-loads"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if not isinstance(kernel, tile.KernelOp) or not isinstance(schedule, ScheduleAttr):
-                continue
-            if schedule.data.copy == "cp_async":
-                for loop in [o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]:
-                    pipeline_loop(loop, schedule.data.stages, kernel.warps.data)
+        ahead = [(k, schedule) for k, schedule in scheduled_kernels(op) if schedule.data.copy == "cp_async"]
+        for kernel, schedule in ahead:
+            for loop in [o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]:
+                pipeline_loop(loop, schedule.data.stages, kernel.warps.data)
+        if ahead:
+            dce(op)
 
 
 def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
@@ -85,14 +86,6 @@ def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:
         _Pipeline(loop, copies, stages if trips is None else min(stages, trips)).build()
 
 
-def trip_count(loop: scf.ForOp) -> int | None:
-    """How many iterations a loop has; None if that is not constant."""
-    lb, ub, step = (constant_index(v) for v in (loop.lb, loop.ub, loop.step))
-    if lb is None or ub is None or step is None or step < 1:
-        return None
-    return max(0, -(-(ub - lb) // step))
-
-
 @dataclass
 class _Pipeline:
     """The rewriting of one loop."""
@@ -106,22 +99,31 @@ class _Pipeline:
 
     def build(self) -> None:
         """Replace the loop."""
-        ahead = self.stages - 1
+        ahead, old = self.stages - 1, self.loop
         first = [self._before(s) for s in range(ahead)]  # stage -> the copies' tiles
-        carried = [[tiles[c] for tiles in first] for c in range(len(self.copies))]
-        loop = self._extended([v for tiles in carried for v in tiles])
-        body = loop.body.block
-        args: list[SSAValue] = list(body.args[len(body.args) - ahead * len(self.copies) :])
-        flying = [args[c * ahead : (c + 1) * ahead] for c in range(len(self.copies))]
-        start = body.first_op
+        carried = [tiles[c] for c in range(len(self.copies)) for tiles in first]
+        body = old.body.detach_block(0)
+        args = [body.insert_arg(value.type, len(body.args)) for value in carried]
+        for arg, value in zip(args, carried, strict=True):
+            arg.name_hint = value.name_hint
+        self.loop = scf.ForOp(old.lb, old.ub, old.step, [*old.iter_args, *carried], body)
+        self.loop.attributes.update(old.attributes)
+        replace(old, self.loop, results=self.loop.results[: len(old.results)])
+        start, last = body.first_op, body.last_op
         assert start is not None
+        assert isinstance(last, scf.YieldOp)
         if ahead:
-            arrived = self._await(start, [tiles[0] for tiles in flying])
+            arrived = self._await(start, args[::ahead])
             newest = self._next(body, start, ahead)
         else:
             newest = self._insert(start, body.args[0], None)
             arrived = self._await(start, newest)
-        self._finish(body, flying, newest, arrived)
+        shifted: list[SSAValue] = []  # every carried tile becomes the next older one
+        for c, tile_in in enumerate(newest if ahead else ()):
+            shifted += [*args[c * ahead + 1 : (c + 1) * ahead], tile_in]
+        replace(last, scf.YieldOp(*last.operands, *shifted))
+        for copy, value in zip(self.copies, arrived, strict=True):
+            copy.stage.result.replace_all_uses_with(value)
 
     def _before(self, number: int) -> list[SSAValue]:
         """The copies of iteration `number`, in front of the loop."""
@@ -150,20 +152,7 @@ class _Pipeline:
         insert_before(before, tile.CommitOp(), source=self.loop)
         return tiles
 
-    def _extended(self, more: list[SSAValue]) -> scf.ForOp:
-        """The loop with further carried values, in the place of the old one."""
-        old = self.loop
-        body = old.body.detach_block(0)
-        for value in more:
-            arg = body.insert_arg(value.type, len(body.args))
-            arg.name_hint = value.name_hint
-        new = scf.ForOp(old.lb, old.ub, old.step, [*old.iter_args, *more], body)
-        new.attributes.update(old.attributes)
-        replace(old, new, results=new.results[: len(old.results)])
-        self.loop = new
-        return new
-
-    def _await(self, before: Operation, tiles: list[SSAValue]) -> list[SSAValue]:
+    def _await(self, before: Operation, tiles: Sequence[SSAValue]) -> list[SSAValue]:
         op = tile.AwaitOp(tiles, max(self.stages - 2, 0))
         for result, copy in zip(op.res, self.copies, strict=True):
             result.name_hint = copy.stage.result.name_hint
@@ -180,27 +169,3 @@ class _Pipeline:
         counter.result.name_hint, more.result.name_hint = "next", "more"
         insert_before(before, distance, counter, more, source=self.loop)
         return self._insert(before, counter.result, more.result)
-
-    def _finish(
-        self, body: Block, flying: list[list[SSAValue]], newest: list[SSAValue], arrived: list[SSAValue]
-    ) -> None:
-        """Let every carried tile become the next older one, and the tiles that have arrived replace the staged."""
-        last = body.last_op
-        assert isinstance(last, scf.YieldOp)
-        shifted = [v for tiles, new in zip(flying, newest, strict=True) for v in (*tiles[1:], new)[: len(tiles)]]
-        replace(last, scf.YieldOp(*last.operands, *shifted))
-        for copy, value in zip(self.copies, arrived, strict=True):
-            copy.stage.result.replace_all_uses_with(value)
-            _erase_unused(copy.stage)
-
-
-def _erase_unused(op: Operation) -> None:
-    """Erase `op` if nobody uses it, and then what it alone used, as far as the load."""
-    if any(r.uses for r in op.results) or op.parent is None:
-        return
-    sources = [v.owner for v in op.operands if not isinstance(v, BlockArgument)]
-    moves = isinstance(op, tile.StageOp | tile.ConvertLayoutOp)
-    erase(op)
-    for source in sources if moves else ():
-        if isinstance(source, tile.LoadOp | tile.ConvertLayoutOp):
-            _erase_unused(source)

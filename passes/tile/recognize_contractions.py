@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from xdsl.context import Context
 from xdsl.dialects import arith
@@ -23,15 +22,6 @@ from ..remarks import emit_remark
 from ..rewriting import rewrite_module
 
 
-class Factors(NamedTuple):
-    """`a` lacks the columns of the result and `b` its rows; whether each is held the other way round."""
-
-    a: SSAValue
-    b: SSAValue
-    a_reversed: bool
-    b_reversed: bool
-
-
 class RecognizeContraction(RewritePattern):
     """A sum of products of broadcast tiles -> `tile.dot`."""
 
@@ -48,8 +38,7 @@ class RecognizeContraction(RewritePattern):
         if isinstance(found, str):
             emit_remark(op, RecognizeContractionsPass.name, found)
             return
-        a = transposed(found.a, rewriter) if found.a_reversed else found.a
-        b = transposed(found.b, rewriter) if found.b_reversed else found.b
+        a, b = (transposed(value, rewriter) if is_reversed else value for value, is_reversed in found)
         accumulator = single_addition(op)
         if accumulator is None:
             zero = payload.ConstantOp(0.0, op.result.type)
@@ -61,8 +50,9 @@ class RecognizeContraction(RewritePattern):
         rewriter.erase(op)
 
 
-def match_factors(op: tile.ReduceOp, product: arith.MulfOp) -> Factors | str:
-    """The factors of the contraction that `op` is, or why it is none."""
+def match_factors(op: tile.ReduceOp, product: arith.MulfOp) -> list[tuple[SSAValue, bool]] | str:
+    """The factors of the contraction that `op` is, or why it is none: the one that lacks the columns of the result, and
+    the one that lacks its rows; each with whether it is held the other way round."""
     dims = [int(d) for d in op.dims.get_values()]
     rank = len(shape_of(op.source.type))
     if len(dims) != 1 or rank != 3:
@@ -80,9 +70,8 @@ def match_factors(op: tile.ReduceOp, product: arith.MulfOp) -> Factors | str:
         factors[along[0]] = spread.source
     if set(factors) != {row, column}:
         return "both factors depend on the same free index"
-    a, b = factors[column], factors[row]
-    found = Factors(a, b, k < row, column < k)
-    if (found.a_reversed and not can_transpose(a)) or (found.b_reversed and not can_transpose(b)):
+    found = [(factors[column], k < row), (factors[row], column < k)]
+    if any(is_reversed and not can_transpose(value) for value, is_reversed in found):
         return "a factor is a computed tile, held with the summed index in the wrong place"
     return found
 

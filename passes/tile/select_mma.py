@@ -16,6 +16,7 @@ from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import element_bytes, element_type, shape_of, with_element
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.layout_classes import Classes, TileClass
+from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
@@ -53,9 +54,8 @@ class SelectMmaPass(ModulePass):
     name = "tile-select-mma"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.atom != "fma":
+        for kernel, schedule in scheduled_kernels(op):
+            if schedule.data.atom != "fma":
                 choose(kernel, schedule)
         dce(op)
 

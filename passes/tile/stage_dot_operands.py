@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from ...dialects import tile
 from ...dialects.kernel.mma import WORD_BYTES
 from ...dialects.kernel.tma import SWIZZLES
-from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
+from ...dialects.layouts.attributes import SharedAttr
 from ...dialects.layouts.linear import Linear, Shared
 from ...dialects.layouts.mma import fragment
 from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
@@ -82,7 +82,6 @@ def stage_operands(kernel: tile.KernelOp) -> None:
                 along_k, across = readers(op, acc, i)
                 by_order = [[along_k], [across]] if i == 0 else [[across], [along_k]]
                 shared = attr_of(choose_shared(writer.layout.shape, [writer], by_order=by_order))
-            assert isinstance(shared, SharedAttr)
             stage = staged.get((operand, shared)) or _stage(operand, shared)
             staged[operand, shared] = stage
             op.operands[i] = stage.result
@@ -96,9 +95,7 @@ def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
     wanted = fragment(acc, 0, held.shape[1], element_bytes(op.lhs.type))
     if not _is_product(op.lhs) or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
         return None
-    layout = attr_of(wanted)
-    assert isinstance(layout, LayoutAttr)
-    convert = tile.ConvertLayoutOp(op.lhs, layout, "shuffles")
+    convert = tile.ConvertLayoutOp(op.lhs, attr_of(wanted), "shuffles")
     convert.result.name_hint = op.lhs.name_hint
     insert_before(op, convert)
     return convert.result

@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
-from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.nest_schedule import scheduled_kernels
 from ..remarks import emit_remark
 from ..rewriting import insert_at_start
 
@@ -41,9 +41,8 @@ class SwizzleGridPass(ModulePass):
     name = "tile-swizzle-grid"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.group_m > 1:
+        for kernel, schedule in scheduled_kernels(op):
+            if schedule.data.group_m > 1:
                 why = order(kernel, schedule.data.group_m)
                 if why is not None:
                     emit_remark(kernel, self.name, why)

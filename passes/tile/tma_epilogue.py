@@ -10,13 +10,12 @@ from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.kernel.tma import BOX_EXTENT
-from ...dialects.layouts.attributes import SharedAttr
 from ...dialects.layouts.wgmma import boxes_along
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
-from ...dialects.tile.async_copy import TmaStoreOp, box_dimensions
-from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.tile.async_copy import box_dimensions
 from ..analysis.memory_access import memory_type
+from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
 from ..analysis.tma_tiles import why_no_box
 from ..remarks import emit_remark
@@ -49,9 +48,8 @@ class TmaEpiloguePass(ModulePass):
     name = "tile-tma-epilogue"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma":
+        for kernel, schedule in scheduled_kernels(op):
+            if schedule.data.copy == "tma":
                 for store in [o for o in kernel.body.walk() if isinstance(o, tile.StoreOp)]:
                     why = _stage(store, kernel.warps.data)
                     if why is not None:
@@ -75,11 +73,9 @@ def _stage(store: tile.StoreOp, warps: int) -> str | None:
     boxes = boxes_along(shape, fast, size)
     if boxes is None or shape[1 - fast] > BOX_EXTENT or not held.is_bijective:
         return "the tile is too small or too large for boxes, or held by several threads"
-    shared = attr_of(boxes.layout(shape, size))
-    assert isinstance(shared, SharedAttr)
-    stage = tile.StageOp(convert.source, shared)
+    stage = tile.StageOp(convert.source, attr_of(boxes.layout(shape, size)))
     stage.result.name_hint = convert.source.name_hint
-    box = TmaStoreOp(stage.result, store.target, store.map.data, store.symbols)
+    box = tile.TmaStoreOp(stage.result, store.target, store.map.data, store.symbols)
     replace(store, stage, box)
     if convert.result.first_use is None:
         erase(convert)

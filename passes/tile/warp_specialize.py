@@ -14,18 +14,10 @@ from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import tile
 from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
-from ...dialects.shapes.ranges import constant_index
+from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
-from ...dialects.tile.async_copy import TmaStoreOp
 from ...dialects.tile.schedule import ScheduleAttr
-from ...dialects.tile.warp_specialize import (
-    ConsumerReleaseOp,
-    ConsumerWaitOp,
-    ProducerLoadOp,
-    RingOp,
-    RingType,
-    WarpSpecializeOp,
-)
+from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tma_tiles import Box, find_box, is_index, share
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
@@ -72,9 +64,8 @@ class WarpSpecializePass(ModulePass):
     name = "tile-warp-specialize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            schedule = kernel.attributes.get("schedule")
-            if isinstance(kernel, tile.KernelOp) and isinstance(schedule, ScheduleAttr) and schedule.data.copy == "tma":
+        for kernel, schedule in scheduled_kernels(op):
+            if schedule.data.copy == "tma":
                 specialize(kernel, schedule)
         dce(op)
 
@@ -95,7 +86,7 @@ def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
     stages, cluster, resident = schedule.data.stages, schedule.data.cluster, max(1, schedule.data.blocks_per_sm)
     found: list[Box] = []
     for op in kernel.body.walk():
-        if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, TmaStoreOp) for u in op.result.uses):
+        if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
             box = find_box(op)
             why = box if isinstance(box, str) else _unreachable(op, kernel)
             if why is not None:
@@ -119,7 +110,7 @@ def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
     registers = ()
     if consumers >= 2 * WARPGROUP or resident > 1:
         registers = (consumer_registers(consumers, resident), PRODUCER_REGISTERS)
-    partitions = WarpSpecializeOp(program, WARPGROUP, registers, producer)
+    partitions = tile.WarpSpecializeOp(program, WARPGROUP, registers, producer)
     partitions.location = kernel.location
     entry.add_op(partitions)
 
@@ -144,8 +135,11 @@ def _queues(entry: Block, found: list[Box], stages: int) -> list[Queue]:
         groups.setdefault((block, first), []).append(box)
     queues: list[Queue] = []
     for (block, first), boxes in groups.items():
-        slots = min(stages, _trips(block.parent_op())) if _is_innermost(block, groups) else 1
-        ring = RingOp(RingType.get(slots, [b.type for b in boxes]))
+        loop, slots = block.parent_op(), 1
+        if isinstance(loop, scf.ForOp) and _is_innermost(block, groups):
+            trips = trip_count(loop)
+            slots = stages if trips is None else max(1, min(stages, trips))
+        ring = tile.RingOp(tile.RingType.get(slots, [b.type for b in boxes]))
         ring.result.name_hint = "ring"
         copy_location(first, (ring,))
         entry.add_op(ring)
@@ -158,34 +152,17 @@ def _is_innermost(block: Block, groups: Iterable[tuple[Block, Operation]]) -> bo
     return not any(b is not block and block.is_ancestor(b) for b, _ in groups)
 
 
-def _trips(around: Operation | None) -> int:
-    """At most how many iterations a loop has; one outside of loops."""
-    if not isinstance(around, scf.ForOp):
-        return 1
-    lb, ub, step = constant_index(around.lb), constant_index(around.ub), constant_index(around.step)
-    if lb is None or ub is None or not step:
-        return 1 << 30
-    return max(1, -((lb - ub) // step))
-
-
 def _users(block: Block, box: Box) -> list[Operation]:
     """The operations of `block` that use the tile of `box`, or have inside of them who does."""
-    found: list[Operation] = []
-    for use in box.stage.result.uses:
-        op = use.operation
-        while op.parent is not block:
-            parent = op.parent_op()
-            assert parent is not None
-            op = parent
-        found.append(op)
-    return found
+    users = (block.find_ancestor_op_in_block(use.operation) for use in box.stage.result.uses)
+    return [user for user in users if user is not None]
 
 
 def _consume(queue: Queue) -> None:
     """Take the boxes in front of their first use, and give them back behind the last."""
     block = queue.block
     last = max((u for b in queue.boxes for u in _users(block, b)), key=block.get_operation_index)
-    take, release = ConsumerWaitOp(queue.ring), ConsumerReleaseOp(queue.ring)
+    take, release = tile.ConsumerWaitOp(queue.ring), tile.ConsumerReleaseOp(queue.ring)
     insert_before(queue.first, take)
     insert_after(last, release)
     for box, tile_in in zip(queue.boxes, take.res, strict=True):
@@ -217,6 +194,6 @@ def _produce(source: Block, target: Block, values: dict[SSAValue, SSAValue], que
 
 def _put(queue: Queue, target: Block, values: dict[SSAValue, SSAValue]) -> None:
     made = [b.make([values.get(s, s) for s in b.load.symbols]) for b in queue.boxes]
-    put = ProducerLoadOp(queue.ring, [m.result for m in made])
+    put = tile.ProducerLoadOp(queue.ring, [m.result for m in made])
     copy_location(queue.first, (*made, put))
     target.add_ops([*made, put])

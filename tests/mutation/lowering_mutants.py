@@ -14,10 +14,10 @@ Pull = Code("passes.tensor.fusion.inline").Pull
 attention, normalization, reductions = (
     Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "normalization", "reductions")
 )
-lower_tile_to_kernel, dots, emitter, host, places, shared, global_access = (
+dots, emitter, host, shared, global_access, lower_tile_to_kernel = (
     Code(f"passes.convert.tile_to_kernel.{name}")
     for name in (
-        "conversion", "dot_fma", "emitter", "host", "register_coordinates", "shared_staging", "global_access"
+        "dots", "emitter", "host", "shared_staging", "global_access", "conversion"
     )
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
@@ -256,23 +256,23 @@ TO_THREADS = [
     in_pass(
         "a contraction one short",
         "relu matmul",
-        dots.lower_dot,
+        dots._fma,
         "A.accumulate(B, C, D, E, F)",
         "A.accumulate(B, C - 4, D, E, F)",
     ),
     in_pass(
         "rows taken for columns",
         "relu matmul",
-        dots.lower_dot,
+        dots._fma,
         "A.OuterFmaOp(B, C, D, E, F)",
         "A.OuterFmaOp(B, C, D, F, E)",
     ),
     in_pass(
         "operands of a contraction swapped",
         "attention",
-        dots.lower_dot,
-        "_slice(A, B, C, D, _, E, 0)",
-        "_slice(A, B, C, D, A.value(0), E, 0)",
+        dots._fma,
+        "part(1, A)",
+        "part(1, 0)",
     ),
     in_pass(
         "blocks numbered with the wrong extent",
@@ -288,15 +288,15 @@ TO_THREADS = [
     in_pass(
         "overlapping bits as sums",
         "transpose",
-        Emitter.thread_bits,
+        Emitter._combined,
         "is_disjoint(_)",
         "True",
     ),
-    in_pass("constant parts of places dropped", "gather and pad", places.Places.origin, "[*A, _]", "A"),
+    in_pass("constant parts of places dropped", "gather and pad", global_access.Places.origin, "[*A, _]", "A"),
     in_pass(
         "strides dropped",
         "relu matmul",
-        places.Places.origin,
+        global_access.Places.origin,
         "A.out.mul(B, _)",
         "B",
     ),
@@ -317,15 +317,15 @@ TO_THREADS = [
     in_pass(
         "loop carried values forgotten",
         "column sums",
-        lower_tile_to_kernel._Kernel.lower_for,
-        "(_ for _ in A)",
-        "(body.args[1 + n] for n in range(len(A)))",
-        number=2,
+        lower_tile_to_kernel.lower_for,
+        "[_ for _ in A]",
+        "[body.args[1 + n] for n in range(len(A))]",
+        number=1,
     ),
     in_pass(
         "results of launches swapped",
         "two kernels",
-        host._add_launch,
+        host._Host._add_launch,
         "[A, B]",
         "[B, A]",
     ),

@@ -17,7 +17,6 @@ ChunkBounds, support = Code("passes.convert.loop_to_tile.reductions").ChunkBound
 Pipeline = Code("passes.tile.pipeline_loads")._Pipeline
 rings, split = Code("passes.convert.tile_to_kernel.cp_async_pipeline"), Code("passes.loop.split_k")
 Placement = Code("passes.kernel.insert_barriers")._Placement
-Kernel = Code("passes.convert.tile_to_kernel.conversion")._Kernel
 
 PLAIN, CORES, SUMS, WEIGHTS = "three stages", "four stages of tensor cores", "split sums", "split attention"
 
@@ -59,11 +58,11 @@ AHEAD = [
     pipeline("no copies at the end", Pipeline._next, "'lt'", "'gt'"),
     pipeline("the first chunk in all slots", Pipeline._before, "A + _", "A"),
     pipeline("groups that stay open", Pipeline._insert, "insert_before(A, tile.CommitOp(), source=_)", "A"),
-    pipeline("the newest tile first", Pipeline._finish, "(A, B)", "(B, A)", number=1),
-    pipeline("no tile moves up", Pipeline._finish, "tiles[1:]", "tiles[:-1]"),
+    pipeline("the newest tile first", Pipeline.build, "[*A, B]", "[B, *A]", number=1),
+    pipeline("no tile moves up", Pipeline.build, "A[B * C + 1 : _]", "A[B * C : (B + 1) * C - 1]"),
     pipeline(
         "the other factor's tile",
-        Pipeline._finish,
+        Pipeline.build,
         "zip(A, B, strict=True)",
         "zip(A, B[::-1], strict=True)",
         CORES,
@@ -85,22 +84,20 @@ RINGS = [
     ),
     pipeline(
         "copies without their predicate",
-        rings.copy_async,
-        "predicate",
-        "holds",
+        rings.stage_async,
+        "A.maybe(_)",
+        "None",
         CORES,
-        number=3,
     ),
-    pipeline("registers in each other's place", rings.copy_async, "A.regs", "A.regs[::-1]", number=1),
+    pipeline("registers in each other's place", rings.stage_async, "A.regs", "A.regs[::-1]"),
     pipeline(
         "copies without their checks",
-        rings.copy_async,
-        "checks",
-        "checks[:0]",
-        number=1,
+        rings.stage_async,
+        "described(A, B, C, D)",
+        "described(A, B, (C[0], []), D)",
     ),
-    pipeline("waits that wait for one less", Kernel.lower_await, "A.data", "A.data + 1"),
-    pipeline("slots that stand still", rings.Carried.freed, "_[_[A.positions[0]]]", "A.ring.free"),
+    pipeline("waits that wait for one less", rings.await_copies, "A.data", "A.data + 1"),
+    pipeline("slots that stand still", rings.Carried.freed, "_.of(_[A.positions[0]])", "self.out.value(A.ring.free)"),
 ]
 
 BARRIERS = [

@@ -157,7 +157,7 @@ def test_directions_between_passes(path: Path) -> None:
     ("own", "imported"),
     [
         ("passes.analysis.masks", "passes.convert.tile_to_kernel.emitter"),
-        ("passes.tile.select_mma", "passes.convert.tile_to_kernel.dot_mma"),
+        ("passes.tile.select_mma", "passes.convert.tile_to_kernel.dots"),
         ("passes.planning.candidates", "passes.loop.fuse_reductions"),
         ("passes.kernel.allocate_shared", "passes.kernel.insert_barriers"),
         ("passes.tensor.plan_fusion", "passes.planning.rows"),

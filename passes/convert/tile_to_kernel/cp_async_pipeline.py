@@ -8,37 +8,35 @@ slot carried as well; what an iteration yields is a rotation of them. No slot nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.kernel.cp_async import COPY_BYTES
 from ....dialects.layouts.attributes import LayoutAttr, bases_of
-from ....dialects.layouts.linear import Linear, Shared
-from ....dialects.payload import Predicate, element_type, shape_of
+from ....dialects.layouts.linear import Linear
+from ....dialects.payload import Predicate, element_bytes, element_type, shape_of
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.support.locations import refused
 from ....dialects.tile.async_copy import is_in_shared
-from ...analysis.memory_access import element_bytes, memory_type, plan_access
+from ...analysis.memory_access import memory_type, plan_access
 from ...analysis.tile_layouts import layout_in_shared
-from .emitter import Emitter, Index
-from .global_access import holder_predicate, origins
-from .register_coordinates import Places
+from .emitter import Index, Lowering, lowers
+from .global_access import Places, described, holder_predicate, origins
 from .shared_staging import shared_place
 
 
-@dataclass
+@dataclass(eq=False)
 class Ring:
-    """A shared buffer of `slots` slots, each for one tile of type `tile`. `free` is the slot that a copy inside of the
-    loop goes to, while that is being lowered; `buffer` what was allocated."""
+    """A shared buffer of `slots` slots, each for one tile like `tile`. `free` is the slot that a copy inside of the
+    loop goes to, while that is being lowered."""
 
     tile: SSAValue
     slots: int
     free: Index = 0
-    buffer: SSAValue | None = None
 
     @property
     def size(self) -> int:
@@ -52,16 +50,11 @@ class Ring:
         source = op.source.name_hint if isinstance(op, tile.StageAsyncOp) else None
         return self.tile.name_hint or source or "tile"
 
-    def allocated(self, out: Emitter) -> SSAValue:
-        """The buffer; allocated once."""
-        if self.buffer is None:
-            element = element_type(self.tile.type)
-            self.buffer = out.allocate(kernel.SharedOp(element, self.slots * self.size), f"{self.hint}_ring")
-        return self.buffer
-
-    def slot(self, out: Emitter, offset: Index, hint: str) -> SSAValue:
+    def slot(self, out: Lowering, offset: Index, hint: str) -> SSAValue:
         """The slot that starts at element `offset`."""
-        return out.emit(kernel.SubviewOp(self.allocated(out), out.value(offset), self.size), hint)
+        made = kernel.SharedOp(element_type(self.tile.type), self.slots * self.size)
+        buffer = out.at_head(made, f"{self.hint}_ring", key=self)
+        return out.emit(kernel.SubviewOp(buffer, out.value(offset), self.size), hint)
 
 
 @dataclass(frozen=True)
@@ -74,27 +67,25 @@ class Pipeline:
     goes_on: bool = False
 
 
-@dataclass
 class Rings:
     """The rings of one kernel, found before it is lowered."""
 
-    op: tile.KernelOp
-    of_tile: dict[SSAValue, Ring] = field(default_factory=dict[SSAValue, Ring])
-    pipelines: dict[Operation, list[Pipeline]] = field(default_factory=dict[Operation, list[Pipeline]])
-    _first_slots: dict[Operation, int] = field(default_factory=dict[Operation, int])
-    _inside: set[Operation] = field(default_factory=set[Operation])
-    _continued: set[Operation] = field(default_factory=set[Operation])
-
-    def __post_init__(self) -> None:
-        for op in self.op.body.walk():
+    def __init__(self, kernel: tile.KernelOp) -> None:
+        self.of_tile: dict[SSAValue, Ring] = {}
+        self.pipelines: dict[Operation, list[Pipeline]] = {}
+        self._first_slots: dict[Operation, int] = {}
+        self._inside: set[Operation] = set()
+        self._continued: set[Operation] = set()
+        for op in kernel.body.walk():
             if isinstance(op, scf.ForOp):
                 self._read_loop(op)
-        for op in self.op.body.walk():
+        for op in kernel.body.walk():
             if isinstance(op, tile.StageAsyncOp) and op.result not in self.of_tile:
                 self.of_tile[op.result] = Ring(op.result, 1)
 
     def _read_loop(self, op: scf.ForOp) -> None:
-        args, yielded = op.body.block.args[1:], yields(op)
+        args, last = op.body.block.args[1:], op.body.block.last_op
+        yielded = () if last is None else last.operands
         carried = [i for i, a in enumerate(args) if is_in_shared(a.type)]
         found: list[Pipeline] = []
         for i in carried:
@@ -150,13 +141,7 @@ class Rings:
         return ring, ring.free if op in self._inside else self._first_slots.get(op, 0) * ring.size
 
 
-def yields(op: scf.ForOp) -> list[SSAValue]:
-    """What a loop yields."""
-    last = op.body.block.last_op
-    return list(last.operands) if last is not None else []
-
-
-def below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
+def _below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
     """Upper bounds of symbols that the predicate of a copy promises."""
     test = op.predicate.owner if op.predicate is not None else None
     if isinstance(test, payload.CmpOp) and test.predicate.data == Predicate.LT and test.lhs.type == IndexType():
@@ -166,101 +151,86 @@ def below(op: tile.StageAsyncOp) -> dict[SSAValue, int]:
     return {}
 
 
-def copier(op: tile.StageAsyncOp) -> Linear:
-    """Who copies what; each element is copied once."""
+@lowers(tile.StageAsyncOp)
+def stage_async(out: Lowering, op: tile.StageAsyncOp) -> None:
+    """Copies into a slot, each element by one of the threads of the layout that `op` has; the tile becomes the offset
+    of the slot."""
+    ring, offset = out.state(Rings).destination(op)
+    target = ring.slot(out, offset, f"{ring.hint}_next")
     assert isinstance(op.layout, LayoutAttr)
-    layout = op.layout
-    return Linear(shape_of(op.result.type), bases_of(layout.reg), bases_of(layout.lane), bases_of(layout.warp))
-
-
-def copy_async(
-    out: Emitter, op: tile.StageAsyncOp, source: SSAValue, places: Places, target: SSAValue, predicate: SSAValue | None
-) -> None:
-    """Emit the copy of the elements of `places.layout`, which holds nothing twice, into the slot `target`."""
-    memory, bits = memory_type(source), len(places.layout.reg)
-    access = plan_access(op, places, memory)
-    where = origins(access, places)
-    shared: Shared = layout_in_shared(op.result)
-    size = element_bytes(memory)
-    place = shared_place(out, shared, places.layout, size)
+    bases = [bases_of(b) for b in (op.layout.reg, op.layout.lane, op.layout.warp)]
+    layout = Linear(shape_of(op.result.type), *bases).compact()[0]
+    places, predicate, source = Places(out, op, layout, _below(op)), out.maybe(op.predicate), out.of(op.source)
+    access = plan_access(op, places, memory_type(source))
+    where, size = origins(access, places), element_bytes(source.type)
+    place = shared_place(out, layout_in_shared(op.result), layout, size)
     access.vec = min(access.vec, place.vec)
     if access.vec * size not in COPY_BYTES or access.per_register:
         raise refused(op, f"copies {access.vec * size} bytes at once; only 4, 8 or 16 are possible")
-    coordinates, checks = ([out.value(index) for index in part] for part in where)
-    holds = holder_predicate(out, places.layout)
+    parts = described(out, access, where, len(layout.reg))
+    holds = holder_predicate(out, layout)
     if holds is not None:
         predicate = holds if predicate is None else out.emit(arith.AndIOp(holds, predicate))
-    out.add_op(
-        kernel.CopyAsyncOp(
-            source,
-            coordinates,
-            regs=access.regs(bits),
-            vec=access.vec,
-            checks=checks,
-            steps=access.steps(bits),
-            bounds=access.bounds,
-            target=target,
-            place=out.value(place.origin),
-            target_xor=place.xor,
-            target_regs=[[r] for r in place.regs],
-            predicate=predicate,
-        )
-    )
+    parts |= {"target": target, "place": out.value(place.origin), "predicate": predicate}
+    out.add_op(kernel.CopyAsyncOp(source, **parts, target_xor=place.xor, target_regs=[[r] for r in place.regs]))
+    out.values[op.result] = offset
 
 
-@dataclass
+@lowers(tile.CommitOp)
+def commit(out: Lowering, op: tile.CommitOp) -> None:
+    """The end of a group of copies."""
+    out.add_op(kernel.AsyncCommitOp())
+
+
+@lowers(tile.AwaitOp)
+def await_copies(out: Lowering, op: tile.AwaitOp) -> None:
+    """A wait for groups of copies, behind which tiles are in their slots."""
+    out.add_op(kernel.AsyncWaitOp(op.pending.data))
+    for old, new in zip(op.tiles, op.res, strict=True):
+        ring = out.state(Rings).of_tile[old]
+        out.values[new] = ring.slot(out, out.values[old], new.name_hint or f"{ring.hint}_shared")
+
+
 class Carried:
     """How the carried tiles of a loop become offsets of slots: rings with slots of one size turn together, so only the
-    first of them, a leader, has its offsets carried."""
+    first of them, a leader, has its offsets carried; the others follow."""
 
-    leaders: list[Pipeline]
-    followers: list[tuple[Pipeline, Pipeline]]
+    def __init__(self, out: Lowering, op: scf.ForOp) -> None:
+        self.out, self.op = out, op
+        self.leaders: dict[tuple[int, int], Pipeline] = {}
+        self.followers: list[tuple[Pipeline, Pipeline]] = []
+        for p in out.state(Rings).pipelines.get(op, []):
+            leader = self.leaders.setdefault((p.ring.size, p.ring.slots), p)
+            if leader is not p:
+                self.followers.append((p, leader))
 
-    @staticmethod
-    def of(pipelines: Sequence[Pipeline]) -> Carried:
-        """The leaders among `pipelines`, and every other one with its own."""
-        leaders: dict[tuple[int, int], Pipeline] = {}
-        found = Carried([], [])
-        for p in pipelines:
-            leader = leaders.setdefault((p.ring.size, p.ring.slots), p)
-            if leader is p:
-                found.leaders.append(p)
-            else:
-                found.followers.append((p, leader))
-        return found
-
-    def kept(self, count: int) -> list[int]:
-        """The positions among `count` carried values that are still carried."""
+    def kept(self) -> list[int]:
+        """The positions among the carried values that are still carried."""
         gone = {i for p, _ in self.followers for i in p.positions}
-        return [i for i in range(count) if i not in gone]
+        return [i for i in range(len(self.op.iter_args)) if i not in gone]
 
-    def entry(self, out: Emitter) -> list[SSAValue]:
+    def entry(self) -> list[SSAValue]:
         """The free slots with which the loop starts: those behind the ones that are filling."""
-        return [out.value(p.ring.free if p.goes_on else len(p.positions) * p.ring.size) for p in self.leaders]
+        rings = [(p, p.ring) for p in self.leaders.values()]
+        return [self.out.value(ring.free if p.goes_on else len(p.positions) * ring.size) for p, ring in rings]
 
-    def leave(self, free: Sequence[SSAValue]) -> None:
-        """Behind the loop: `free` are its last results, the slots that are free now."""
-        for p, slot in zip(self.leaders, free, strict=True):
+    def set(self, tiles: Sequence[SSAValue], free: Sequence[SSAValue]) -> None:
+        """Inside of the loop, or behind it: `tiles` are its carried tiles, `free` its free slots."""
+        values = self.out.values
+        for p, slot in zip(self.leaders.values(), free, strict=True):
             p.ring.free = slot
-
-    def enter(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index], free: Sequence[BlockArgument]) -> None:
-        """Inside of the loop: `tiles` are its carried tiles, `free` the last arguments, its free slots."""
-        for p, slot in zip(self.leaders, free, strict=True):
-            slot.name_hint = "free"
-            p.ring.free = slot
-            for i in p.positions:
-                if isinstance(offset := values[tiles[i]], SSAValue):
-                    offset.name_hint = "slot"
         for p, leader in self.followers:
             p.ring.free = leader.ring.free
-        self.follow(tiles, values)
+            values.update({tiles[i]: values[tiles[own]] for i, own in zip(p.positions, leader.positions, strict=True)})
 
-    def follow(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index]) -> None:
-        """Give the tiles of the other rings the offsets of their leaders'."""
-        for p, leader in self.followers:
-            for i, own in zip(p.positions, leader.positions, strict=True):
-                values[tiles[i]] = values[tiles[own]]
+    def name(self, tiles: Sequence[SSAValue], free: Sequence[SSAValue]) -> None:
+        """Name the slots inside of the loop."""
+        for p, slot in zip(self.leaders.values(), free, strict=True):
+            slot.name_hint = "free"
+            for i in p.positions:
+                if isinstance(offset := self.out.values[tiles[i]], SSAValue):
+                    offset.name_hint = "slot"
 
-    def freed(self, tiles: Sequence[SSAValue], values: dict[SSAValue, Index]) -> list[Index]:
+    def freed(self, tiles: Sequence[SSAValue]) -> list[SSAValue]:
         """What the next iteration finds free: the slots whose tiles this one has read."""
-        return [values[tiles[p.positions[0]]] for p in self.leaders]
+        return [self.out.of(tiles[p.positions[0]]) for p in self.leaders.values()]

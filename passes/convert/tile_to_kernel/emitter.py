@@ -1,4 +1,4 @@
-"""Appending kernel ops, and index arithmetic that computes nothing twice.
+"""What is being lowered, and appending kernel ops with index arithmetic that computes nothing twice.
 
 While it is being built an index is a Python `int` or a value; constants fold on the way. An index that depends only on
 who the thread is goes to the head of the kernel, any other to where it is first needed.
@@ -8,28 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, LocationAttr, UnitAttr, UnknownLoc
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import IndexType, IntegerAttr, LocationAttr, TensorType, UnitAttr, UnknownLoc, VectorType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from ....dialects import kernel, payload
-from ....dialects.layouts.linear import LANE_BITS, is_disjoint
+from ....dialects import kernel, payload, tile
+from ....dialects.layouts.linear import LANE_BITS, Linear, is_disjoint, log2
+from ....dialects.payload import shape_of
 from ....dialects.shapes.extents import Count, SymbolAttr
+from ....dialects.support.locations import refused
+from ....dialects.tile.dot import without_flight
+from ....errors import BorderError
+from ...analysis.tile_layouts import layout_in_registers
 
 Index: TypeAlias = SSAValue | int
 
 _OpT = TypeVar("_OpT", bound=Operation)
-_BINARY = {
-    "add": arith.AddiOp,
-    "mul": arith.MuliOp,
-    "and": arith.AndIOp,
-    "xor": arith.XOrIOp,
-    "shr": arith.ShRUIOp,
-    "div": arith.DivUIOp,
-    "rem": arith.RemUIOp,
+_T = TypeVar("_T")
+_BINARY: dict[str, tuple[Callable[[SSAValue, SSAValue], Operation], Callable[[int, int], int]]] = {
+    "add": (arith.AddiOp, int.__add__),
+    "mul": (arith.MuliOp, int.__mul__),
+    "and": (arith.AndIOp, int.__and__),
+    "xor": (arith.XOrIOp, int.__xor__),
+    "shr": (lambda a, b: arith.ShRUIOp(a, b, IndexType()), int.__rshift__),
+    "div": (arith.DivUIOp, int.__floordiv__),
+    "rem": (arith.RemUIOp, int.__mod__),
 }
+"""Name -> the op, and what it does with numbers."""
 
 
 class Emitter:
@@ -38,7 +45,7 @@ class Emitter:
     def __init__(self, entry: Block, grid: Sequence[Count], warps: int) -> None:
         self.entry = entry
         self.grid = tuple(grid)
-        self.warp_bits = warps.bit_length() - 1
+        self.warps = warps
         self.location: LocationAttr = UnknownLoc()
         self._blocks = [entry]
         self._memo: list[dict[object, SSAValue]] = [{}]
@@ -93,6 +100,10 @@ class Emitter:
         """Append `op` and return its only result."""
         return self.add_op(op, hint).results[0]
 
+    def compare(self, predicate: str, a: Index, b: Index, hint: str) -> SSAValue:
+        """Whether a comparison of two indices holds."""
+        return self.emit(payload.CmpOp(predicate, self.value(a), self.value(b)), hint)
+
     def _at_head(self, key: object, op: Operation) -> SSAValue:
         if self._head is not None:
             self.entry.insert_op_after(op, self._head)
@@ -105,41 +116,40 @@ class Emitter:
         self._uniform.add(op.results[0])
         return op.results[0]
 
-    def allocate(self, op: kernel.SharedOp, hint: str) -> SSAValue:
-        """A shared buffer, at the head of the kernel."""
-        op.location = self.location
-        op.result.name_hint = hint
-        return self._at_head(op, op)
+    def _once(self, key: object, make: Callable[[], Operation]) -> SSAValue:
+        """What is at the head of the kernel by the name `key`."""
+        known = self._memo[0].get(key)
+        return self._at_head(key, make()) if known is None else known
 
-    def at_head(self, op: Operation, hint: str) -> SSAValue:
-        """The result of `op`, which depends on nothing but arguments of the kernel, at the head of the kernel."""
+    def at_head(self, op: Operation, hint: str, key: object = None) -> SSAValue:
+        """The result of `op`, which depends on nothing but arguments of the kernel, at the head of the kernel; of an
+        earlier one with the same `key`, if that is given."""
         op.location = self.location
         op.results[0].name_hint = hint
-        return self._at_head(op, op)
+        return self._once(op if key is None else key, lambda: op)
 
     def value(self, index: Index) -> SSAValue:
         """The index as a value of type `index`."""
         if isinstance(index, SSAValue):
             return index
-        if (known := self._memo[0].get(index)) is not None:
-            return known
-        return self._at_head(index, payload.ConstantOp(index, IndexType()))
+        return self._once(index, lambda: payload.ConstantOp(index, IndexType()))
 
     def id(self, kind: str) -> SSAValue:
         """The number of this `thread`, `lane`, `warp` or `block`."""
-        if (known := self._memo[0].get(kind)) is not None:
-            return known
-        return self._at_head(kind, kernel.IdOp(kind))
+        return self._once(kind, lambda: kernel.IdOp(kind))
 
-    def _binary(self, name: str, a: Index, b: Index) -> SSAValue:
+    def _binary(self, name: str, a: Index, b: Index) -> Index:
+        make, fold = _BINARY[name]
         if isinstance(a, int):
+            if isinstance(b, int):
+                return fold(a, b)
             a, b = (b, a) if name in ("add", "mul", "and", "xor") else (a, b)
         lhs, rhs = self.value(a), self.value(b)
         key = (name, lhs, rhs)
         for memo in reversed(self._memo):
             if (known := memo.get(key)) is not None:
                 return known
-        op = _BINARY[name](lhs, rhs, IndexType()) if name == "shr" else _BINARY[name](lhs, rhs)
+        op = make(lhs, rhs)
         if lhs in self._uniform and rhs in self._uniform:
             return self._at_head(key, op)
         self._memo[-1][key] = result = self.emit(op)
@@ -147,42 +157,28 @@ class Emitter:
 
     def add(self, a: Index, b: Index) -> Index:
         """`a + b`"""
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
         return b if a == 0 else a if b == 0 else self._binary("add", a, b)
 
     def mul(self, a: Index, b: Index) -> Index:
         """`a * b`"""
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
         if a == 0 or b == 0:
             return 0
         return b if a == 1 else a if b == 1 else self._binary("mul", a, b)
 
     def xor(self, a: Index, b: Index) -> Index:
         """`a ^ b`, for a and b that are not negative."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a ^ b
         return b if a == 0 else a if b == 0 else self._binary("xor", a, b)
 
     def div(self, a: Index, divisor: Index) -> Index:
         """`a floordiv divisor`, for an a that is not negative."""
-        if isinstance(a, int) and isinstance(divisor, int):
-            return a // divisor
-        if divisor == 1:
-            return a
         if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
-            return self._binary("shr", a, divisor.bit_length() - 1)
+            return a if divisor == 1 else self._binary("shr", a, log2(divisor))
         return self._binary("div", a, divisor)
 
     def rem(self, a: Index, divisor: Index) -> Index:
         """`a mod divisor`, for an a that is not negative."""
-        if isinstance(a, int) and isinstance(divisor, int):
-            return a % divisor
-        if divisor == 1:
-            return 0
         if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
-            return self._binary("and", a, divisor - 1)
+            return 0 if divisor == 1 else self._binary("and", a, divisor - 1)
         return self._binary("rem", a, divisor)
 
     def sum(self, terms: Sequence[Index]) -> Index:
@@ -192,12 +188,6 @@ class Emitter:
         for t in (*head, *(t for t in terms if isinstance(t, SSAValue) and t not in self._uniform)):
             total = self.add(total, t)
         return total
-
-    def name(self, index: Index, hint: str) -> Index:
-        """Give a computed index a name, if it has none."""
-        if isinstance(index, SSAValue) and index.name_hint is None:
-            index.name_hint = hint
-        return index
 
     def block_indices(self, used: Sequence[bool]) -> list[Index]:
         """This block's position along every extent of the grid, where used; the last one runs fastest."""
@@ -221,36 +211,33 @@ class Emitter:
 
     def size(self, symbol: SymbolAttr) -> SSAValue:
         """The value of a size known only at run time."""
-        if (known := self._memo[0].get(symbol)) is not None:
-            return known
-        op = payload.ExtentOp(symbol, IndexType())
-        op.result.name_hint = symbol.hint
-        return self._at_head(symbol, op)
+        value = self._once(symbol, lambda: payload.ExtentOp(symbol, IndexType()))
+        value.name_hint = symbol.hint
+        return value
+
+    def thread_bits(self, images: Sequence[int], scale: int = 1) -> Index:
+        """The exclusive or of `images` over the set bits of this thread's number (lane bits, then warp bits), times
+        `scale`."""
+        return self._combined(images, lambda low, width: self.thread_field(low, width, len(images)), scale)
 
     def bits_of(self, index: Index, images: Sequence[int]) -> Index:
         """The exclusive or of `images` over the set bits of `index`, which has no further bits."""
+
+        def field(low: int, width: int) -> Index:
+            found = self.div(index, 1 << low)
+            return found if low + width == len(images) else self.rem(found, 1 << width)
+
+        return self._combined(images, field)
+
+    def _combined(self, images: Sequence[int], field: Callable[[int, int], Index], scale: int = 1) -> Index:
+        """The exclusive or of `images` over the set bits of a number, times `scale`; `field(low, width)` are some of
+        its bits. Runs of doubling images are a factor; where images share no bits, the parts are added."""
         total: Index = 0
-        for low, width, image in _runs(images):
-            field = self.div(index, 1 << low)
-            field = field if low + width == len(images) else self.rem(field, 1 << width)
-            part = self.mul(field, image)
-            total = self.add(total, part) if is_disjoint(images) else self.xor(total, part)
-        return total
-
-    def thread_bits(self, images: Sequence[int], scale: int = 1) -> tuple[Index, bool]:
-        """The combination of `images` over the set bits of this thread's number (lane bits, then warp bits), times
-        `scale`; and whether that combination is a plain sum.
-
-        Runs of doubling images become a shift, a mask and a factor. Images that share bits with others are combined by
-        exclusive or; then the second result is False.
-        """
-        runs = _runs(images)
         disjoint = is_disjoint(images)
-        total: Index = 0
-        for low, width, image in runs:
-            part = self.mul(self.thread_field(low, width, len(images)), image * scale if disjoint else image)
+        for low, width, image in _runs(images):
+            part = self.mul(field(low, width), image * scale if disjoint else image)
             total = self.add(total, part) if disjoint else self.xor(total, part)
-        return (total if disjoint else self.mul(total, scale)), disjoint
+        return total if disjoint else self.mul(total, scale)
 
     def thread_field(self, low: int, width: int, bits: int) -> Index:
         """Bits `low` to `low + width` of the thread's number, of `bits` bits in all."""
@@ -280,3 +267,106 @@ def _runs(images: Sequence[int]) -> Iterator[tuple[int, int, int]]:
             width += 1
         yield low, width, image
         low += width
+
+
+class Lowering(Emitter):
+    """The lowering of one kernel: what every value of the tile level became."""
+
+    def __init__(self, op: tile.KernelOp) -> None:
+        super().__init__(Block(arg_types=[b.type for b in op.buffers]), op.grid_shape, op.warps.data)
+        self.op = op
+        self.values: dict[SSAValue, Index] = {}
+        self.producers = 0
+        """Warps beside those that hold tiles."""
+        self._states: dict[object, Any] = {}
+        self._layouts: dict[Attribute, Linear] = {}
+        for old, new in zip(op.buffers, self.entry.args, strict=True):
+            self.define(old, new)
+
+    def state(self, kind: Callable[[tile.KernelOp], _T]) -> _T:
+        """What is remembered of this kernel by a class of records, made of the kernel when it is first asked for."""
+        if kind not in self._states:
+            self._states[kind] = kind(self.op)
+        return self._states[kind]
+
+    def lower_block(self, block: Block) -> None:
+        """Lower the ops of `block` but its terminator."""
+        for op in block.ops:
+            if isinstance(op, scf.YieldOp):
+                continue
+            self.location = op.location
+            if (lowering := _LOWERINGS.get(type(op))) is not None:
+                if (found := lowering(self, op)) is not None:
+                    self.define(op.results[0], found)
+            elif payload.is_payload(op):
+                self._lower_payload(op)
+            else:
+                raise refused(op, "has no lowering to the kernel level", BorderError)
+
+    def _lower_payload(self, op: Operation) -> None:
+        """Change the container: tiles become vectors of registers."""
+        constant = isinstance(op, payload.ConstantOp | arith.ConstantOp)
+        if constant and isinstance(op.results[0].type, IndexType) and isinstance(op.value, IntegerAttr):
+            self.values[op.results[0]] = op.value.value.data
+            return
+        if isinstance(op, payload.ExtentOp) and isinstance(op.result.type, IndexType):
+            self.values[op.result] = self.size(op.symbol)
+            return
+        tiles = (v for v in (*op.results, *op.operands) if isinstance(v.type, TensorType))
+        first = next(tiles, None)
+        container = IndexType() if first is None else VectorType(IndexType(), [self.layout(first).registers])
+        new = self.add_op(payload.retyped(op, [self.of(v) for v in op.operands], container))
+        self.values.update(zip(op.results, new.results, strict=True))
+
+    def of(self, value: SSAValue) -> SSAValue:
+        """What `value` became."""
+        return self.value(self.values[value])
+
+    def maybe(self, value: SSAValue | None) -> SSAValue | None:
+        """What an optional operand became."""
+        return None if value is None else self.of(value)
+
+    def define(self, old: SSAValue, new: Index) -> None:
+        """Remember that `old` became `new`, which takes over its name."""
+        if isinstance(new, SSAValue) and old.name_hint is not None:
+            new.name_hint = old.name_hint
+        self.values[old] = new
+
+    def layout(self, value: SSAValue) -> Linear:
+        """The register layout of a tile; a scalar is one register that all threads have."""
+        t = without_flight(value.type)
+        if not shape_of(t):
+            return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
+        if (known := self._layouts.get(t)) is None:
+            known = self._layouts[t] = layout_in_registers(value, self.warps)
+        return known
+
+    def vector(self, value: SSAValue) -> SSAValue:
+        """What a tile or scalar became, as a vector of registers."""
+        new = self.of(value)
+        return new if isinstance(new.type, VectorType) else self.emit(kernel.SplatOp(new, 1))
+
+    def from_vector(self, old: SSAValue, new: SSAValue) -> SSAValue:
+        """What `old` becomes if `new` is the vector of its registers, also where it is a scalar."""
+        return new if isinstance(old.type, TensorType) else self.emit(kernel.ExtractOp(new))
+
+    def picked(self, value: SSAValue, registers: Sequence[int], hint: str | None = None) -> SSAValue:
+        """These registers of a vector; the vector itself if they are all of it, in order."""
+        if tuple(registers) == tuple(range(shape_of(value.type)[0])):
+            return value
+        return self.emit(kernel.ShuffleRegistersOp(value, registers), hint)
+
+
+_Rule = TypeVar("_Rule", bound=Callable[[Lowering, Any], Index | None])
+_LOWERINGS: dict[type[Operation], Callable[[Lowering, Any], Index | None]] = {}
+
+
+def lowers(*kinds: type[Operation]) -> Callable[[_Rule], _Rule]:
+    """Let a function lower ops of these classes. It returns what their only result becomes, or defines results itself
+    and returns nothing."""
+
+    def register(rule: _Rule) -> _Rule:
+        _LOWERINGS.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register

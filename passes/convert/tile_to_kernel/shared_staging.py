@@ -1,10 +1,11 @@
-"""Tiles among the threads of a block: staging in shared memory, conversions of layouts, and reductions.
+"""Tiles in shared memory, on their way from one thread to another: staging, conversions of layouts, and reductions.
 
 Nothing here emits a barrier: a later pass places them where accesses meet.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,40 +16,68 @@ from ....dialects import kernel, payload, tile
 from ....dialects.kernel.mma import ROW_BYTES
 from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.layouts.conversion import Exchange, find_exchange
-from ....dialects.layouts.linear import Linear, Shared, combine as combine_images, is_disjoint, log2, register_width
-from ....dialects.payload import element_type, shape_of
+from ....dialects.layouts.linear import (
+    LANE_BITS,
+    Coordinate,
+    Linear,
+    Shared,
+    combine as combine_images,
+    is_disjoint,
+    log2,
+    register_width,
+)
+from ....dialects.layouts.wgmma import part_of_group
+from ....dialects.payload import element_bytes, element_type
 from ....dialects.support.locations import refused
 from ....dialects.tensor.reduction_kinds import combine
-from ...analysis.memory_access import WIDEST, element_bytes
+from ....dialects.tile import RingOp
+from ...analysis.memory_access import WIDEST, memory_type
 from ...analysis.swizzle import Reader, choose_shared
-from ...analysis.tile_layouts import route
-from .emitter import Emitter, Index
+from ...analysis.tile_layouts import layout_in_shared, route, shared_of
+from ...analysis.tma_tiles import EPILOGUE_BUFFERS
+from .emitter import Index, Lowering, lowers
 from .global_access import holder_predicate
-from .scratch import Scratch, groups_apart
 
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width."""
+    """Where a thread's registers are in a shared buffer: `kernel.load`'s coordinate, register steps and width. As
+    `matrices`, if there are any, of so many at a time: the place of the rows of a thread, for `kernel.ldmatrix` and
+    `kernel.stmatrix`, whose steps are those of `regs`."""
 
     origin: Index
     regs: tuple[int, ...]
     vec: int
     xor: bool
+    matrices: int = 0
+    trans: bool = False
 
-    def load(self, out: Emitter, buffer: SSAValue, hint: str | None = None) -> SSAValue:
+    def load(self, out: Lowering, buffer: SSAValue, hint: str | None = None) -> SSAValue:
         """Emit the load of the registers."""
-        at, regs = [out.value(self.origin)], [[r] for r in self.regs]
-        return out.emit(kernel.LoadOp(buffer, at, regs, vec=self.vec, xor=self.xor), hint)
+        where = out.value(self.origin)
+        if self.matrices:
+            op = kernel.LdMatrixOp(buffer, where, self.regs, count=self.matrices, trans=self.trans, xor=self.xor)
+            return out.emit(op, hint)
+        return out.emit(kernel.LoadOp(buffer, [where], [[r] for r in self.regs], vec=self.vec, xor=self.xor), hint)
+
+    def store(self, out: Lowering, value: SSAValue, buffer: SSAValue, predicate: SSAValue | None) -> None:
+        """Emit the store of the registers, in the threads where the predicate, if any, holds."""
+        where = out.value(self.origin)
+        if self.matrices:
+            steps, count = self.regs, self.matrices
+            out.add_op(kernel.StMatrixOp(count, self.trans, value, buffer, where, xor=self.xor, steps=steps))
+            return
+        regs, vec, xor = [[r] for r in self.regs], self.vec, self.xor
+        out.add_op(kernel.StoreOp(value, buffer, [where], regs=regs, vec=vec, predicate=predicate, xor=xor))
 
 
 def shared_place(
-    out: Emitter, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
+    out: Lowering, shared: Shared, layout: Linear, bytes_each: int, moving: Sequence[int] = (), moved: Index = 0
 ) -> SharedPlace:
     """The places of `layout`'s elements in `shared`. `moved` is an offset to combine with, made of `moving` images."""
     regs = shared.images(layout.reg)
     threads = shared.images((*layout.lane, *layout.warp))
-    origin, _ = out.thread_bits(threads)
+    origin = out.thread_bits(threads)
     mixed = 0
     for image in threads:
         mixed |= image
@@ -61,46 +90,7 @@ def shared_place(
     return SharedPlace(origin, tuple(regs), vec, xor)
 
 
-def store_shared(
-    out: Emitter, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared, matrices: bool = False
-) -> None:
-    """Put a tile in registers into `buffer`; every element is written by one thread. With `matrices`, by matrices of
-    whole warps where the layouts are such."""
-    compact, left = layout.compact()
-    if len(left) != layout.registers:
-        value = out.emit(kernel.ShuffleRegistersOp(value, left))
-    found = matrix_place(out, compact, shared, element_type(value.type)) if matrices else None
-    if found is not None:
-        where = out.value(found.origin)
-        out.add_op(kernel.StMatrixOp(found.count, found.trans, value, buffer, where, xor=found.xor, steps=found.steps))
-        return
-    place = shared_place(out, shared, compact, element_bytes(value.type))
-    predicate = holder_predicate(out, compact)
-    out.add_op(
-        kernel.StoreOp(
-            value,
-            buffer,
-            [out.value(place.origin)],
-            regs=[[r] for r in place.regs],
-            vec=place.vec,
-            predicate=predicate,
-            xor=place.xor,
-        )
-    )
-
-
-@dataclass(frozen=True)
-class MatrixPlace:
-    """Where the rows of a thread's matrices are in a shared buffer, for `kernel.stmatrix` and `kernel.ldmatrix`."""
-
-    origin: Index
-    steps: tuple[int, ...]
-    count: int
-    trans: bool
-    xor: bool
-
-
-def matrix_place(out: Emitter, layout: Linear, shared: Shared, element: Attribute) -> MatrixPlace | None:
+def matrix_place(out: Lowering, shared: Shared, layout: Linear, element: Attribute) -> SharedPlace | None:
     """The place of a tile held as `layout`, if it is made of matrices whose rows are contiguous in `shared`: along what
     four neighbouring lanes hold in pairs, or, transposed, along what eight do."""
     if not isinstance(element, BFloat16Type | Float16Type) or not layout.reg or not layout.is_injective:
@@ -115,39 +105,110 @@ def matrix_place(out: Emitter, layout: Linear, shared: Shared, element: Attribut
         images = shared.images(addressed.bases)
         if register_width(images[: len(addressed.reg)], images[len(addressed.reg) :], row) == row:
             place = shared_place(out, shared, addressed, element_bytes(element))
-            return MatrixPlace(place.origin, place.regs[log2(row) :], 1 << len(chosen), trans, place.xor)
+            return SharedPlace(place.origin, place.regs[log2(row) :], row, place.xor, 1 << len(chosen), trans)
     return None
 
 
-def load_shared(out: Emitter, buffer: SSAValue, shared: Shared, layout: Linear, *, matrices: bool = False) -> SSAValue:
+def store_shared(
+    out: Lowering, value: SSAValue, layout: Linear, buffer: SSAValue, shared: Shared, matrices: bool = False
+) -> None:
+    """Put a tile in registers into `buffer`; every element is written by one thread. With `matrices`, by matrices of
+    whole warps where the layouts are such."""
+    compact, left = layout.compact()
+    value = out.picked(value, left)
+    place = matrix_place(out, shared, compact, element_type(value.type)) if matrices else None
+    if place is not None:
+        place.store(out, value, buffer, None)
+        return
+    place = shared_place(out, shared, compact, element_bytes(value.type))
+    place.store(out, value, buffer, holder_predicate(out, compact))
+
+
+def load_shared(out: Lowering, buffer: SSAValue, shared: Shared, layout: Linear, matrices: bool = False) -> SSAValue:
     """A tile from `buffer` into the registers of `layout`. With `matrices`, as matrices where the layouts are such."""
     element = element_type(buffer.type)
-    found = matrix_place(out, layout, shared, element) if matrices else None
-    if found is not None:
-        where = out.value(found.origin)
-        op = kernel.LdMatrixOp(buffer, where, found.steps, count=found.count, trans=found.trans, xor=found.xor)
-        return out.emit(op)
-    return shared_place(out, shared, layout, element_bytes(element)).load(out, buffer)
+    place = matrix_place(out, shared, layout, element) if matrices else None
+    return (place or shared_place(out, shared, layout, element_bytes(element))).load(out, buffer)
 
 
-def stage(out: Emitter, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
+def stage(out: Lowering, value: SSAValue, layout: Linear, shared: Shared, hint: str | None) -> SSAValue:
     """A new shared buffer that holds the tile; the buffer."""
-    buffer = out.allocate(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
+    buffer = out.at_head(kernel.SharedOp(element_type(value.type), shared.size), f"{hint or 'tile'}_shared")
     store_shared(out, value, layout, buffer, shared)
     return buffer
 
 
-def convert(
-    out: Emitter,
-    value: SSAValue,
-    source: Linear,
-    target: Linear,
-    via: str | None,
-    hint: str | None,
-    scratch: Scratch | None = None,
+class Scratch:
+    """Shared buffers of a kernel for tiles that are there for a short time, by element type and size. Whoever takes one
+    has what was free for longest. A kernel with rings, which take shared memory for the whole time, `shares` them."""
+
+    def __init__(self, op: tile.KernelOp) -> None:
+        self.shares = any(isinstance(o, RingOp) for o in op.walk())
+        self._free: dict[tuple[Attribute, int], list[SSAValue]] = {}
+        self._made = Counter[tuple[Attribute, int]]()
+
+    def take(self, out: Lowering, element: Attribute, shared: Shared, held: Sequence[Linear], hint: str) -> SSAValue:
+        """A buffer of the size of `shared` for a tile that is held as each of `held`; a new one, until there are enough
+        for turns. It is private to warpgroups as long as all who take it keep to their warpgroup's part."""
+        kind, private = (element, shared.size), WARPGROUP if groups_apart(shared, *held) else None
+        free = self._free.setdefault(kind, [])
+        if not free or self._made[kind] < EPILOGUE_BUFFERS:
+            self._made[kind] += 1
+            return out.at_head(kernel.SharedOp(*kind, warp_group_private=private), f"{hint}_shared")
+        op = (buffer := free.pop(0)).owner
+        assert isinstance(op, kernel.SharedOp)
+        if op.warp_group_private is not None and op.warp_group_private.data != private:
+            op.warp_group_private = None
+        return buffer
+
+    def give(self, buffer: SSAValue) -> None:
+        """Whoever took `buffer` needs it no more."""
+        t = memory_type(buffer)
+        self._free[t.element_type, t.get_shape()[0]].append(buffer)
+
+
+def groups_apart(shared: Shared, *layouts: Linear) -> tuple[Coordinate, ...]:
+    """The bases of the number of the warpgroup, if every warpgroup keeps to its own part of `shared` in all layouts,
+    and the parts lie one behind the other; else, or for one warpgroup, none."""
+    groups = layouts[0].warp[log2(WARPGROUP) :]
+    if any(layout.warp[log2(WARPGROUP) :] != groups for layout in layouts):
+        return ()
+    if not groups or part_of_group(shared.shape, groups) is None:
+        return ()
+    part = shared.size >> len(groups)
+    return groups if [shared.place(b) // part for b in groups] == [1 << i for i in range(len(groups))] else ()
+
+
+@lowers(tile.StageOp)
+def lower_stage(out: Lowering, op: tile.StageOp) -> None:
+    """A tile in shared memory; in scratch memory if it leaves as boxes."""
+    value, held, at, hint = out.of(op.source), out.layout(op.source), layout_in_shared(op.result), op.source.name_hint
+    if all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):
+        buffer = out.state(Scratch).take(out, element_type(value.type), at, [held], hint or "tile")
+        store_shared(out, value, held, buffer, at, matrices=True)
+        out.values[op.result] = buffer
+    else:
+        out.values[op.result] = stage(out, value, held, at, hint)
+
+
+@lowers(tile.ConvertLayoutOp)
+def lower_convert(out: Lowering, op: tile.ConvertLayoutOp) -> SSAValue:
+    """A tile in other threads, or from shared memory."""
+    value, target = out.of(op.source), out.layout(op.result)
+    if (at := shared_of(op.source.type)) is not None:
+        return load_shared(out, value, at, target)
+    way, hint = None if op.via is None else op.via.data, op.result.name_hint
+    found = _converted(out, value, out.layout(op.source), target, way, hint)
+    if found is None:
+        why = "cannot be converted so: a thread needs elements that it cannot reach"
+        raise refused(op, why, argument="via")
+    return found
+
+
+def _converted(
+    out: Lowering, value: SSAValue, source: Linear, target: Linear, via: str | None, hint: str | None
 ) -> SSAValue | None:
-    """A tile held as `source`, held as `target` instead, by the way `via`, or the cheapest; None if that is no way. If
-    through shared memory, through `scratch`, if there is."""
+    """A tile held as `source`, held as `target` instead, by the way `via`, or the cheapest; None if that is no way."""
     if source == target:
         return value
     way = via or route(source, target, element_bytes(value.type))
@@ -159,48 +220,44 @@ def convert(
         return None if found is None else _exchange(out, value, found, hint)
     if isinstance(element_type(value.type), IndexType):  # an index has no size in memory
         number = out.emit(payload.CastOp(value, i64))
-        moved = convert(out, number, source, target, way, hint, scratch)
+        moved = _converted(out, number, source, target, way, hint)
         assert moved is not None
         return out.emit(payload.CastOp(moved, IndexType()), hint)
-    size = element_bytes(value.type)
+    size, scratch = element_bytes(value.type), out.state(Scratch)
     shared = choose_shared(source.shape, [Reader(source, size), Reader(target, size)])
-    if scratch is None:
+    if not scratch.shares:
         return load_shared(out, stage(out, value, source, shared, hint), shared, target)
-    warp_group_private = WARPGROUP if groups_apart(shared, source, target) else None
-    buffer = scratch.take(element_type(value.type), shared, warp_group_private, f"{hint or 'tile'}_shared")
+    buffer = scratch.take(out, element_type(value.type), shared, [source, target], hint or "tile")
     store_shared(out, value, source, buffer, shared, matrices=True)
-    found = load_shared(out, buffer, shared, target, matrices=True)
     scratch.give(buffer)
-    return found
+    return load_shared(out, buffer, shared, target, matrices=True)
 
 
-def _exchange(out: Emitter, value: SSAValue, found: Exchange, hint: str | None) -> SSAValue:
+def _exchange(out: Lowering, value: SSAValue, found: Exchange, hint: str | None) -> SSAValue:
     """The registers of a tile, exchanged within warps."""
     value = _renumbered(out, value, found.before, hint)
-    sent = [combine_images(found.registers, r) for r in range(1 << len(found.registers))]
-    if sent != list(range(shape_of(value.type)[0])):
-        value = out.emit(kernel.ShuffleRegistersOp(value, sent))
+    value = out.picked(value, [combine_images(found.registers, r) for r in range(1 << len(found.registers))])
     if found.shuffles:
-        spare = [0] * out.warp_bits
-        lane = None if found.stays else out.value(out.thread_bits([*found.lanes, *spare])[0])
+        spare = [0] * log2(out.warps)
+        lane = None if found.stays else out.value(out.thread_bits([*found.lanes, *spare]))
         value = out.emit(kernel.ShuffleOp(value, lane, found.flips), hint)
     return _renumbered(out, value, found.after, hint)
 
 
-def _renumbered(out: Emitter, value: SSAValue, moves: Sequence[int], hint: str | None) -> SSAValue:
+def _renumbered(out: Lowering, value: SSAValue, moves: Sequence[int], hint: str | None) -> SSAValue:
     return out.emit(kernel.PermuteRegistersOp(value, out.id("lane"), moves), hint) if any(moves) else value
 
 
-def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> SSAValue:
-    """Reduce a tile over `op`'s dimensions; the result has the layout that remains without them.
+@lowers(tile.ReduceOp)
+def reduce(out: Lowering, op: tile.ReduceOp) -> SSAValue:
+    """A tile folded over some of its dimensions.
 
     Each thread folds its registers, lanes exchange partial results by shuffles, warps through shared memory.
     """
     dims, kind, hint = op.dims.get_values(), op.kind.data, op.result.name_hint
-    compact, left = layout.compact()
-    if len(left) != layout.registers:
-        value = out.emit(kernel.ShuffleRegistersOp(value, left))
-    plan = compact.reduction(dims)
+    compact, left = out.layout(op.source).compact()
+    value = out.picked(out.of(op.source), left)
+    plan, reduced = compact.reduction(dims), compact.drop(dims)
     if plan is None:
         raise refused(op, "reduces a layout whose bases mix reduced and kept dimensions, or repeat")
     if plan.registers:
@@ -208,10 +265,15 @@ def reduce(out: Emitter, op: tile.ReduceOp, value: SSAValue, layout: Linear) -> 
     for mask in plan.shuffles:
         other = out.emit(kernel.ShuffleXorOp(value, mask))
         value = out.emit(combine(kind, value, other), hint)
-    return _across_warps(out, op, value, compact.drop(dims), plan.warps) if plan.warps else value
+    if plan.warps:
+        value = _across_warps(out, op, value, reduced, plan.warps)
+    picks = out.layout(op.result).picks(reduced)
+    if picks is None:
+        raise refused(op, "leaves the result in other threads than its layout says")
+    return out.from_vector(op.result, out.picked(value, picks))
 
 
-def _across_warps(out: Emitter, op: tile.ReduceOp, value: SSAValue, kept: Linear, warps: Sequence[int]) -> SSAValue:
+def _across_warps(out: Lowering, op: tile.ReduceOp, value: SSAValue, kept: Linear, warps: Sequence[int]) -> SSAValue:
     """Combine partial results of the warps that differ in the bits `warps` of their number, in shared memory."""
     shape = (1 << len(warps), *kept.shape)
 
@@ -229,3 +291,67 @@ def _across_warps(out: Emitter, op: tile.ReduceOp, value: SSAValue, kept: Linear
     buffer = stage(out, value, written, shared, op.result.name_hint)
     gathered = load_shared(out, buffer, shared, read)
     return out.emit(kernel.ReduceRegistersOp(op.kind.data, gathered, range(len(warps))), op.result.name_hint)
+
+
+@lowers(tile.ClusterAllGatherOp)
+def cluster_allgather(out: Lowering, op: tile.ClusterAllGatherOp) -> None:
+    """What all blocks of a cluster have: each puts its part into its own shared memory, and reads that of all. All
+    stores come before all loads, so that one barrier of the cluster is enough."""
+    values = [out.vector(v) for v in op.tiles]
+    staged: list[tuple[SSAValue, Shared, Linear]] = []
+    for source, result, value in zip(op.tiles, op.res, values, strict=True):
+        held, read = _as_tile(out.layout(source)), _as_tile(out.layout(result).without([0]))
+        size = element_bytes(value.type)
+        shared = choose_shared(held.shape, [Reader(held, size), Reader(read, size)])
+        staged.append((stage(out, value, held, shared, source.name_hint), shared, read))
+    for (buffer, shared, read), result in zip(staged, op.res, strict=True):
+        layout = out.layout(result)
+        if any(basis[0] for basis in layout.reg):
+            raise refused(op, "a thread would hold what several blocks have; it reads from one")
+        rank = out.thread_bits([basis[0] for basis in (*layout.lane, *layout.warp)])
+        peer = out.emit(kernel.MapaOp(buffer, out.value(rank)), "peer")
+        out.define(result, load_shared(out, peer, shared, read))
+
+
+def _as_tile(layout: Linear) -> Linear:
+    """The layout, of a tile of one element where it is that of a scalar."""
+    if layout.shape:
+        return layout
+    return Linear((1,), ((0,),) * len(layout.reg), ((0,),) * LANE_BITS, ((0,),) * len(layout.warp))
+
+
+@lowers(tile.RowBufferOp)
+def row_buffer(out: Lowering, op: tile.RowBufferOp) -> None:
+    """Room for a row in shared memory: a slot for each place."""
+    row, shared = op.result.type, _row_layout(out, op.result)
+    assert isinstance(row, tile.RowBufferType)
+    made = kernel.SharedOp(element_type(row.tile), row.places.data * shared.size)
+    out.values[op.result] = out.at_head(made, op.result.name_hint or "row")
+
+
+def _row_layout(out: Lowering, row: SSAValue) -> Shared:
+    """How each tile of a row lies in its slot: for whoever puts it there and reads it."""
+    assert isinstance(row.type, tile.RowBufferType)
+    users = [use.operation for use in row.uses]
+    tiles = [u.value if isinstance(u, tile.RowBufferStoreOp) else u.results[0] for u in users]
+    size = element_bytes(row.type.tile)
+    return choose_shared(row.type.shape, [Reader(held, size) for held in dict.fromkeys(map(out.layout, tiles))])
+
+
+def _row_slot(out: Lowering, op: tile.RowBufferStoreOp | tile.RowBufferLoadOp) -> tuple[SSAValue, Shared]:
+    """The slot of a place, and how a tile lies there."""
+    shared = _row_layout(out, op.row)
+    offset = out.value(out.mul(out.values[op.place], shared.size))
+    return out.emit(kernel.SubviewOp(out.of(op.row), offset, shared.size), op.row.name_hint), shared
+
+
+@lowers(tile.RowBufferStoreOp)
+def row_buffer_store(out: Lowering, op: tile.RowBufferStoreOp) -> None:
+    """A tile in registers into its place."""
+    store_shared(out, out.of(op.value), out.layout(op.value), *_row_slot(out, op))
+
+
+@lowers(tile.RowBufferLoadOp)
+def row_buffer_load(out: Lowering, op: tile.RowBufferLoadOp) -> SSAValue:
+    """The tile in a place, in registers."""
+    return load_shared(out, *_row_slot(out, op), out.layout(op.result))

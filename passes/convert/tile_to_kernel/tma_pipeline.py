@@ -1,46 +1,45 @@
-"""Rings between partitions, at the kernel level: slots in shared memory, two mbarriers a slot, and a cursor in each
-partition.
+"""TMA boxes at the kernel level: those that partitions hand each other through rings, and those that results leave as.
 
-See `dialects/kernel/mbarrier.py` for how a ring works. The cursor, a slot and its phase, is carried by every loop that
-puts into the ring or takes from it.
+A ring is slots in shared memory, two mbarriers a slot, and a cursor in each partition: see
+`dialects/kernel/mbarrier.py` for how it works. The cursor, a slot and its phase, is carried by every loop that puts
+into the ring or takes from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.dialects import arith, scf
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
     AffineConstantExpr,
     AffineDimExpr,
     AffineExpr,
-    AffineMap,
     AffineSymExpr,
 )
 
-from ....dialects import kernel, payload, tile
+from ....dialects import kernel, tile
 from ....dialects.kernel.mbarrier import MbarrierType
 from ....dialects.kernel.tma import TensorMapType
 from ....dialects.kernel.warp_specialize import WARPGROUP
-from ....dialects.layouts.linear import LANES, Shared
-from ....dialects.layouts.wgmma import Boxes, boxes_of
+from ....dialects.layouts.linear import LANE_BITS, LANES, Shared, log2
+from ....dialects.layouts.wgmma import Boxes, boxes_of, part_of_group
 from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.shapes.extents import extents_of
 from ....dialects.support.locations import refused
-from ....dialects.tile.async_copy import TmaStoreOp, box_dimensions
-from ....dialects.tile.warp_specialize import ConsumerReleaseOp, ConsumerWaitOp, ProducerLoadOp, RingType, TmaLoadOp
-from ....errors import ScheduleError
+from ....dialects.tile.async_copy import box_dimensions
+from ....dialects.tile.warp_specialize import slots_of, tiles_of
 from ...analysis.tile_layouts import shared_of_type
 from ...analysis.tma_tiles import divides
-from .emitter import Emitter, Index
+from .emitter import Index, Lowering, lowers
+from .shared_staging import Scratch, groups_apart
 
 
-@dataclass
 class Queue:
     """One ring: a buffer of slots for each of its tiles, the barriers, and where the partition that is being lowered
     is.
@@ -51,96 +50,102 @@ class Queue:
     iteration.
     """
 
-    type: RingType
-    buffers: list[SSAValue]
-    full: SSAValue
-    empty: SSAValue
-    per_warpgroup: bool
-    cluster: int = 1
-    slot: Index = 0
-    phase: Index = 0
-    taken: Block | None = None
-    late: Index | None = None
+    def __init__(self, out: Lowering, ring: SSAValue) -> None:
+        self.slots, hint = slots_of(ring), ring.name_hint or "ring"
+        self.tiles: list[tuple[Shared, Attribute]] = [(shared_of_type(t), element_type(t)) for t in tiles_of(ring)]
+        self.buffers = [out.at_head(kernel.SharedOp(e, self.slots * s.size), hint) for s, e in self.tiles]
+        self.full, self.empty = (
+            out.at_head(kernel.SharedOp(MbarrierType(), self.slots), name) for name in ("full", "empty")
+        )
+        users = [u.operation for u in ring.uses]
+        taken = [u.operation for o in users if isinstance(o, tile.ConsumerWaitOp) for r in o.res for u in r.uses]
+        boxes = [t.owner for o in users if isinstance(o, tile.ProducerLoadOp) for t in o.tiles]
+        common = any(isinstance(b, tile.TmaLoadOp) and b.multicast is not None for b in boxes)
+        self.per_warpgroup = all(isinstance(o, tile.DotAsyncOp) for o in taken)
+        self.cluster = out.op.cluster_size if common else 1
+        self.slot: Index = 0
+        self.phase: Index = 0
+        self.taken: Block | None = None
+        self.late: Index | None = None
 
-    @property
-    def slots(self) -> int:
-        """How many groups of tiles there is room for."""
-        return self.type.slots.data
-
-    @property
-    def tiles(self) -> list[tuple[Shared, Attribute]]:
-        """Layout and element type of each tile of a group."""
-        return [(shared_of_type(t), element_type(t)) for t in self.type.tiles]
-
-    def advance(self, out: Emitter) -> None:
+    def advance(self, out: Lowering) -> None:
         """Go on to the next slot."""
         op = out.add_op(kernel.AdvanceOp(out.value(self.slot), out.value(self.phase), self.slots))
-        op.next_slot.name_hint, op.next_phase.name_hint = "slot", "phase"
-        self.slot, self.phase = op.results
+        self.go_to(op.next_slot, op.next_phase)
+
+    def go_to(self, slot: SSAValue, phase: SSAValue) -> None:
+        """Go on at a slot in a phase."""
+        slot.name_hint, phase.name_hint = "slot", "phase"
+        self.slot, self.phase = slot, phase
 
 
-def make_queue(out: Emitter, ring: SSAValue, cluster: int) -> Queue:
-    """Room for the ring in shared memory, in a kernel with clusters of so many blocks."""
-    assert isinstance(ring.type, RingType)
-    slots = ring.type.slots.data
-    hint = ring.name_hint or "ring"
-    buffers = [
-        out.allocate(kernel.SharedOp(element_type(t), slots * shared_of_type(t).size), hint) for t in ring.type.tiles
-    ]
-    full = out.allocate(kernel.SharedOp(MbarrierType(), slots), "full")
-    empty = out.allocate(kernel.SharedOp(MbarrierType(), slots), "empty")
-    return Queue(ring.type, buffers, full, empty, _only_wgmma(ring), cluster if _is_common(ring) else 1)
+class Queues:
+    """The queue of each ring of a kernel."""
+
+    def __init__(self, op: tile.KernelOp) -> None:
+        self.of: dict[SSAValue, Queue] = {}
 
 
-def _is_common(ring: SSAValue) -> bool:
-    """Whether boxes for all blocks of a cluster are put into a ring."""
-    puts = [u.operation for u in ring.uses if isinstance(u.operation, ProducerLoadOp)]
-    boxes = [t.owner for p in puts for t in p.tiles]
-    return any(isinstance(b, TmaLoadOp) and b.multicast is not None for b in boxes)
+def queue_of(out: Lowering, ring: SSAValue) -> Queue:
+    """The queue of a ring."""
+    return out.state(Queues).of[ring]
 
 
-def _only_wgmma(ring: SSAValue) -> bool:
-    """Whether whatever is taken from a ring is read by products of warpgroups alone."""
-    readers: list[Operation] = []
-    for use in ring.uses:
-        if isinstance(use.operation, ConsumerWaitOp):
-            readers += [u.operation for r in use.operation.res for u in r.uses]
-    return all(isinstance(r, tile.DotAsyncOp) for r in readers)
+@lowers(tile.RingOp)
+def ring(out: Lowering, op: tile.RingOp) -> None:
+    """Room for the ring in shared memory."""
+    out.state(Queues).of[op.result] = Queue(out, op.result)
 
 
-def set_up(out: Emitter, queues: Sequence[Queue], warps: int) -> None:
-    """Let one thread initialise all barriers, before the partitions begin. `warps` are the consumer's."""
-    with out.when(out.emit(payload.CmpOp("eq", out.id("thread"), out.value(0)), "first")):
+@lowers(tile.WarpSpecializeOp)
+def warp_specialize(out: Lowering, op: tile.WarpSpecializeOp) -> None:
+    """The consumer's warps come first, so who a thread is stays as it was; of the producer one thread works. One thread
+    initialises all barriers, before the partitions begin."""
+    queues = list(out.state(Queues).of.values())
+    with out.when(out.compare("eq", out.id("thread"), 0, "first")):
         for q in queues:
-            arrivals = (warps // WARPGROUP if q.per_warpgroup else warps * LANES) * q.cluster
+            arrivals = (out.warps // WARPGROUP if q.per_warpgroup else out.warps * LANES) * q.cluster
             for slot in range(q.slots):
                 out.add_op(kernel.MbarInitOp(q.full, out.value(slot), 1))
                 out.add_op(kernel.MbarInitOp(q.empty, out.value(slot), arrivals))
         out.add_op(kernel.FenceMbarInitOp())
-    out.add_op(kernel.ClusterBarrierOp() if any(q.cluster > 1 for q in queues) else kernel.BarrierOp())
-
-
-def tear_down(out: Emitter, queues: Sequence[Queue]) -> None:
-    """Let no block end while others may still fill its slots or tell it of free ones."""
-    if any(q.cluster > 1 for q in queues):
+    clustered = any(q.cluster > 1 for q in queues)
+    out.add_op(kernel.ClusterBarrierOp() if clustered else kernel.BarrierOp())
+    consumer, producer = Block(arg_types=[IndexType()]), Block(arg_types=[IndexType()])
+    for block in (consumer, producer):
+        block.args[0].name_hint = "w"
+    with out.inside(consumer):
+        out.lower_block(op.consumer.block)
+    for q in queues:
+        q.slot = q.phase = 0
+    with out.inside(producer), out.when(out.compare("eq", out.id("thread"), LANES * out.warps, "elected")):
+        out.lower_block(op.producer.block)
+    out.producers = op.warps.data
+    out.location = op.location
+    programs, warps = [Region(consumer), Region(producer)], [out.warps, out.producers]
+    out.add_op(kernel.WarpSpecializeOp(["consumer", "producer"], warps, op.registers, programs))
+    if clustered:  # no block ends while others may still fill its slots or tell it of free ones
         out.add_op(kernel.ClusterBarrierOp())
 
 
-def take(out: Emitter, op: ConsumerWaitOp, queue: Queue) -> list[SSAValue]:
-    """Wait for the next group; the places of its tiles."""
+@lowers(tile.ConsumerWaitOp)
+def consumer_wait(out: Lowering, op: tile.ConsumerWaitOp) -> None:
+    """A wait for the next group; its tiles become their places."""
+    queue = queue_of(out, op.ring)
     if queue.taken is not None:
         raise refused(op, "takes from a ring before what was taken last is given back")
     queue.taken = out.block
     out.add_op(kernel.MbarWaitOp(queue.full, out.value(queue.slot), out.value(queue.phase)))
-    places: list[SSAValue] = []
     for buffer, (shared, _), result in zip(queue.buffers, queue.tiles, op.res, strict=True):
         offset = out.value(out.mul(queue.slot, shared.size))
-        places.append(out.emit(kernel.SubviewOp(buffer, offset, shared.size), result.name_hint or "taken"))
-    return places
+        made = kernel.SubviewOp(buffer, offset, shared.size)
+        out.values[result] = out.emit(made, result.name_hint or "taken")
 
 
-def release(out: Emitter, op: ConsumerReleaseOp, queue: Queue, condition: SSAValue | None) -> None:
+@lowers(tile.ConsumerReleaseOp)
+def consumer_release(out: Lowering, op: tile.ConsumerReleaseOp) -> None:
     """Give a slot back, where the condition holds; and go on to the next, unless that was done where it was taken."""
+    queue, condition = queue_of(out, op.ring), out.maybe(op.condition)
     goes_on = queue.taken is not None
     slot = queue.late if op.is_late or not goes_on else queue.slot
     if slot is None or queue.taken not in (None, out.block):
@@ -152,51 +157,102 @@ def release(out: Emitter, op: ConsumerReleaseOp, queue: Queue, condition: SSAVal
         queue.advance(out)
 
 
-def _arrive(out: Emitter, queue: Queue, slot: SSAValue, condition: SSAValue | None) -> None:
+def _arrive(out: Lowering, queue: Queue, slot: SSAValue, condition: SSAValue | None) -> None:
     """Tell the producer, or those of all blocks that fill the slot together, that it is free."""
-    conditions: list[SSAValue] = [] if condition is None else [condition]
-    arrivals = [
-        kernel.MbarArriveOp(queue.empty, slot, out.value(rank) if queue.cluster > 1 else None)
-        for rank in range(0 if queue.per_warpgroup else queue.cluster)
-    ]
-    if queue.per_warpgroup:
+    ranks: list[SSAValue | None] = [None]
+    if queue.per_warpgroup:  # the first threads of a warpgroup tell one block each
         thread = out.value(out.rem(out.id("thread"), LANES * WARPGROUP))
-        if queue.cluster > 1:  # the first threads of a warpgroup tell one block each
-            first = payload.CmpOp("lt", thread, out.value(queue.cluster))
-            arrivals = [kernel.MbarArriveOp(queue.empty, slot, thread, asynchronous=True)]
-        else:
-            first = payload.CmpOp("eq", thread, out.value(0))
-            arrivals = [kernel.MbarArriveOp(queue.empty, slot)]
-        elected = out.emit(first, "elected")
-        conditions = [elected if condition is None else out.emit(arith.AndIOp(elected, condition), "free")]
-    with out.when(conditions[0]) if conditions else nullcontext():
-        for arrive in arrivals:
-            out.add_op(arrive)
+        ranks = [thread] if queue.cluster > 1 else ranks
+        elected = out.compare(*(("lt", thread, queue.cluster) if queue.cluster > 1 else ("eq", thread, 0)), "elected")
+        condition = elected if condition is None else out.emit(arith.AndIOp(elected, condition), "free")
+    elif queue.cluster > 1:
+        ranks = [out.value(rank) for rank in range(queue.cluster)]
+    with nullcontext() if condition is None else out.when(condition):
+        for rank in ranks:
+            shared = queue.per_warpgroup and rank is not None
+            out.add_op(kernel.MbarArriveOp(queue.empty, slot, rank, asynchronous=shared))
 
 
-@dataclass
-class Maps:
-    """The tensor maps of a kernel: one for every buffer and box."""
-
-    out: Emitter
-    known: dict[tuple[SSAValue, TensorMapType], SSAValue] = field(
-        default_factory=dict[tuple[SSAValue, TensorMapType], SSAValue]
-    )
-
-    def of(self, op: TmaLoadOp | TmaStoreOp, memory: Index, boxes: Boxes, rows: int) -> SSAValue:
-        """The map of boxes, of so many rows each, of a buffer that a tile is loaded from or stored to."""
-        dimensions = box_dimensions(op.map.data)
-        if dimensions is None or not isinstance(memory, SSAValue):
-            raise refused(op, "is no tile of two dimensions in boxes")
-        extents = [1] * len(extents_of(memory.type))
-        extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, rows
-        t = TensorMapType.get(extents, element_type(memory.type), boxes.swizzle)
-        if (memory, t) not in self.known:
-            self.known[memory, t] = self.out.at_head(kernel.TensorMapOp(memory, t), f"{memory.name_hint or 'x'}_map")
-        return self.known[memory, t]
+@lowers(tile.TmaLoadOp)
+def box(out: Lowering, op: tile.TmaLoadOp) -> None:
+    """`tile.producer_load` starts it: it needs to know the slot."""
 
 
-def tile_boxes(op: TmaLoadOp | TmaStoreOp, tile: SSAValue) -> Boxes:
+@lowers(tile.ProducerLoadOp)
+def producer_load(out: Lowering, op: tile.ProducerLoadOp) -> None:
+    """Wait for a free slot, announce what comes, and start the boxes."""
+    queue = queue_of(out, op.ring)
+    slot = out.value(queue.slot)
+    out.add_op(kernel.MbarWaitOp(queue.empty, slot, out.value(out.xor(queue.phase, 1))))
+    total = sum(shared.size * element_bytes(element) for shared, element in queue.tiles)
+    out.add_op(kernel.MbarExpectOp(queue.full, slot, total))
+    for value, buffer, (shared, _) in zip(op.tiles, queue.buffers, queue.tiles, strict=True):
+        assert isinstance(value.owner, tile.TmaLoadOp)
+        _load(out, value.owner, buffer, out.mul(queue.slot, shared.size), shared, queue)
+    queue.advance(out)
+
+
+def _load(out: Lowering, op: tile.TmaLoadOp, buffer: SSAValue, place: Index, shared: Shared, queue: Queue) -> None:
+    """A tile, as one box for each of its panels; of a tile for all blocks of a cluster, this block's share of the rows,
+    for all of them."""
+    boxes, shape = _boxes(op, op.result), list(shape_of(op.result.type))
+    row_bytes, first = boxes.row * element_bytes(op.result.type), 0
+    ranks = range(queue.cluster if op.multicast is not None else 0)
+    if ranks:
+        if not divides(shape[1 - boxes.fast], row_bytes, len(ranks)):
+            raise refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
+        shape[1 - boxes.fast] //= len(ranks)
+        first = out.mul(out.id("rank"), shape[1 - boxes.fast])
+    tensor_map = _tensor_map(out, op, op.source, boxes, shape[1 - boxes.fast])
+    for start in range(0, shape[boxes.fast], boxes.row):
+        coordinates = _coordinates(out, op, [start if d == boxes.fast else first for d in range(2)])
+        inside = out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row))
+        where, slot = out.value(inside), out.value(queue.slot)
+        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks or None))
+
+
+@lowers(tile.TmaStoreOp)
+def tma_store(out: Lowering, op: tile.TmaStoreOp) -> None:
+    """Let one thread start the boxes of a tile; if each warpgroup, which held it, has boxes of its own, let one of each
+    do so. They are one bulk group."""
+    stage, buffer = op.value.owner, out.of(op.value)
+    if not isinstance(stage, tile.StageOp):
+        raise refused(op, "stores what no tile.stage has staged")
+    shared, boxes = shared_of_type(op.value.type), _boxes(op, op.value)
+    groups = groups_apart(shared, out.layout(stage.source))
+    own = part_of_group(shared.shape, groups) or shared.shape
+    if own[boxes.fast] < boxes.row:
+        groups, own = (), shared.shape
+    tensor_map = _tensor_map(out, op, op.target, boxes, own[1 - boxes.fast])
+    skipped = [0] * (LANE_BITS + log2(WARPGROUP))
+    first = [out.thread_bits([*skipped, *(b[d] for b in groups)]) for d in range(2)]
+    start = out.thread_bits([*skipped, *(shared.place(b) for b in groups)])
+    thread = out.rem(out.id("thread"), LANES * WARPGROUP) if groups else out.id("thread")
+    with out.when(out.compare("eq", thread, 0, "elected")):
+        for panel in range(0, own[boxes.fast], boxes.row):
+            at = [out.add(first[d], panel if d == boxes.fast else 0) for d in range(2)]
+            coordinates = _coordinates(out, op, at)
+            where = out.value(out.add(start, _panel(shared, boxes, panel)))
+            out.add_op(kernel.TmaStoreOp(buffer, where, tensor_map, coordinates))
+        out.add_op(kernel.BulkCommitOp())
+    out.state(Scratch).give(buffer)
+
+
+Move = tile.TmaLoadOp | tile.TmaStoreOp
+
+
+def _tensor_map(out: Lowering, op: Move, memory: SSAValue, boxes: Boxes, rows: int) -> SSAValue:
+    """The map of boxes, of so many rows each, of the buffer `memory` that a tile is loaded from or stored to."""
+    if (dimensions := box_dimensions(op.map.data)) is None:
+        raise refused(op, "is no tile of two dimensions in boxes")
+    buffer = out.of(memory)
+    extents = [1] * len(extents_of(buffer.type))
+    extents[dimensions[boxes.fast]], extents[dimensions[1 - boxes.fast]] = boxes.row, rows
+    t = TensorMapType.get(extents, element_type(buffer.type), boxes.swizzle)
+    return out.at_head(kernel.TensorMapOp(buffer, t), f"{buffer.name_hint or 'x'}_map", key=(buffer, t))
+
+
+def _boxes(op: Move, tile: SSAValue) -> Boxes:
     """The boxes that a tile in shared memory lies in. Raises ScheduleError if there are none."""
     boxes = boxes_of(shared_of_type(tile.type), element_bytes(tile.type))
     if boxes is None:
@@ -204,80 +260,33 @@ def tile_boxes(op: TmaLoadOp | TmaStoreOp, tile: SSAValue) -> Boxes:
     return boxes
 
 
-def put(out: Emitter, op: ProducerLoadOp, queue: Queue, maps: Maps, values: dict[SSAValue, Index]) -> None:
-    """Wait for a free slot, announce what comes, and start the boxes."""
-    slot = out.value(queue.slot)
-    out.add_op(kernel.MbarWaitOp(queue.empty, slot, out.value(out.xor(queue.phase, 1))))
-    total = sum(shared.size * element_bytes(element) for shared, element in queue.tiles)
-    out.add_op(kernel.MbarExpectOp(queue.full, slot, total))
-    for value, buffer, (shared, _) in zip(op.tiles, queue.buffers, queue.tiles, strict=True):
-        box = value.owner
-        assert isinstance(box, TmaLoadOp)
-        _load(out, box, buffer, out.mul(queue.slot, shared.size), shared, queue, maps, values)
-    queue.advance(out)
-
-
-def _load(
-    out: Emitter,
-    op: TmaLoadOp,
-    buffer: SSAValue,
-    place: Index,
-    shared: Shared,
-    queue: Queue,
-    maps: Maps,
-    values: dict[SSAValue, Index],
-) -> None:
-    """A tile, as one box for each of its panels; of a tile for all blocks of a cluster, this block's share of the rows,
-    for all of them."""
-    boxes, shape = tile_boxes(op, op.result), list(shape_of(op.result.type))
-    row_bytes = boxes.row * element_bytes(op.result.type)
-    first: Index = 0
-    ranks = range(queue.cluster if op.multicast is not None else 0)
-    if ranks:
-        if not divides(shape[1 - boxes.fast], row_bytes, len(ranks)):
-            raise refused(op, f"has no {len(ranks)} parts that start where a swizzle does")
-        shape[1 - boxes.fast] //= len(ranks)
-        first = out.mul(out.id("rank"), shape[1 - boxes.fast])
-    tensor_map = maps.of(op, values[op.source], boxes, shape[1 - boxes.fast])
-    symbols = [values[s] for s in op.symbols]
-    for start in range(0, shape[boxes.fast], boxes.row):
-        at = [start if d == boxes.fast else first for d in range(2)]
-        coordinates = [out.value(c) for c in evaluate_map(out, op.map.data, at, symbols)]
-        where = out.value(out.add(out.add(place, _panel(shared, boxes, start)), out.mul(first, boxes.row)))
-        slot = out.value(queue.slot)
-        out.add_op(kernel.TmaLoadOp(tensor_map, coordinates, buffer, where, queue.full, slot, ranks or None))
-
-
 def _panel(shared: Shared, boxes: Boxes, start: int) -> int:
     return shared.place((start, 0) if boxes.fast == 0 else (0, start))
 
 
-def evaluate_map(out: Emitter, map: AffineMap, dims: Sequence[Index], symbols: Sequence[Index]) -> list[Index]:
-    """The results of an affine map at one place."""
-    return [_evaluate(out, e, dims, symbols) for e in map.results]
+def _coordinates(out: Lowering, op: Move, at: Sequence[Index]) -> list[SSAValue]:
+    """Where a box starts in its buffer, whose first element is `at` in the tile."""
+    operations = {
+        AffineBinaryOpKind.Add: out.add,
+        AffineBinaryOpKind.Mul: out.mul,
+        AffineBinaryOpKind.FloorDiv: out.div,
+        AffineBinaryOpKind.Mod: out.rem,
+    }
 
+    def evaluate(expr: AffineExpr) -> Index:
+        match expr:
+            case AffineConstantExpr():
+                return expr.value
+            case AffineDimExpr():
+                return at[expr.position]
+            case AffineSymExpr():
+                return out.values[op.symbols[expr.position]]
+            case AffineBinaryOpExpr() if expr.kind in operations:
+                return operations[expr.kind](evaluate(expr.lhs), evaluate(expr.rhs))
+            case _:
+                raise refused(op, f"{expr} says where a box starts")
 
-def _evaluate(out: Emitter, expr: AffineExpr, dims: Sequence[Index], symbols: Sequence[Index]) -> Index:
-    """An affine expression at known dimensions."""
-    if isinstance(expr, AffineConstantExpr):
-        return expr.value
-    if isinstance(expr, AffineDimExpr):
-        return dims[expr.position]
-    if isinstance(expr, AffineSymExpr):
-        return symbols[expr.position]
-    assert isinstance(expr, AffineBinaryOpExpr)
-    lhs, rhs = (_evaluate(out, e, dims, symbols) for e in (expr.lhs, expr.rhs))
-    match expr.kind:
-        case AffineBinaryOpKind.Add:
-            return out.add(lhs, rhs)
-        case AffineBinaryOpKind.Mul:
-            return out.mul(lhs, rhs)
-        case AffineBinaryOpKind.FloorDiv if isinstance(rhs, int):
-            return out.div(lhs, rhs)
-        case AffineBinaryOpKind.Mod if isinstance(rhs, int):
-            return out.rem(lhs, rhs)
-        case _:
-            raise ScheduleError(f"{expr} says where a box starts", operator="tile.tma_load")
+    return [out.value(index) for index in [evaluate(e) for e in op.map.data.results]]
 
 
 @dataclass
@@ -289,15 +298,18 @@ class Cursors:
     late: list[Queue]
 
     @staticmethod
-    def of(op: scf.ForOp, known: dict[SSAValue, Queue]) -> Cursors:
+    def of(out: Lowering, op: scf.ForOp) -> Cursors:
         """Those of `op`."""
-        used = {o.ring: None for o in op.walk() if isinstance(o, ProducerLoadOp | ConsumerWaitOp | ConsumerReleaseOp)}
-        late = [known[o.ring] for o in op.body.block.ops if isinstance(o, ConsumerReleaseOp) and o.is_late]
+        users = [
+            o for o in op.walk() if isinstance(o, tile.ProducerLoadOp | tile.ConsumerWaitOp | tile.ConsumerReleaseOp)
+        ]
+        releases = [o for o in op.body.block.ops if isinstance(o, tile.ConsumerReleaseOp)]
+        late = [queue_of(out, o.ring) for o in releases if o.is_late]
         for q in late:
             q.late = q.slot
-        return Cursors([known[r] for r in used], late)
+        return Cursors([queue_of(out, ring) for ring in dict.fromkeys(o.ring for o in users)], late)
 
-    def values(self, out: Emitter) -> list[SSAValue]:
+    def values(self, out: Lowering) -> list[SSAValue]:
         """Slot and phase of each, now, and the slots that are still taken."""
         late = [q.late for q in self.late if q.late is not None]
         return [out.value(v) for v in (*(v for q in self.queues for v in (q.slot, q.phase)), *late)]
@@ -306,8 +318,7 @@ class Cursors:
         """Let `values` be them from now on."""
         cursors = values[: 2 * len(self.queues)]
         for q, slot, phase in zip(self.queues, cursors[::2], cursors[1::2], strict=True):
-            slot.name_hint, phase.name_hint = "slot", "phase"
-            q.slot, q.phase = slot, phase
+            q.go_to(slot, phase)
         for q, slot in zip(self.late, values[len(cursors) :], strict=True):
             slot.name_hint = "last"
             q.late = slot

@@ -7,21 +7,22 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType, ModuleOp, i1
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import dce
 
 from ....dialects import payload, tile
+from ....dialects.payload import element_type
+from ....dialects.payload.folding import same_as_operand
 from ....dialects.shapes.affine import Form, add, number_of, renumbered, write
+from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr
 from ....dialects.shapes.ranges import constant_index
 from ...remarks import emit_remark
-from ...rewriting import insert_after, insert_before
-from .benefit import Shares
-from .folding import answer, unbounded
-from .regions import Access, Condition, Region, Regions, Scalar
+from ...rewriting import erase, insert_after, insert_before, set_fields
+from .regions import Access, Condition, Region, Regions, Scalar, Shares
 
 NAME = "tile-split-masked-loops"
 
@@ -146,17 +147,21 @@ class _Splitting:
         parts = self._divided([self._value(e) for e in ends])
         walked = [list(part.body.walk()) for part in parts]
         places = {op: i for i, op in enumerate(walked[0])}
-        found: list[list[tuple[Operation, int, bool]]] = []
-        for i in range(len(parts)):
-            # In front of the middle the iterations are below all stops, too.
-            known = [
-                (walked[i][places[c.op]], c.constraint, value)
-                for c, value, own in self.chosen.answers
-                if i == middle or own.is_whole or (i < middle and not own.starts)
-            ]
-            found.append(known)
-        for known in found:
-            _fold(known)
+        compared: list[tuple[payload.CmpOp, bool]] = []
+        bounded: dict[Access, list[int]] = {}
+        for i, ops in enumerate(walked):
+            for condition, value, own in self.chosen.answers:
+                # In front of the middle the iterations are below all stops, too.
+                if i == middle or own.is_whole or (i < middle and not own.starts):
+                    op = ops[places[condition.op]]
+                    if isinstance(op, payload.CmpOp):
+                        compared.append((op, value))
+                    elif isinstance(op, Access):
+                        bounded.setdefault(op, []).append(condition.constraint)
+        for comparison, value in compared:
+            _replace(comparison, payload.ConstantOp(value, comparison.result.type))
+        for access, constraints in bounded.items():
+            _unbounded(access, constraints)
 
     def _divided(self, ends: Sequence[SSAValue]) -> list[scf.ForOp]:
         """A loop from each of `ends` to the next, each carrying on what the one before it gives."""
@@ -222,14 +227,43 @@ class _Splitting:
         return op.results[0]
 
 
-def _fold(answers: Sequence[tuple[Operation, int, bool]]) -> None:
-    """Let operations have the answers (operation, number of the constraint, answer)."""
-    bounded: dict[Operation, list[int]] = {}
-    for op, constraint, value in answers:
-        if isinstance(op, payload.CmpOp):
-            answer(op, value)
-        else:
-            bounded.setdefault(op, []).append(constraint)
-    for op, constraints in bounded.items():
-        assert isinstance(op, Access)
-        unbounded(op, constraints)
+def _unbounded(op: Access, dropped: Sequence[int]) -> None:
+    """Take constraints off the domain of an access: they always hold."""
+    assert op.domain is not None
+    affine, limits = op.domain.affine, op.domain.limits
+    kept = [i for i in range(len(limits)) if i not in dropped]
+    results = tuple(affine.results[i] for i in kept)
+    if kept:
+        affine = AffineMap(affine.num_dims, affine.num_symbols, results)
+        set_fields(op, domain=DomainAttr.get(affine, [limits[i] for i in kept]))
+    elif isinstance(op, tile.LoadOp):
+        _replace(op, tile.LoadOp(op.source, op.map, op.symbols, result=op.result.type))
+    else:
+        set_fields(op, domain=None)
+
+
+def _replace(op: Operation, new: Operation) -> None:
+    """Put `new` in the place of `op`, and simplify what uses its result."""
+    new.results[0].name_hint = op.results[0].name_hint
+    insert_before(op, new)
+    _substitute(op, new.results[0])
+
+
+def _substitute(op: Operation, value: SSAValue) -> None:
+    users = [use.operation for use in op.results[0].uses]
+    op.results[0].replace_all_uses_with(value)
+    erase(op)
+    for user in dict.fromkeys(users):
+        _simplify(user)
+
+
+def _simplify(op: Operation) -> None:
+    """Replace `op` by what it is, if a constant operand decides that; a truth value may be cast, repeated or moved."""
+    if op.parent is None:
+        return
+    numbers = [o.owner.scalar if isinstance(o.owner, payload.ConstantOp) else None for o in op.operands]
+    if (same := same_as_operand(op, numbers)) is not None:
+        _substitute(op, op.operands[same])
+    elif isinstance(op, payload.CastOp | tile.BroadcastOp | tile.ConvertLayoutOp) and numbers[0] is not None:
+        if element_type(op.operands[0].type) == i1:
+            _replace(op, payload.ConstantOp(abs(numbers[0]), op.results[0].type))

@@ -7,21 +7,22 @@ half-line of iterations in which the form is nowhere positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
 from ....dialects import payload, tile
 from ....dialects.payload import Predicate, element_type, shape_of
-from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol
+from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol, write
 from ....dialects.shapes.domain import DomainAttr
-from ....dialects.shapes.extents import SymbolAttr
+from ....dialects.shapes.extents import SymbolAttr, typical
 from ....dialects.shapes.ranges import range_of_value
 from ....dialects.tile.async_copy import StageAsyncOp
+from ...analysis.masks import hypercube
 
 Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
 """What has a domain."""
@@ -121,10 +122,9 @@ class Regions:
         shape = shape_of(op.lhs.type)
         reader = _Reader(self, shape, self.simplifier(shape))
         dims = tuple(range(len(shape)))
-        a, b = reader.of(op.lhs, dims), reader.of(op.rhs, dims)
-        if a is None or b is None:
+        if (found := reader.all((op.lhs, op.rhs), dims)) is None:
             return
-        difference = add(a, b, -1)
+        difference = add(found[0], found[1], -1)
         for answer, form in _nowhere_positive(op.predicate.data, difference):
             if (region := self._region(form, reader.simplifier)) is not None:
                 yield answer, region
@@ -133,9 +133,7 @@ class Regions:
         value = op.result if isinstance(op, tile.LoadOp | StageAsyncOp) else op.value
         shape = shape_of(value.type)
         reader = _Reader(self, shape, self.simplifier(shape))
-        own = [reader.of(s, ()) if not shape_of(s.type) else None for s in op.symbols]
-        symbols = [f for f in own if f is not None]
-        if len(symbols) < len(own):
+        if any(shape_of(s.type) for s in op.symbols) or (symbols := reader.all(op.symbols, ())) is None:
             return
         for i, (expr, (lo, hi)) in enumerate(zip(domain.affine.results, domain.limits, strict=True)):
             form = reader.simplifier.read(expr, [dim(d) for d in range(len(shape))], symbols)
@@ -207,6 +205,12 @@ class _Reader:
             return found
         return found if self.simplifier.fits(found, WIDE) else None
 
+    def all(self, values: Iterable[SSAValue], dims: tuple[int, ...]) -> list[Form] | None:
+        """The forms of all values; None if one of them has none."""
+        found = [self.of(v, dims) for v in values]
+        known = [f for f in found if f is not None]
+        return known if len(known) == len(found) else None
+
     def _computed(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
         kind, op = element_type(value.type), value.owner
         if isinstance(op, Block) or not (isinstance(kind, IndexType) or kind == IntegerType(WIDE)):
@@ -220,33 +224,90 @@ class _Reader:
             case payload.ExtentOp():
                 return self.regions.leaf(op.symbol, self.simplifier)
             case payload.CastOp():
-                return self._cast(op, dims)
+                return self.of(op.operand, dims)
             case tile.AffineOp():
-                return self._affine(op, dims)
+                own = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
+                known = self.all(op.symbols, ())
+                return None if known is None else self.simplifier.read(op.map.data.results[0], own, known)
             case tile.BroadcastOp():
                 along = set(op.along.get_values())
                 return self.of(op.source, tuple(d for i, d in enumerate(dims) if i not in along))
             case tile.ConvertLayoutOp():
                 return self.of(op.source, dims)
             case arith.AddiOp() | arith.SubiOp() | arith.MuliOp():
-                return self._arithmetic(op, dims)
+                both = self.all(op.operands, dims)
+                return None if both is None else self.simplifier.computed(op.name, *both)
             case _:
                 return None
 
-    def _cast(self, op: payload.CastOp, dims: tuple[int, ...]) -> Form | None:
-        """What was an index, or another wide integer, before."""
-        source = element_type(op.operand.type)
-        wide = isinstance(source, IndexType) or source == IntegerType(WIDE)
-        return self.of(op.operand, dims) if wide else None
 
-    def _affine(self, op: tile.AffineOp, dims: tuple[int, ...]) -> Form | None:
-        symbols = [self.of(s, ()) for s in op.symbols]
-        known = [f for f in symbols if f is not None]
-        if len(known) < len(symbols):
-            return None
-        own = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
-        return self.simplifier.read(op.map.data.results[0], own, known)
+SAMPLES = 64
+"""Combinations of block numbers and outer counters that are looked at."""
 
-    def _arithmetic(self, op: Operation, dims: tuple[int, ...]) -> Form | None:
-        a, b = (self.of(o, dims) for o in op.operands)
-        return None if a is None or b is None else self.simplifier.computed(op.name, a, b)
+UNKNOWN = 64
+"""Values that a scalar is taken to have of which no range is known."""
+
+_ARITHMETIC: dict[type[Operation], Callable[[int, int], int]] = {
+    arith.AddiOp: int.__add__,
+    arith.SubiOp: int.__sub__,
+    arith.MuliOp: int.__mul__,
+    arith.MinSIOp: min,
+    arith.MaxSIOp: max,
+    arith.DivUIOp: lambda a, b: a // max(1, b),
+}
+
+
+@dataclass
+class _Sample:
+    """Number `number` of the samples: the value of every scalar that others are computed from."""
+
+    number: int
+    values: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    leaves: int = 0
+
+    def of(self, value: Scalar) -> int:
+        """The value of a scalar."""
+        if isinstance(value, SymbolAttr):
+            return typical(value)
+        if value not in self.values:
+            self.values[value] = self._computed(value)
+        return self.values[value]
+
+    def _computed(self, value: SSAValue) -> int:
+        op = value.owner
+        match op:
+            case arith.ConstantOp() if isinstance(op.value, IntegerAttr):
+                return op.value.value.data
+            case payload.ExtentOp():
+                return typical(op.symbol)
+            case payload.CastOp():
+                return self.of(op.operand)
+            case tile.AffineOp():
+                return op.map.data.eval([], [self.of(s) for s in op.symbols])[0]
+            case Operation() if type(op) in _ARITHMETIC:
+                return _ARITHMETIC[type(op)](*(self.of(v) for v in op.operands))
+            case _:  # a value of the range, independent of those of the other scalars
+                known = range_of_value(value)
+                lo, hi = known if isinstance(known, tuple) else (0, UNKNOWN)
+                self.leaves += 1
+                return hypercube(lo, hi, SAMPLES, self.leaves)[self.number] if lo < hi else lo
+
+
+class Shares:
+    """Answers how much of a loop lies in a region, on average over a sample of the blocks of a grid."""
+
+    def __init__(self, loop: scf.ForOp, regions: Regions) -> None:
+        self.regions = regions
+        self.samples = [_Sample(i) for i in range(SAMPLES)]
+        self.bounds = [(s.of(loop.lb), s.of(loop.ub)) for s in self.samples]
+
+    def of(self, region: Region) -> float:
+        """The share of the iterations in `region`, between 0 and 1; 0 for a loop that never runs."""
+        total = inside = 0
+        for sample, (start, stop) in zip(self.samples, self.bounds, strict=True):
+            total += max(0, stop - start)
+            values = [sample.of(v) if i else 0 for i, v in enumerate(self.regions.scalars)]
+            first = max([start, *(write(f).eval([], values) for f in region.starts)])
+            last = min([stop, *(write(f).eval([], values) for f in region.stops)])
+            inside += max(0, last - first)
+        return inside / total if total else 0.0
