@@ -4,6 +4,7 @@ One that the dialect does not have is what capture makes of it by PyTorch's deco
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ def capture(name: str, arguments: dict[str, Any], results: list[torch.Tensor]) -
         values = [next(rest) if isinstance(v, torch.Tensor) else v for v in leaves]
         keywords = pytree.tree_unflatten(values, spec)
         schema = overload(name)._schema.arguments
-        positional = [keywords.pop(a.name) for a in schema if not a.kwarg_only and a.name in keywords]
+        leading = takewhile(lambda a: not a.kwarg_only and a.name in keywords, schema)
+        positional = [keywords.pop(a.name) for a in leading]
         found = overload(name)(*positional, **keywords)
         results = found if isinstance(found, tuple | list) else [found]
         return [v.clone(memory_format=torch.contiguous_format) for v in results]  # dense, and no views of arguments

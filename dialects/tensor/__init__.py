@@ -116,12 +116,9 @@ class GatherOp(PureOp):
         super().__init__(source, map, indices, tensor_of(element_type(source.type), extents_of(indices[0].type)))
 
     def verify_(self) -> None:
-        shape = extents_of(self.result.type)
-        rank = len(extents_of(self.source.type))
-        verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a source")
         if not self.indices:
             raise VerifyException("a gather without index tensors is an index_map")
-        _verify_indices(self.indices, shape, "result's")
+        _verify_indexed(self, self.source, self.result, "a source", "result's")
         if element_type(self.source.type) != element_type(self.result.type):
             raise VerifyException("source and result have one element type")
 
@@ -155,19 +152,19 @@ class ScatterOp(PureOp):
     )
 
     def verify_(self) -> None:
-        shape, element = extents_of(self.values.type), element_type(self.init.type)
-        rank = len(extents_of(self.init.type))
-        verify_access(self.map, len(shape), len(self.indices), rank, None, None, "a result")
         if not self.indices:
             raise VerifyException("a scatter has index tensors")
-        _verify_indices(self.indices, shape, "values'")
-        if element_type(self.values.type) != element:
+        _verify_indexed(self, self.init, self.values, "a result", "values'")
+        if element_type(self.values.type) != element_type(self.init.type):
             raise VerifyException("init and values have one element type")
-        verify_atomic(self.kind.data, element)
+        verify_atomic(self.kind.data, element_type(self.init.type))
 
 
-def _verify_indices(indices: Sequence[SSAValue], shape: Sequence[Extent], whose: str) -> None:
-    for i in indices:
+def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValue, what: str, whose: str) -> None:
+    """Check the map from the indices of `elements`, and the index tensors, to `whole`."""
+    shape = extents_of(elements.type)
+    verify_access(op.map, len(shape), len(op.indices), len(extents_of(whole.type)), None, None, what)
+    for i in op.indices:
         if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
             raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")
 

@@ -6,7 +6,7 @@ Every method appends ops and returns the value. Elementwise methods take tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 
 from xdsl.dialects import arith, math
@@ -27,6 +27,9 @@ from ..support.locations import line_text
 
 Number = int | float | bool | SymbolAttr
 """A Python number, or a size that is one at run time."""
+
+Bound = tuple[AffineExpr, int, Extent]
+"""`lo <= expression < hi`."""
 
 UINT8 = IntegerType(8, Signedness.UNSIGNED)
 """PyTorch's uint8. A storage type like bf16: computed on as i32."""
@@ -80,15 +83,19 @@ class Builder:
     def result_shape(self) -> tuple[Extent, ...]:
         return extents_of(self.result_types[0])
 
+    def count(self, extents: Iterable[Extent]) -> Extent:
+        """How many elements a tensor of these extents has."""
+        return self.algebra.extent(self.algebra.product(extents))
+
     # Types
 
-    def constant(self, value: Number, shape: Sequence[Extent], element: Attribute) -> SSAValue:
-        """`value` everywhere in a tensor of `shape`."""
+    def constant(self, value: Number, shape: Sequence[Extent] | None, element: Attribute) -> SSAValue:
+        """`value` everywhere in a tensor of `shape`, or as a scalar."""
+        own = i64 if isinstance(value, SymbolAttr) else f32 if is_float8(element) else element
+        type = own if shape is None else tensor_of(own, shape)
         if isinstance(value, SymbolAttr):
-            return self.cast(self.insert(payload.ExtentOp(value, tensor_of(i64, shape))), element)
-        if is_float8(element):
-            return self.cast(self.constant(value, shape, f32), element)
-        return self.insert(payload.ConstantOp(wrapped_number(value, element), tensor_of(element, shape)))
+            return self.cast(self.insert(payload.ExtentOp(value, type)), element)
+        return self.cast(self.insert(payload.ConstantOp(wrapped_number(value, own), type)), element)
 
     def measured(self, value: Polynomial, shape: Sequence[Extent], element: Attribute) -> SSAValue:
         """A sum of products of sizes, everywhere in a tensor of `shape`; computed in i64."""
@@ -105,14 +112,6 @@ class Builder:
             total = term if total is None else self.add(total, term)
         assert total is not None, "a polynomial that is no number has terms"
         return self.cast(total, element)
-
-    def scalar(self, value: Number, element: Attribute) -> SSAValue:
-        """`value` as a scalar, for the fill of an index map."""
-        if isinstance(value, SymbolAttr):
-            return self.cast(self.insert(payload.ExtentOp(value, i64)), element)
-        if is_float8(element):
-            return self.insert(payload.CastOp(self.scalar(value, f32), element))
-        return self.insert(payload.ConstantOp(wrapped_number(value, element), element))
 
     def like(self, x: SSAValue, value: Number) -> SSAValue:
         """`value` everywhere in a tensor of the type of `x`."""
@@ -160,10 +159,8 @@ class Builder:
         self, x: SSAValue, float_op: type | None, int_op: type | None, bool_op: type | None
     ) -> Callable[..., Operation]:
         element = element_type(x.type)
-        if is_float8(element):
-            raise UnsupportedError(f"no such operation on {element}")
         chosen = float_op if is_float(element) else bool_op if element == i1 else int_op
-        if chosen is None:
+        if chosen is None or is_float8(element):
             raise UnsupportedError(f"no such operation on {element}")
         return chosen
 
@@ -281,14 +278,17 @@ class Builder:
         x: SSAValue,
         results: Sequence[AffineExpr],
         shape: Sequence[Extent],
-        domain: DomainAttr | None = None,
-        fill: Number | None = None,
+        bounds: Sequence[Bound] = (),
+        fill: Number = 0,
     ) -> SSAValue:
-        """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` outside the domain."""
-        full = domain is None
-        if full and tuple(shape) == extents_of(x.type) and list(results) == dims(len(shape)):
+        """The view of `shape` whose element `d` is `x[results(d)]`, or `fill` where it is not within the bounds."""
+        if not bounds and tuple(shape) == extents_of(x.type) and list(results) == dims(len(shape)):
             return x
-        value = None if full else self.scalar(fill or 0, element_type(x.type))
+        domain = value = None
+        if bounds:
+            within = AffineMap(len(shape), 0, tuple(expr for expr, _, _ in bounds))
+            domain = DomainAttr.get(within, [(lo, hi) for _, lo, hi in bounds])
+            value = self.constant(fill, None, element_type(x.type))
         return self.insert(tensor.IndexMapOp(x, AffineMap(len(shape), 0, tuple(results)), shape, domain, value))
 
     def broadcast(self, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
@@ -369,8 +369,3 @@ def wrapped_number(value: float, element: Attribute) -> float:
         raise UnsupportedError(f"{value} is no value of type {element}")
     bits = int(value) & ((1 << width) - 1)
     return bits - (1 << width) if element != UINT8 and bits >> (width - 1) else bits
-
-
-def numel(b: Builder, x: SSAValue) -> Extent:
-    """How many elements `x` has."""
-    return b.algebra.extent(b.algebra.product(extents_of(x.type)))

@@ -53,14 +53,8 @@ class ScanOp(PureOp):
         shared: Sequence[SSAValue],
         history: Sequence[int] = (),
     ):
-        results = [
-            tensor_of(element_type(v.type), [count, *extents_of(v.type)]) if i in history else v.type
-            for i, v in enumerate(carries)
-        ]
-        steps = IntegerAttr(count, i64)
-        super().__init__(
-            step=step, count=steps, carries=carries, each=each, shared=shared, history=history, res=results
-        )
+        res, steps = _result_types(carries, count, history), IntegerAttr(count, i64)
+        super().__init__(step=step, count=steps, carries=carries, each=each, shared=shared, history=history, res=res)
 
     @property
     def steps(self) -> int:
@@ -89,13 +83,12 @@ class ScanOp(PureOp):
         kept = self.kept
         if list(kept) != sorted(set(kept)) or not all(0 <= i < len(self.carries) for i in kept):
             raise VerifyException(f"histories {list(kept)} are not distinct, ascending and below {len(self.carries)}")
-        if len(self.res) != len(self.carries):
-            raise VerifyException(f"{len(self.res)} results of {len(self.carries)} carries")
-        for i, (carry, result) in enumerate(zip(self.carries, self.res, strict=True)):
-            shape = [self.steps, *extents_of(carry.type)] if i in kept else extents_of(carry.type)
-            want = tensor_of(element_type(carry.type), shape)
-            if result.type != want:
-                raise VerifyException(f"result {i} is {want}, not {result.type}")
+        want = _result_types(self.carries, self.steps, kept)
+        if len(self.res) != len(want):
+            raise VerifyException(f"{len(self.res)} results of {len(want)} carries")
+        for i, (result, type) in enumerate(zip(self.res, want, strict=True)):
+            if result.type != type:
+                raise VerifyException(f"result {i} is {type}, not {result.type}")
         self._verify_function()
 
     def _verify_function(self) -> None:
@@ -111,3 +104,9 @@ class ScanOp(PureOp):
             raise VerifyException(f"@{name} does not take the carries, the slices and the shared tensors")
         if gives != [v.type for v in self.carries]:
             raise VerifyException(f"@{name} does not give the next carries")
+
+
+def _result_types(carries: Sequence[SSAValue], steps: int, history: Sequence[int]) -> list[Attribute]:
+    """The types of the carries, stacked for those in `history`."""
+    stacked = ([steps] if i in history else [] for i in range(len(carries)))
+    return [tensor_of(element_type(v.type), [*n, *extents_of(v.type)]) for v, n in zip(carries, stacked, strict=True)]

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ComplexType, TensorType, f32, f64
 from xdsl.ir import Attribute
 
 from ...errors import CompileError, ExecutionError, UnsupportedError
-from ...passes.convert.torch_to_tensor.unsupported import STRIDES, why_refused
+from ...passes.convert.torch_to_tensor.registry import STRIDES, why_refused
 from .dtypes import tensor_type
 
 Fallback = Literal["eager"] | None

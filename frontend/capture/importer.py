@@ -22,10 +22,10 @@ from ...dialects.support.calls import EAGER
 from ...dialects.support.locations import file_location
 from ...dialects.torch import OPS, SCHEMAS, AtenOp
 from ...errors import CaptureError, CompileError, UnsupportedError
-from ...passes.convert.torch_to_tensor.as_strided import DENSE
 from ...passes.convert.torch_to_tensor.conversion import decompose
 from ...passes.convert.torch_to_tensor.random import draws
-from ...passes.convert.torch_to_tensor.unsupported import COMPLEX, STRIDES, why_refused
+from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
+from ...passes.convert.torch_to_tensor.views import DENSE
 from .aliasing import Place
 from .dtypes import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of

@@ -18,9 +18,8 @@ from ...dialects.support.calls import Call
 from ...dialects.support.locations import location_of
 from ..rewriting import block_of, erase
 from ..tensor.fusion.graph import Graph, Node
-from ..tensor.fusion.inline import Pull, deep_recursion
+from ..tensor.fusion.inline import Pull, deep_recursion, materialized
 from ..tensor.fusion.nest import make_nest
-from ..tensor.fusion.search import materialized
 
 
 @dataclass(frozen=True)

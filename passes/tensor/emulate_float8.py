@@ -25,50 +25,46 @@ MOVES = frozenset({"payload.select", "tensor.index_map", "tensor.gather", "func.
 
 @dataclass(frozen=True)
 class Format:
-    """`mantissa` bits, the smallest `exponent` of a normal number, and how many exponents of normal numbers there are.
+    """`mantissa` bits, and the smallest `exponent` of a normal number.
 
     From `largest` on numbers become `top`, which is the code of infinity if there is one.
     """
 
     mantissa: int
     exponent: int
-    exponents: int
     largest: float
     top: int
     infinite: bool
 
     @property
-    def steps(self) -> list[int]:
-        """Powers of two that make up every exponent."""
-        return [1 << k for k in reversed(range((self.exponents - 1).bit_length()))]
+    def shift(self) -> int:
+        """How many more bits of mantissa f32 has."""
+        return 23 - self.mantissa
 
 
 FORMATS = {
-    "f8E4M3FN": Format(mantissa=3, exponent=-6, exponents=15, largest=448.0, top=0x7E, infinite=False),
-    "f8E5M2": Format(mantissa=2, exponent=-14, exponents=30, largest=65536.0, top=0x7C, infinite=True),
+    "f8E4M3FN": Format(mantissa=3, exponent=-6, largest=448.0, top=0x7E, infinite=False),
+    "f8E5M2": Format(mantissa=2, exponent=-14, largest=65536.0, top=0x7C, infinite=True),
 }
 """Open Compute Project, "8-bit Floating Point Specification" (2023). E4M3 has no infinities, and PyTorch converts to
 the largest number instead; E5M2 is the scheme of IEEE."""
 
 _NAN = 0x7F
+_F32_EXPONENT = -126
+"""The smallest exponent of a normal number of f32."""
 
 
 def encode(b: Builder, x: SSAValue, form: Format) -> SSAValue:
     """The bytes of f32 `x`, rounded to nearest even."""
-    size = b.abs(x)
-    unit = 2.0**-form.exponent
-    scaled = b.scaled(b.minimum(size, b.like(x, form.largest)), unit)
-    small = b.cast(b.math(math.RoundEvenOp, b.scaled(scaled, 2.0**form.mantissa)), i32)
-    code = b.like(small, 1)
-    for step in form.steps:  # brings what is at least 1 below 2
-        over = b.cmp("ge", scaled, 2.0**step)
-        scaled = b.select(over, b.scaled(scaled, 2.0**-step), scaled)
-        code = b.add(code, b.select(over, b.like(code, step), b.like(code, 0)))
-    # A mantissa that rounds up to 2 carries into the exponent by itself.
-    mantissa = b.cast(b.math(math.RoundEvenOp, b.scaled(scaled, 2.0**form.mantissa)), i32)
-    code = b.plus(b.add(b.scaled(code, 1 << form.mantissa), mantissa), -(1 << form.mantissa))
+    size = b.minimum(b.abs(x), b.like(x, form.largest))
+    small = b.cast(b.math(math.RoundEvenOp, b.scaled(size, 2.0 ** (form.mantissa - form.exponent))), i32)
+    # The bits of f32 with another exponent, of which those behind the mantissa are rounded off: what is half or more of
+    # the last one carries, into the exponent, too.
+    bits = b.insert(arith.BitcastOp(size, small.type))
+    odd = b.both(b.math(arith.ShRSIOp, bits, b.like(bits, form.shift)), b.like(bits, 1))
+    half = (1 << form.shift - 1) - 1 - (form.exponent - _F32_EXPONENT << 23)
+    code = b.math(arith.ShRSIOp, b.plus(b.add(bits, odd), half), b.like(bits, form.shift))
     code = b.select(b.cmp("lt", size, 2.0**form.exponent), small, code)
-    code = b.select(b.cmp("ge", size, form.largest), b.like(code, form.top), code)
     code = b.select(b.isnan(x), b.like(code, _NAN), code)
     negative = b.cmp("lt", b.math(math.CopySignOp, b.like(x, 1.0), x), 0)
     return b.cast(b.select(negative, b.plus(code, 0x80), code), UINT8)
@@ -79,16 +75,9 @@ def decode(b: Builder, bits: SSAValue, form: Format) -> SSAValue:
     code = b.insert(payload.CastOp(bits, i32))
     negative = b.cmp("ge", code, 0x80)
     size = b.select(negative, b.plus(code, -0x80), code)
-    exponent = b.math(arith.ShRSIOp, size, b.like(size, form.mantissa))
-    mantissa = b.sub(size, b.scaled(exponent, 1 << form.mantissa))
-    normal = b.cmp("gt", exponent, 0)
-    value = b.cast(b.select(normal, b.plus(mantissa, 1 << form.mantissa), mantissa), f32)
-    value = b.scaled(value, 2.0 ** (form.exponent - form.mantissa))
-    rest = b.select(normal, b.plus(exponent, -1), exponent)
-    for step in form.steps:
-        over = b.cmp("ge", rest, step)
-        value = b.select(over, b.scaled(value, 2.0**step), value)
-        rest = b.select(over, b.plus(rest, -step), rest)
+    shifted = b.math(arith.ShLIOp, size, b.like(size, form.shift))
+    value = b.insert(arith.BitcastOp(shifted, with_element(size.type, f32)))
+    value = b.scaled(value, 2.0 ** (form.exponent - _F32_EXPONENT))
     if form.infinite:
         value = b.select(b.cmp("eq", size, form.top), b.like(value, float("inf")), value)
     value = b.select(b.cmp("gt", size, form.top), b.like(value, float("nan")), value)

@@ -1,18 +1,34 @@
-"""Deciding which tensors are kept in memory, and thereby which kernels there will be."""
+"""Which tensors are kept in memory, and thereby which kernels there will be: the fusion plan, how it is written in the
+program, and the search for a good one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from math import inf, prod
 from typing import Literal
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
+from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 from xdsl.passes import ModulePass
 
+from ...dialects import loop, payload, tensor
+from ...dialects.payload import element_type, is_payload, is_tensor
+from ...dialects.shapes.affine import DIM, Form
+from ...dialects.shapes.extents import extents_of, most
+from ...dialects.support.calls import Call
+from ...dialects.tensor import ROOT
+from ..pipelines import parse_passes
 from ..records import read_record
-from .fusion.inline import deep_recursion
-from .fusion.search import Search, candidates, mark, materialized
+from ..remarks import collect_remarks
+from .fusion.cost import Kernel, reached
+from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children
+from .fusion.inline import CHEAP, Pull, deep_recursion, is_elementwise, kept_values, materialized
+from .fusion.nest import make_nest
 
 
 @dataclass(frozen=True)
@@ -59,3 +75,284 @@ class PlanFusionPass(ModulePass):
             mark(function, Search(ctx, function).run())
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
+
+
+FEW = 16
+"""Elements that are as good as none: the state of a generator, a position."""
+
+
+def inner_of_made(function: func.FuncOp) -> set[SSAValue]:
+    """The values in the middle of elementwise computations that read next to nothing, and the ends of cheap ones.
+
+    Random numbers are a hundred operations on an index. Of such a chain only the end is worth keeping in memory:
+    everything before it costs as much to write and to read. A mask by the indices is a few: it is never worth it, and
+    by one in memory no loop is split and no block skipped.
+    """
+    made: dict[SSAValue, int] = {a: 0 for a in function.body.block.args if _few(a)}
+    inner = set[SSAValue]()
+    for op in function.body.block.ops:
+        if not is_elementwise(op) or not all(v in made for v in op.operands):
+            continue
+        operations = min(sum(made[v] for v in op.operands) + is_payload(op), CHEAP + 1)
+        for result in op.results:
+            made[result] = operations
+            if operations <= CHEAP or all(is_payload(use.operation) for use in result.uses):
+                inner.add(result)
+    return inner
+
+
+def _few(value: SSAValue) -> bool:
+    t: Attribute = value.type
+    return is_tensor(t) and prod(most(e) for e in extents_of(t)) <= FEW
+
+
+LARGEST = 256
+"""A kernel computes that many values at most. A launch is cheap beside them, while the time to plan kernels and to
+compile them grows with their size: steps of a recurrence that run one after another would all become one kernel."""
+
+MAX_NODES = 500
+"""So many values are looked at until a kernel is too large: views can make exponentially many of a few tensors
+(repeated rolls, say), of which few may be left when its dimensions have been split."""
+
+MAX_COPIED = 200
+"""What is computed in several kernels consists of that many values at most: otherwise what a recurrence hands on, which
+is cheap to compute again, would make each of its steps as long as all steps before."""
+
+MAX_DIVISIONS = 12
+"""Divisions in the maps of views that are read through one another; each may make the index several times as long."""
+
+MERGING = "loop-hoist-reduction-factors,loop-fuse-reductions"
+"""The part of the pipeline that decides which reductions run together."""
+
+
+def mark(function: func.FuncOp, roots: set[SSAValue]) -> None:
+    """Write the plan: mark the ops that define `roots`, and no others."""
+    for op in function.body.block.ops:
+        if any(result in roots for result in op.results):
+            op.attributes[ROOT] = UnitAttr()
+        else:
+            op.attributes.pop(ROOT, None)
+
+
+def candidates(function: func.FuncOp) -> list[SSAValue]:
+    """The tensors worth a thought: everything but views, constants and the inside of what is made from them, which are
+    never kept unless returned. Of views one on top of the other, every so many are worth one."""
+    returned, inner = kept_values(function), inner_of_made(function)
+    divisions: dict[SSAValue, int] = {}
+    found = list[SSAValue]()
+    for op in function.body.block.ops:
+        if isinstance(op, tensor.IndexMapOp):
+            divisions[op.result] = divisions.get(op.source, 0) + _divisions(op)
+            worth = divisions[op.result] > MAX_DIVISIONS
+        else:
+            worth = not isinstance(op, Call | tensor.IotaOp | payload.ConstantOp)
+        for result in op.results:
+            kept = result in returned and not isinstance(op, Call)
+            if isinstance(result.type, TensorType) and (kept or (worth and result not in inner)):
+                divisions.pop(result, None)
+                found.append(result)
+    return found
+
+
+def _divisions(view: tensor.IndexMapOp) -> int:
+    """How many divisions there are in the map of a view."""
+    kinds = (AffineBinaryOpKind.FloorDiv, AffineBinaryOpKind.Mod)
+    parts = (part for result in view.map.data.results for part in result.dfs())
+    return sum(isinstance(part, AffineBinaryOpExpr) and part.kind in kinds for part in parts)
+
+
+class Search:
+    """Best-first search from the unfused program.
+
+    A state is the set of kept candidates. A step stops keeping one of them: all kernels that read it compute it
+    themselves. The step that saves most is taken, until none saves anything. What a step would change is known from the
+    kernels that read its value, so after a step only their gains, and those of what they read, are looked at again; and
+    whether a step is legal is asked only when it is the best. Sets of candidates are bit masks.
+    """
+
+    def __init__(self, ctx: Context, function: func.FuncOp) -> None:
+        self.ctx = ctx
+        self.values = candidates(function)
+        self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
+        self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
+        self.number = {value: i for i, value in enumerate(self.values)}
+        self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
+        self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
+        """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
+        self.inlined = dict.fromkeys(range(len(self.values)), 0)
+        """Kept candidate -> what its kernel computes besides it."""
+        self.sources = self._inputs(function)
+        """Kept candidate -> the kept candidates that its kernel reads."""
+        self.readers = {i: {r for r, read in self.sources.items() if i in read} for i in self.inlined}
+        """Kept candidate -> those whose kernels read it."""
+
+    def _inputs(self, function: func.FuncOp) -> dict[int, set[int]]:
+        """For each candidate those that it is computed from directly or through values that are none."""
+        through: dict[SSAValue, set[int]] = {}
+        found: dict[int, set[int]] = {}
+        for op in function.body.block.ops:
+            if isinstance(op, Call):
+                continue  # what it gives is in memory, and no candidate
+            read = set[int]().union(
+                *({self.number[v]} if v in self.number else through.get(v, ()) for v in op.operands)
+            )
+            for result in op.results:
+                if result in self.number:
+                    found[self.number[result]] = set(read)
+                else:
+                    through[result] = read
+        return found
+
+    def run(self) -> set[SSAValue]:
+        """The values to keep."""
+        steps = {v: self._step(v) for v in self.inlined if v not in self.fixed}
+        while steps and (best := min(steps.values()))[0] < 0:
+            value = best[-1]
+            if not all(self.may_be_one(*key) for key in self._kernels_without(value)):
+                steps[value] = (inf, 0, value)
+                continue
+            del steps[value]
+            readers = self._stop_keeping(value)
+            for v in set(readers).union(*(self.sources[r] for r in readers)) & steps.keys():
+                steps[v] = self._step(v)
+        return {self.values[v] for v in self.inlined}
+
+    def _step(self, value: int) -> tuple[float, int, int]:
+        """No longer keeping `value`, as it is ranked: by what it gains, to the picosecond; of equal ones the one that
+        makes the smallest kernels comes first: the kernels of a chain grow evenly, and few steps make large ones."""
+        size = sum(self.inlined[r].bit_count() for r in self.readers[value]) + self.inlined[value].bit_count()
+        return round(self._gain(value), 12), size, value
+
+    def _stop_keeping(self, value: int) -> list[int]:
+        """Let all kernels that read `value` compute it; gives them in program order."""
+        for r, inlined in self._kernels_without(value):
+            self.inlined[r] = inlined
+        del self.inlined[value]
+        sources, readers = self.sources.pop(value), sorted(self.readers.pop(value))
+        for s in sources:
+            self.readers[s].discard(value)
+            self.readers[s].update(readers)
+        for r in readers:
+            self.sources[r].discard(value)
+            self.sources[r] |= sources
+        return readers
+
+    def _kernels_without(self, value: int) -> list[tuple[int, int]]:
+        """The kernels that read `value`, as they are when they compute it: what each keeps, and what it computes."""
+        own = self.inlined[value] | 1 << value
+        return [(r, self.inlined[r] | own) for r in sorted(self.readers[value])]
+
+    def _gain(self, value: int) -> float:
+        """Change of the total time if `value` is no longer kept; infinite if a kernel would be too large, or if what
+        several kernels then compute is."""
+        seconds, written = self.cost(value, self.inlined[value])
+        if len(self.readers[value]) > 1 and written > MAX_COPIED:
+            return inf
+        change = 0.0 if seconds == inf else -seconds
+        for r, inlined in self._kernels_without(value):
+            new, old = self.cost(r, inlined)[0], self.cost(r, self.inlined[r])[0]
+            if new == inf:
+                return inf
+            change += new - (0.0 if old == inf else old)
+        return change
+
+    def _cost(self, root: int, inlined: int) -> tuple[float, int]:
+        """Seconds of the kernel that keeps `root` and computes `inlined` itself, and how many values it computes; its
+        time is infinite if it is too large."""
+        if any(m & inlined == m for m in self.too_large[root]):
+            return inf, 0
+        try:
+            kernel = self.kernel(root, inlined)
+            if kernel.written <= LARGEST:
+                return kernel.time(), kernel.written
+        except TooLarge:
+            pass
+        self.too_large[root].append(inlined)
+        return inf, 0
+
+    def kernel(self, root: int, inlined: int) -> Kernel:
+        """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
+        inside = frozenset(value for i, value in enumerate(self.values) if inlined >> i & 1)
+        splits = dict[VariableKey, tuple[int, ...]]()
+        while True:
+            graph = self.graphs.setdefault(tuple(sorted(splits.items())), Graph(splits))
+            node, variables = Pull(graph, self.number, inside, limit=MAX_NODES).root(self.values[root])
+            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES)
+            more = wanted_splits(kernel, splits)
+            if more == splits:
+                return kernel
+            splits = more
+
+    def _may_be_one(self, root: int, inlined: int) -> bool:
+        """Whether no contraction of that kernel is computed several times: the reductions around each run in a chain,
+        which the passes that come later make one staged reduction of."""
+        kernel, merging = self.kernel(root, inlined), False
+        for c in (c for c in kernel.contractions if c.open):
+            around = {r for r, opened in kernel.reductions if r.bound & c.open and c.open == opened | r.bound}
+            bound = {r.variables for r in around}
+            outside = {opened for r, opened in kernel.reductions if r in around}
+            group = {r for r, opened in kernel.reductions if r.variables in bound and opened in outside}
+            if len(group) > 1 and any(_needs(r, group, kernel.graph) for r in group):
+                merging = True
+            elif any(c.reduce in group for c in kernel.contractions):
+                return False
+        return not merging or _mergeable(self.ctx, kernel)
+
+
+def _needs(reduce: Reduce, group: set[Reduce], graph: Graph) -> bool:
+    """Whether `reduce` is computed from another reduction of the group: only then do they run in a chain."""
+    return any(node in group for node in reached(reduce.body, lambda node: children(node, graph)))
+
+
+def _mergeable(ctx: Context, kernel: Kernel) -> bool:
+    """Whether the passes that come later make one staged reduction of those around each nested contraction: they run on
+    a module of its own, which holds nothing but the nest that the kernel would be."""
+    nest = make_nest(kernel.graph, [kernel.root], kernel.variables, [element_type(kernel.output)], {})
+    module = ModuleOp([nest])
+    with collect_remarks():  # they would speak of a program that may never be
+        for later in parse_passes(MERGING):
+            later.apply(ctx, module)
+    merged = _each_nested_reduction_once(nest.body.block)
+    module.erase()
+    return merged
+
+
+def _each_nested_reduction_once(block: Block) -> bool:
+    """Whether at most one op of every body holds contractions: otherwise they are computed several times."""
+    holders = 0
+    for op in block.ops:
+        staged = isinstance(op, loop.StagedReduceOp)
+        bodies = [stage.body.block for stage in op.stage_ops] if staged else [region.block for region in op.regions]
+        holders += any(isinstance(o, loop.ReduceOp | loop.StagedReduceOp) for body in bodies for o in body.ops)
+        if not all(map(_each_nested_reduction_once, bodies)):
+            return False
+    return holders <= 1
+
+
+def wanted_splits(kernel: Kernel, splits: dict[VariableKey, tuple[int, ...]]) -> dict[VariableKey, tuple[int, ...]]:
+    """`splits`, and further digits for variables that occur under a floordiv or mod by a divisor of their extent."""
+    graph = kernel.graph
+    result = dict(splits)
+    for form in _forms(kernel):
+        for inner, divisor in form.quotients():
+            if len(inner.terms) != 1 or inner.constant or inner.terms[0][1] != 1 or inner.terms[0][0][0] != DIM:
+                continue
+            number: int = inner.terms[0][0][1]
+            extent = graph.sizes[number]
+            key, digit = graph.keys[number]
+            if not isinstance(extent, int) or not isinstance(key[2], int):
+                continue  # a symbol has no divisors
+            digits = result.get(key, (key[2],))
+            if extent % divisor or digits != splits.get(key, (key[2],)):
+                continue
+            result[key] = (*digits[:digit], extent // divisor, divisor, *digits[digit + 1 :])
+    return result
+
+
+def _forms(kernel: Kernel) -> Iterator[Form]:
+    for node, _ in kernel.visited:
+        if isinstance(node, Load):
+            yield from node.coordinates
+            yield from (c[0] for c in node.guard)
+        elif isinstance(node, Index):
+            yield node.form

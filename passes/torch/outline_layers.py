@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, count, groupby
 
 import numpy as np
 from xdsl.context import Context
@@ -40,12 +40,8 @@ def find_repeats(ops: Sequence[Operation], min_ops: int) -> list[list[Operation]
 def _colors(ops: Sequence[Operation]) -> list[int]:
     """A number for each op, the same for ops that look alike."""
     numbers: dict[object, int] = {}
-    found: list[int] = []
-    for op in ops:
-        properties = tuple(sorted(op.properties.items(), key=lambda item: item[0]))
-        types = tuple(v.type for v in op.operands), tuple(r.type for r in op.results)
-        found.append(numbers.setdefault((op.name, properties, types), len(numbers)))
-    return found
+    looks = ((op.name, frozenset(op.properties.items()), *op.operand_types, None, *op.result_types) for op in ops)
+    return [numbers.setdefault(look, len(numbers)) for look in looks]
 
 
 def _longest(colors: Sequence[int], min_period: int) -> tuple[int, int, int]:
@@ -121,7 +117,10 @@ class OutlineLayersPass(ModulePass):
                 kinds.setdefault(part.key(), []).append(part)
             for kind in kinds.values():
                 if len(kind) > 1:
-                    outline(op, function, kind, _fresh("layer", taken))
+                    names = (f"layer_{number}" if number else "layer" for number in count())
+                    name = next(name for name in names if name not in taken)
+                    taken.add(name)
+                    outline(op, function, kind, name)
             for inner in op.walk():
                 inner.attributes.pop(LAYER, None)
 
@@ -135,37 +134,15 @@ class OutlineLayersPass(ModulePass):
 
 def _runs_of_layers(ops: Sequence[Operation]) -> list[list[Operation]]:
     """Neighbouring ops of one layer. A layer in several pieces gives several runs."""
-    runs: list[list[Operation]] = []
-    last: object = None
-    for op in ops:
-        layer = op.attributes.get(LAYER)
-        if layer is not None and layer != last:
-            runs.append([])
-        if layer is not None:
-            runs[-1].append(op)
-        last = layer
-    return runs
+    runs = groupby(ops, key=lambda op: op.attributes.get(LAYER))
+    return [list(run) for layer, run in runs if layer is not None]
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    number = 0
-    found = name
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
-
-
-@dataclass
 class Part:
     """Neighbouring ops of a block: what they read from outside, in order of use, and which results others use."""
 
-    ops: list[Operation]
-    inputs: list[SSAValue] = field(default_factory=list[SSAValue])
-    outputs: list[SSAValue] = field(default_factory=list[SSAValue])
-
-    def __post_init__(self) -> None:
+    def __init__(self, ops: list[Operation]) -> None:
+        self.ops = ops
         own, inside = set(self.ops), {r for op in self.ops for r in op.results}
         self.inputs = list(dict.fromkeys(v for op in self.ops for v in op.operands if v not in inside))
         self.outputs = [r for op in self.ops for r in op.results if any(u.operation not in own for u in r.uses)]
@@ -204,6 +181,4 @@ def outline(module: ModuleOp, function: func.FuncOp, parts: Sequence[Part], name
 
 def _without_numbers(hint: str | None) -> str | None:
     """A hint without the number of the layer it came from."""
-    if hint is None:
-        return None
-    return "_".join(word for word in hint.split("_") if not word.isdigit()) or None
+    return "_".join(word for word in (hint or "").split("_") if not word.isdigit()) or None

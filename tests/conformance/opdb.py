@@ -29,7 +29,7 @@ from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.compilation import InternalError
-from deplodock.passes.convert.torch_to_tensor import unsupported
+from deplodock.passes.convert.torch_to_tensor import registry
 from deplodock.passes.convert.torch_to_tensor.conversion import ConvertTorchToTensorPass
 
 from .comparing import TOLERANCE, compare
@@ -432,28 +432,28 @@ def _truth(call: Callable[..., list[Any]], tensors: Sequence[torch.Tensor]) -> l
 
 
 REASONS = {
-    "complex numbers": ("data type complex", unsupported.COMPLEX),
+    "complex numbers": ("data type complex", registry.COMPLEX),
     "data type": ("the data type", "no such operation on", "of f64 is not supported"),
     "random numbers": ("random numbers",),
     "depends on data": (
-        unsupported.DATA_DEPENDENT,
+        registry.DATA_DEPENDENT,
         "depends on data",
         "DataDependent",
         "dynamic shapes",
         "DynamicOutputShape",
     ),
-    "factorization": (unsupported.FACTORIZATION,),
-    "Fourier transform": (unsupported.FOURIER, "a Fourier transform of"),
-    "special function": (unsupported.SPECIAL,),
-    "strides": (unsupported.STRIDES,),
-    "sparse": (unsupported.SPARSE, "layout"),
-    "backward": (unsupported.BACKWARD,),
+    "factorization": (registry.FACTORIZATION,),
+    "Fourier transform": (registry.FOURIER, "a Fourier transform of"),
+    "special function": (registry.SPECIAL,),
+    "strides": (registry.STRIDES,),
+    "sparse": (registry.SPARSE, "layout"),
+    "backward": (registry.BACKWARD,),
     "in place": ("in place",),
     "too large": ("too large",),
     "not captured": ("PyTorch could not export", "The tensor has a non-zero number of elements"),
     "result is no tensor": ("the result is not a tensor",),
     "not ATen": ("not an ATen",),
-    "operator": (unsupported.UNKNOWN, "no decomposition"),
+    "operator": (registry.UNKNOWN, "no decomposition"),
 }
 """The named reasons of refusals, and what their messages contain."""
 

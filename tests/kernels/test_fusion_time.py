@@ -28,7 +28,8 @@ from deplodock.passes.pipelines import PIPELINES, parse_passes
 from deplodock.passes.planning.choose import rank
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.records import plan_key
-from deplodock.passes.tensor.fusion.search import candidates, materialized
+from deplodock.passes.tensor.fusion.inline import materialized
+from deplodock.passes.tensor.plan_fusion import candidates
 
 TARGET = TARGETS["sm_90a"]
 TOLERANCE = 1.2

@@ -39,9 +39,9 @@ OPERATORS: dict[str, Indexing] = {
     "scatter": lambda x, i: torch.scatter(x, 0, i[:, None], 1.0),
     "scatter_add": lambda x, i: torch.scatter_add(x, 0, i[:, None], x[:3]),
     "scatter_reduce": lambda x, i: torch.scatter_reduce(x, 0, i[:, None], x[:3], "amax"),
-    "take": lambda x, i: torch.take(x[:, 0].contiguous(), i),
-    "take_along_dim": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
-    "flat take_along_dim": lambda x, i: torch.take_along_dim(x[:, 0].contiguous(), i),
+    "take, which is an index": lambda x, i: torch.take(x[:, 0].contiguous(), i),
+    "take_along_dim, which is a gather": lambda x, i: torch.take_along_dim(x, i[:, None], 0),
+    "flat take_along_dim, which is a gather": lambda x, i: torch.take_along_dim(x[:, 0].contiguous(), i),
 }
 
 
@@ -224,7 +224,7 @@ KNOWN: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "counted": (lambda x: torch.index_select(x, 0, torch.arange(9)), r"aten.index_select: .*\[0, 8\): 8"),
     "written to": (lambda x: x.scatter(1, torch.tensor([[5]]), 1.0), r"aten.scatter.value: .*\[0, 5\): 5"),
     "in place": (lambda x: x.clone().index_fill_(0, torch.tensor([-9]), 1.0), r"aten.index_fill.*\[-8, 8\): -9"),
-    "in a tensor outside": (lambda x: torch.take(x, OUTSIDE), r"aten.take: an index is outside \[-40, 40\): -41"),
+    "in a tensor outside": (lambda x: torch.take(x, OUTSIDE), r"aten.index.Tensor: .*\[-40, 40\): -41"),
 }
 OUTSIDE = torch.tensor([3, -41])
 

@@ -207,6 +207,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("gt.Tensor", (ints(torch.uint8), ints(torch.int8)), {}),
     ("ge.Tensor", (X.half(), torch.tensor(0.1, dtype=torch.float64)), {}),
     ("isclose", (X, X + 1e-6), {}),
+    ("isclose", (ints(), ints()), {}),
     ("isclose", pairs(), {"equal_nan": True}),
     ("bitwise_and.Scalar", (ints(), 6), {}),
     ("__or__.Tensor", (ints(), ints()), {}),
@@ -248,7 +249,6 @@ def test_strided_inputs() -> None:
 
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("dropout", (X, 0.5, True), {}, r"aten\.dropout: generator: draws"),
-    ("isclose", (ints(), ints()), {}, r"aten\.isclose: rtol"),
 ]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ....errors import CompileError, UnsupportedError
-from ....passes.convert.torch_to_tensor.unsupported import COMPLEX
+from ....passes.convert.torch_to_tensor.registry import COMPLEX
 from ..eager_fallback import touches_complex
 from ..source_locations import innermost
 from .fft import c2c, c2r, r2c

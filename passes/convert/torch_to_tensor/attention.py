@@ -14,7 +14,7 @@ from ....dialects.shapes.extents import extents_of, fixed, least
 from ....dialects.tensor.builder import Builder, broadcast_shape, dims, work_type
 from ....errors import ShapeError
 from .matmul import contract
-from .random import keep_some
+from .random import dropped
 from .registry import decomposes
 
 
@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
     p = b.exp(b.sub(scores, b.keep(highest, [n + 1], shape)), permit=FastMathFlag.APPROX_FUNC)
     total = b.reduce("add", p, [n + 1])
     if dropout_p != 0:
-        p = keep_some(b, p, dropout_p, generator)
+        p, _ = dropped(b, p, dropout_p, generator)
     if b.result_element != element:
         # PyTorch's own kernels round the weights, chunk by chunk, before they multiply the values.
         p = b.cast(b.insert(payload.CastOp(p, b.result_element, reassoc=True)), element)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 
 from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
-from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import Extent, extents_of, fixed
 from ....dialects.shapes.polynomial import Polynomial, constant, plus, times
-from ....dialects.tensor.builder import Builder, Number, dims, normal_dim
+from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import moved, reshape_to
@@ -39,17 +38,11 @@ def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
 
 def _at(b: Builder, x: SSAValue, dim: int, start: Polynomial, shape: Sequence[Extent]) -> SSAValue:
     """`x` from `start` on along `dim` of a larger tensor of `shape`, 0 elsewhere."""
-    if start.number is not None:
-        return _within(b, x, dim, start.number, shape)
-    return moved(b, x, dim, times(start, constant(-1)), shape)
-
-
-def _within(b: Builder, x: SSAValue, dim: int, start: int, shape: Sequence[Extent], fill: Number = 0) -> SSAValue:
-    """`x` from `start` on along `dim` of a larger tensor of `shape`, `fill` elsewhere."""
+    if start.number is None:
+        return moved(b, x, dim, times(start, constant(-1)), shape)
     exprs = dims(len(shape))
-    exprs[dim] = shifted(exprs[dim], -start)
-    inside = DomainAttr.get(AffineMap(len(shape), 0, (exprs[dim],)), [(0, extents_of(x.type)[dim])])
-    return b.map(x, exprs, shape, inside, fill)
+    exprs[dim] = shifted(exprs[dim], -start.number)
+    return b.map(x, exprs, shape, [(exprs[dim], 0, extents_of(x.type)[dim])])
 
 
 @decomposes("cat")
@@ -94,7 +87,7 @@ def _pairs(b: Builder, x: SSAValue, pad: Sequence[int]) -> list[tuple[int, int, 
 def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) -> SSAValue:
     shape, own = list(extents_of(self.type)), extents_of(self.type)
     exprs = dims(len(shape))
-    guarded: list[tuple[AffineExpr, tuple[int, Extent]]] = []
+    guarded: list[Bound] = []
     for dim, before, after in _pairs(b, self, pad):
         size = plus(b.algebra.of(own[dim]), constant(before + after))
         shape[dim] = b.algebra.extent(size)
@@ -102,18 +95,15 @@ def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) 
             raise ShapeError(f"{list(pad)} leaves fewer than no elements", argument="pad")
         exprs[dim] = shifted(exprs[dim], -before)
         if before > 0 or after > 0:
-            guarded.append((exprs[dim], (0, own[dim])))
-    if not guarded:
-        return b.map(self, exprs, shape)
-    domain = DomainAttr.get(AffineMap(len(shape), 0, tuple(e for e, _ in guarded)), [bound for _, bound in guarded])
-    return b.map(self, exprs, shape, domain, value)
+            guarded.append((exprs[dim], 0, own[dim]))
+    return b.map(self, exprs, shape, guarded, value)
 
 
 @decomposes("pad")
 def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float | None) -> SSAValue:
     if mode == "constant":
         return constant_pad(b, self, pad, value or 0)
-    if mode not in _EDGES:
+    if mode not in ("reflect", "replicate", "circular"):
         raise b.unsupported("mode", f"{mode!r} is not constant, reflect, replicate or circular")
     for dim, before, after in _pairs(b, self, pad):
         if mode == "circular" and min(before, after) < 0:  # less first, then again from what is left
@@ -124,22 +114,18 @@ def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float 
     return self
 
 
-_EDGES: dict[str, Callable[[int, int], tuple[tuple[int, int], tuple[int, int]]]] = {
-    "reflect": lambda before, n: ((before, -1), (n - 2, -1)),
-    "replicate": lambda before, n: ((0, 0), (n - 1, 0)),
-    "circular": lambda before, n: ((n - before, 1), (0, 1)),
-}
-"""Which elements each mode repeats before the `n` real ones and after them: the first of them, and the step."""
-
-
 def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
     """`x` with edges along `dim`: up to three pieces. A negative edge takes elements away."""
     n = fixed(extents_of(x.type)[dim])
-    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
+    # The most elements that an edge may have, and where the edges in front and behind begin and in what steps they go.
+    most, *edges = {
+        "reflect": (n - 1, (before, -1), (n - 2, -1)),
+        "replicate": (max(before, after), (0, 0), (n - 1, 0)),
+        "circular": (n, (n - before, 1), (0, 1)),
+    }[mode]
     left = n + min(before, 0) + min(after, 0)
     if max(before, after) > most or not n or before + n + after < 0:
         raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
-    edges = _EDGES[mode](before, n)
     parts = [(*edges[0], before), (max(-before, 0), 1, left), (*edges[1], after)]
     pieces = [sliced(b, x, dim, start, size, step) for start, step, size in parts if size > 0]
     return joined(b, pieces, dim) if pieces else sliced(b, x, dim, 0, 0)
@@ -179,8 +165,7 @@ def slice_scatter(
     distance = shifted(AffineExpr.dimension(dim), -first)
     exprs = dims(len(shape))
     exprs[dim] = distance if step == 1 else distance // step
-    inside = DomainAttr.get(AffineMap(len(shape), 0, (distance,)), [(0, (size - 1) * step + 1)])
-    spread = b.map(b.cast(src, element_type(self.type)), exprs, shape, inside, 0)
+    spread = b.map(b.cast(src, element_type(self.type)), exprs, shape, [(distance, 0, (size - 1) * step + 1)])
     index = b.plus(b.iota(dim, shape), -first)
     hit = b.both(b.cmp("ge", index, 0), b.cmp("le", index, (size - 1) * step))
     if step != 1:
@@ -197,8 +182,8 @@ def diagonal_scatter(b: Builder, self: SSAValue, src: SSAValue, offset: int, dim
     index = dims(len(shape))
     along = shifted(index[row], -below)
     distance = along + shifted(index[column], -right) * -1
-    on_it = DomainAttr.get(AffineMap(len(shape), 0, (distance, along)), [(0, 1), (0, size)])
+    on_it: list[Bound] = [(distance, 0, 1), (along, 0, size)]
     kept = [index[d] for d in range(len(shape)) if d not in (row, column)]
-    written = b.map(b.cast(src, element_type(self.type)), [*kept, along], shape, on_it, 0)
+    written = b.map(b.cast(src, element_type(self.type)), [*kept, along], shape, on_it)
     hit = b.map(b.constant(True, [1], i1), [AffineExpr.constant(0)], shape, on_it, False)
     return b.select(hit, written, self)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.utils.exceptions import VerifyException
@@ -23,9 +23,8 @@ from ....dialects.tensor.builder import Builder
 from ....dialects.torch import AtenOp
 from ....errors import CompileError, ShapeError, UnsupportedError
 from ...rewriting import rewrite_module
-from .operand_types import check_types
-from .registry import argument_names, get_decompositions, parameter_name
-from .scalars import held_scalars
+from .registry import get_decompositions
+from .scalars import check_types, held_scalars
 
 WHERE_ONLY = frozenset(
     "layout device pin_memory non_blocking memory_format copy cudnn_enable cudnn_enabled half_to_float".split()
@@ -49,48 +48,41 @@ def decompose(
     if function is None:
         raise UnsupportedError("this operator has no decomposition")
     arguments = {name: value for name, value in op.values.items() if name not in WHERE_ONLY}
-    if arguments.get("layout", "strided") not in (None, "strided"):
+    if op.values.get("layout") not in (None, "strided"):
         raise UnsupportedError("only strided tensors", argument="layout")
-    unread = [name for name in arguments if name not in argument_names(function)]
-    if unread:
-        raise UnsupportedError("this argument is not supported", argument=unread[0])
+    if unread := arguments.keys() - signature(function).parameters.keys():
+        raise UnsupportedError("this argument is not supported", argument=min(unread))
     check_types(op.SCHEMA.name, arguments.values(), element_type(op.result_types[0]))
     arguments = held_scalars(op.SCHEMA.name, arguments, element_type(op.result_types[0]))
     asserts = f"aten.{op.SCHEMA.name}" if checked else None
     builder = Builder(op.result_types, op.location, algebra, [bool(r.uses) for r in op.results], asserts)
     try:
-        found = function(builder, **{parameter_name(name): value for name, value in arguments.items()})
+        found = function(builder, **arguments)
     except ExtentError:
         raise
     except VerifyException as error:
         raise ShapeError(str(error)) from None
     for made in builder.ops:
-        _check_element_type(made)
-    results = [found] if isinstance(found, SSAValue) else list(found)
-    return builder.ops, _as_declared(builder, results, op.result_types), builder.functions
+        if isinstance(made, tensor.GatherOp) or made.name.startswith("math.") and not is_float(made.results[0].type):
+            _check_element_type(made)
+    results = [found] if isinstance(found, SSAValue) else found
+    if len(results) < len(op.results):
+        raise ShapeError(f"{len(results)} results where {len(op.results)} are declared")
+    given = list(zip(results, op.result_types, strict=False))  # what the overload has no result for is left away
+    for value, declared in given:
+        if extents_of(value.type) != extents_of(declared):
+            gives, wanted = extents_text(extents_of(value.type)), extents_text(extents_of(declared))
+            raise ShapeError(f"gives shape {gives}, declared as {wanted}")
+    return builder.ops, [builder.cast(value, element_type(t)) for value, t in given], builder.functions
 
 
 def _check_element_type(made: Operation) -> None:
     """Refuse a tensor of an element type that the operator does not work on, which PyTorch would not have captured."""
-    unlikely = isinstance(made, tensor.GatherOp) or made.name.startswith("math.") and not is_float(made.results[0].type)
-    if unlikely:
-        try:
-            made.verify(verify_nested_ops=False)
-        except VerifyException:
-            elements = ", ".join(dict.fromkeys(str(element_type(v.type)) for v in made.operands))
-            raise UnsupportedError(f"does not work on tensors of {elements}") from None
-
-
-def _as_declared(builder: Builder, results: Sequence[SSAValue], types: Sequence[Attribute]) -> list[SSAValue]:
-    """`results` in the types that are declared; what the overload has no result for is left away."""
-    if len(results) < len(types):
-        raise ShapeError(f"{len(results)} results where {len(types)} are declared")
-    for value, declared in zip(results, types, strict=False):
-        if extents_of(value.type) != extents_of(declared):
-            raise ShapeError(
-                f"gives shape {extents_text(extents_of(value.type))}, declared as {extents_text(extents_of(declared))}"
-            )
-    return [builder.cast(v, element_type(t)) for v, t in zip(results, types, strict=False)]
+    try:
+        made.verify(verify_nested_ops=False)
+    except VerifyException:
+        elements = ", ".join(dict.fromkeys(str(element_type(v.type)) for v in made.operands))
+        raise UnsupportedError(f"does not work on tensors of {elements}") from None
 
 
 def _add_function(op: AtenOp, fold: tensor.ScanOp, function: FuncOp) -> None:

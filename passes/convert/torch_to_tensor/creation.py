@@ -1,16 +1,18 @@
-"""Tensors out of numbers."""
+"""Tensors out of numbers, and of others in another type."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from xdsl.dialects.builtin import f64, i64
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType, f64, i1, i64
 from xdsl.ir import Attribute, SSAValue
 
-from ....dialects.payload import is_float
+from ....dialects.payload import element_bytes, element_type, is_float, is_float8, with_element
 from ....dialects.shapes.extents import SymbolAttr, most
 from ....dialects.tensor.builder import Builder, Number
-from .registry import Decomposition, decomposes
+from .registry import decomposes
 
 
 def filled(b: Builder, value: Number) -> SSAValue:
@@ -34,22 +36,20 @@ _FILLS = {
 every time. Strides are no part of a program."""
 
 
-def _fill(value: Number) -> Decomposition:
-    def decomposition(
-        b: Builder,
-        dtype: Attribute | None,
-        self: SSAValue | None = None,
-        size: Sequence[int] = (),
-        stride: Sequence[int] = (),
-        physical_layout: Sequence[int] = (),
-    ) -> SSAValue:
-        return filled(b, value)
-
-    return decomposition
+def _fill(
+    b: Builder,
+    dtype: Attribute | None,
+    self: SSAValue | None = None,
+    size: Sequence[int] = (),
+    stride: Sequence[int] = (),
+    physical_layout: Sequence[int] = (),
+    value: Number = 0,
+) -> SSAValue:
+    return filled(b, value)
 
 
 for _value, _names in _FILLS.items():
-    decomposes(*_names)(_fill(_value))
+    decomposes(*_names)(partial(_fill, value=_value))
 
 
 @decomposes("scalar_tensor")
@@ -59,10 +59,6 @@ def scalar_tensor(b: Builder, s: Number, dtype: Attribute | None) -> SSAValue:
 
 @decomposes("arange", "arange.start", "arange.start_step")
 def arange(b: Builder, end: Number, dtype: Attribute | None, start: Number = 0, step: Number = 1) -> SSAValue:
-    return ramp(b, start, step)
-
-
-def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
     """start, start + step, ... as the declared result. PyTorch computes it in i64, or in f64 for floats."""
     if not is_float(b.result_element):
         start, step = (
@@ -78,3 +74,36 @@ def ramp(b: Builder, start: Number, step: Number) -> SSAValue:
     x = b.cast(index, exact)
     x = b.mul(x, b.like(x, step)) if step != 1 else x
     return b.plus(x, start) if start != 0 else x
+
+
+@decomposes("_to_copy", "to.dtype", "to.device", "to.dtype_layout")
+def to_dtype(b: Builder, self: SSAValue, dtype: Attribute | None) -> SSAValue:
+    return self if dtype is None else b.cast(self, dtype)
+
+
+@decomposes("view.dtype")
+def view_bits(b: Builder, self: SSAValue, dtype: Attribute) -> SSAValue:
+    """The same bits in another type of the same size."""
+    own, wanted = element_type(self.type), b.result_element
+    if own == wanted:
+        return self
+    if is_float8(own) or is_float8(wanted) or i1 in (own, wanted) or element_bytes(own) != element_bytes(wanted):
+        raise b.unsupported("dtype", f"only a type of the same size is supported, not {wanted} for {own}")
+    if isinstance(own, IntegerType) and isinstance(wanted, IntegerType):
+        return b.cast(self, b.result_element)  # signed or not
+    return b.insert(arith.BitcastOp(self, with_element(self.type, wanted)))
+
+
+@decomposes("clone", "alias", "detach", "contiguous", "lift_fresh_copy")
+def clone(b: Builder, self: SSAValue) -> SSAValue:
+    return self
+
+
+@decomposes("copy")
+def copy(b: Builder, self: SSAValue, src: SSAValue) -> SSAValue:
+    return b.broadcast(b.cast(src, b.result_element), b.result_shape)
+
+
+@decomposes("fill.Scalar", "fill.Tensor")
+def fill(b: Builder, self: SSAValue, value: SSAValue | Number) -> SSAValue:
+    return b.operand(value, b.result_element, b.result_shape)

@@ -14,13 +14,12 @@ from functools import partial
 from xdsl.dialects import math
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float
-from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import extents_of
 from ....dialects.tensor import ReductionKind, identity
-from ....dialects.tensor.builder import Builder, Number, dims, normal_dim, work_type
+from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim, work_type
 from ....dialects.tensor.reduction_kinds import combine
 from .registry import decomposes
 
@@ -38,8 +37,7 @@ def prefixes(b: Builder, x: SSAValue, dim: int, fill: Number) -> SSAValue:
     exprs = index[:-1]
     exprs[dim] = index[-1]
     extent = 1 if shape[dim] == 0 else shape[dim]
-    domain = DomainAttr.get(AffineMap(len(index), 0, (index[dim] + index[-1] * -1,)), [(0, extent)])
-    return b.map(x, exprs, [*shape, shape[dim]], domain, fill)
+    return b.map(x, exprs, [*shape, shape[dim]], [(index[dim] + index[-1] * -1, 0, extent)], fill)
 
 
 def scan(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
@@ -73,30 +71,23 @@ def _scanned_in_chunks(
     index = dims(len(space))
     chunk, offset = index[dim], index[dim + 1]
     place = chunk * CHUNK + offset
-    domain = DomainAttr.get(AffineMap(len(space), 0, (place,)), [(0, n)]) if n % CHUNK else None
-    inner = direct(b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, domain, fill), dim + 1)
+    within: list[Bound] = [(place, 0, n)] if n % CHUNK else []
+    inner = direct(b.map(x, [*index[:dim], place, *index[dim + 2 :]], space, within, fill), dim + 1)
     outer = dims(len(shape))
     last = [*outer[: dim + 1], AffineExpr.constant(CHUNK - 1), *outer[dim + 1 :]]
     totals = b.map(inner, last, [*shape[:dim], count, *shape[dim + 1 :]])
     through = _scanned_in_chunks(b, totals, dim, fill, direct, join)
-    behind = DomainAttr.get(AffineMap(len(space), 0, (chunk,)), [(1, count)])
-    before = b.map(through, [*index[:dim], chunk - 1, *index[dim + 2 :]], space, behind, fill)
+    before = b.map(through, [*index[:dim], chunk - 1, *index[dim + 2 :]], space, [(chunk, 1, count)], fill)
     whole = join(before, inner)
     return b.map(whole, [*outer[:dim], outer[dim] // CHUNK, outer[dim] % CHUNK, *outer[dim + 1 :]], shape)
 
 
-def _scanned(b: Builder, x: SSAValue, dim: int, kind: ReductionKind) -> SSAValue:
-    return scan(b, b.cast(x, work_type(b.result_element)), normal_dim(dim, len(extents_of(x.type))), kind)
+def _scanned(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None, kind: ReductionKind) -> SSAValue:
+    return scan(b, b.cast(self, work_type(b.result_element)), normal_dim(dim, len(extents_of(self.type))), kind)
 
 
-@decomposes("cumsum")
-def cumsum(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
-    return _scanned(b, self, dim, ReductionKind.ADD)
-
-
-@decomposes("cumprod")
-def cumprod(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None) -> SSAValue:
-    return _scanned(b, self, dim, ReductionKind.MUL)
+decomposes("cumsum")(partial(_scanned, kind=ReductionKind.ADD))
+decomposes("cumprod")(partial(_scanned, kind=ReductionKind.MUL))
 
 
 def _extreme_so_far(b: Builder, self: SSAValue, dim: int, kind: ReductionKind) -> list[SSAValue]:

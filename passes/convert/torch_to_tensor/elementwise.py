@@ -22,8 +22,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ....dialects.payload import element_type, is_float
 from ....dialects.tensor.builder import Builder, Number, width_of, work_type
-from .registry import decomposes, parameter_name
-from .type_promotion import common_element, rounded
+from .registry import decomposes
+from .scalars import common_element, rounded
 
 Operand = SSAValue | Number
 Function = Callable[..., SSAValue]
@@ -46,7 +46,7 @@ def _enter(overloads: str, function: Function | type[Operation], operands: str, 
         ready = [b.working(v) for v in values if isinstance(v, SSAValue)] if own_type else b.unify(*values)
         return compute(b, *ready, *(given[name] for name in options))
 
-    parameters = [Parameter(parameter_name(n), Parameter.POSITIONAL_OR_KEYWORD) for n in (*names, *options)]
+    parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in (*names, *options)]
     first = Parameter("b", Parameter.POSITIONAL_ONLY)
     decomposition.__signature__ = Signature([first, *parameters])  # pyright: ignore[reportFunctionMemberAccess]
     decomposes(*overloads.split())(decomposition)
@@ -357,17 +357,3 @@ def where(b: Builder, condition: SSAValue, self: Operand, other: Operand) -> SSA
 @decomposes("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(b: Builder, self: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
     return where(b, mask, value, self)
-
-
-@decomposes("isclose")
-def isclose(b: Builder, self: SSAValue, other: SSAValue, rtol: float, atol: float, equal_nan: bool) -> SSAValue:
-    x, y = _compared(b, self, other)
-    close = b.cmp("eq", x, y)
-    if is_float(x.type):
-        allowed = b.plus(b.scaled(b.abs(y), rtol), atol)
-        finite = b.cmp("lt", b.abs(y), inf)
-        close = b.either(close, b.both(finite, b.cmp("le", b.abs(b.sub(x, y)), allowed)))
-        return b.either(close, b.both(b.isnan(x), b.isnan(y))) if equal_nan else close
-    if rtol or atol:
-        raise b.unsupported("rtol", "a tolerance between integers is not supported")
-    return close

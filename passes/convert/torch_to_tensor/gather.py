@@ -11,9 +11,9 @@ from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import Extent, extents_of
-from ....dialects.tensor.builder import Builder, broadcast_shape, dims, normal_dim
+from ....dialects.tensor.builder import Builder, broadcast_shape, normal_dim
 from .registry import decomposes
-from .reshape import gathered, reshape_to
+from .reshape import gathered, pick, reshape_to
 
 
 def wrapped(b: Builder, index: SSAValue, extent: Extent, *, legal: bool = True) -> SSAValue:
@@ -47,9 +47,7 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
         return self
     flat = reshape_to(b, b.working(index), [prod(extents_of(index.type))])
     extent, shape[dim] = shape[dim], extents_of(flat.type)[0]
-    exprs = dims(len(shape))
-    exprs[dim] = AffineExpr.symbol(0)
-    return gathered(b, self, exprs, shape, [b.place(wrapped(b, flat, extent, legal=False), [dim], shape)])
+    return pick(b, self, dim, b.place(wrapped(b, flat, extent, legal=False), [dim], shape))
 
 
 @decomposes("gather")
@@ -62,17 +60,8 @@ def gather(b: Builder, self: SSAValue, dim: int, index: SSAValue, sparse_grad: b
         return b.broadcast(self, shape)
     if not shape:
         index, shape = reshape_to(b, index, [1]), (1,)
-    exprs = dims(len(shape))
-    exprs[dim] = AffineExpr.symbol(0)
-    found = gathered(b, self, exprs, shape, [wrapped(b, index, extents_of(self.type)[dim], legal=False)])
+    found = pick(b, self, dim, wrapped(b, index, extents_of(self.type)[dim], legal=False))
     return reshape_to(b, found, b.result_shape)
-
-
-@decomposes("take")
-def take(b: Builder, self: SSAValue, index: SSAValue) -> SSAValue:
-    flat = reshape_to(b, self, [prod(extents_of(self.type))])
-    shape = extents_of(index.type)
-    return gathered(b, flat, [AffineExpr.symbol(0)], shape, [wrapped(b, index, extents_of(flat.type)[0])])
 
 
 @decomposes("index.Tensor")
@@ -100,21 +89,3 @@ def index(b: Builder, self: SSAValue, indices: Sequence[SSAValue | None]) -> SSA
         spread = b.broadcast(wrapped(b, given[d], own[d]), together)
         symbols.append(b.place(spread, range(front, front + len(together)), shape))
     return gathered(b, self, exprs, shape, symbols)
-
-
-@decomposes("take_along_dim")
-def take_along_dim(b: Builder, self: SSAValue, indices: SSAValue, dim: int | None) -> SSAValue:
-    """Without `dim` of the flat tensor; else any index is legal, as PyTorch takes it modulo the extent."""
-    if dim is None:
-        flat = reshape_to(b, self, [prod(extents_of(self.type))])
-        return gather(b, flat, 0, reshape_to(b, indices, [prod(extents_of(indices.type))]), False)
-    rank = len(extents_of(self.type))
-    dim = normal_dim(dim, rank)
-    own, other = list(extents_of(self.type)), list(extents_of(indices.type))
-    own[dim] = other[dim] = 1
-    shape = list(broadcast_shape([own, other]))
-    spread_index, spread_self = list(shape), list(shape)
-    spread_index[dim], spread_self[dim] = extents_of(indices.type)[dim], extents_of(self.type)[dim]
-    rest = b.rem(indices, b.like(indices, spread_self[dim]))
-    indices = b.select(b.cmp("lt", rest, 0), b.plus(rest, spread_self[dim]), rest)
-    return gather(b, b.broadcast(self, spread_self), dim, b.broadcast(indices, spread_index), False)

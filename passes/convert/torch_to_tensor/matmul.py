@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import maxunicode
 
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
@@ -108,37 +109,29 @@ def addbmm(b: Builder, self: SSAValue, batch1: SSAValue, batch2: SSAValue, beta:
 
 @decomposes("einsum")
 def einsum(b: Builder, equation: str, tensors: Sequence[SSAValue], path: Sequence[int] | None) -> SSAValue:
-    inputs, output = _read_equation(b, equation, tensors)
-    labels, value = inputs[0], tensors[0]
-    value, labels = _sum_out(b, value, labels, {*output, *(c for i in inputs[1:] for c in i)})
-    for position, (other, other_labels) in enumerate(zip(tensors[1:], inputs[1:], strict=True), 1):
-        needed = {*output, *(c for i in inputs[position + 1 :] for c in i)}
-        value, labels = _contract_labels(b, value, labels, other, other_labels, needed)
+    inputs, output = _read_equation(b, equation, [len(extents_of(t.type)) for t in tensors])
+    value, labels = _sum_out(b, tensors[0], inputs[0], {*output, *"".join(inputs[1:])})
+    for number, (other, other_labels) in enumerate(zip(tensors[1:], inputs[1:], strict=True), 2):
+        value, labels = _contract_labels(b, value, labels, other, other_labels, {*output, *"".join(inputs[number:])})
     return permuted(b, value, [labels.index(c) for c in output])
 
 
-def _read_equation(b: Builder, equation: str, tensors: Sequence[SSAValue]) -> tuple[list[list[str]], list[str]]:
-    """The labels of every operand and of the result; the dimensions of an ellipsis are labelled ".0", ".1", ..."""
+def _read_equation(b: Builder, equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The labels of every operand and of the result; the dimensions of an ellipsis have the last letters of Unicode."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if len(terms) != len(tensors):
-        raise b.unsupported("equation", f"{len(terms)} terms for {len(tensors)} tensors")
-    ranks = [len(extents_of(t.type)) - len(term.replace("...", "")) for t, term in zip(tensors, terms, strict=True)]
-    hidden = max((r for r, term in zip(ranks, terms, strict=True) if "..." in term), default=0)
-    inputs = [_labels(term, hidden - rank, hidden) for term, rank in zip(terms, ranks, strict=True)]
-    for labels, tensor in zip(inputs, tensors, strict=True):
-        if len(labels) != len(extents_of(tensor.type)):
-            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {len(extents_of(tensor.type))}")
-    if arrow:
-        return inputs, _labels(right, 0, hidden)
-    every = [c for i in inputs for c in i]
-    once = sorted(c for c in set(every) if every.count(c) == 1 and not c.startswith("."))
-    return inputs, [*(f".{i}" for i in range(hidden)), *once]
-
-
-def _labels(term: str, first: int, hidden: int) -> list[str]:
-    before, dots, after = term.partition("...")
-    return [*before, *([f".{i}" for i in range(first, hidden)] if dots else []), *after]
+    if len(terms) != len(ranks):
+        raise b.unsupported("equation", f"{len(terms)} terms for {len(ranks)} tensors")
+    hidden = [rank - len(term) + 3 for term, rank in zip(terms, ranks, strict=True)]
+    most = max((n for n, term in zip(hidden, terms, strict=True) if "..." in term), default=0)
+    dots = "".join(chr(maxunicode - most + i) for i in range(most))
+    inputs = [term.replace("...", dots[most - n :]) for n, term in zip(hidden, terms, strict=True)]
+    for labels, rank in zip(inputs, ranks, strict=True):
+        if len(labels) != rank:
+            raise b.unsupported("equation", f"{len(labels)} labels for a tensor of rank {rank}")
+    every = "".join(inputs)
+    once = sorted(c for c in set(every) - set(dots) if every.count(c) == 1)
+    return inputs, right.replace("...", dots) if arrow else dots + "".join(once)
 
 
 def _sum_out(b: Builder, x: SSAValue, labels: Sequence[str], needed: set[str]) -> tuple[SSAValue, list[str]]:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import pi
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float64Type, i1, i64
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float64Type, i1
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import is_float, shape_of
+from ....dialects.shapes.extents import static
 from ....dialects.tensor.builder import Builder, work_type
 from ....errors import ShapeError
-from .registry import decomposes
+from .registry import Decomposition, decomposes
 from .reshape import numbered
-from .sort import order
 
 
 def _draws_between_layers(arguments: Mapping[str, object]) -> bool:
@@ -50,12 +50,14 @@ _ROUNDS = 10
 _LOW = 0xFFFFFFFF
 
 
-def random_words(b: Builder, generator: SSAValue, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
+def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
     """Four independent words of 32 random bits for every element of a tensor of `shape`, as i64.
 
     `generator` is a tensor of two i64: a key, and a number that tells apart what is drawn with one key; `first` is how
     many elements were drawn from it before.
     """
+    if generator is None:
+        raise b.unsupported("generator", "draws random numbers and has no generator")
     key, number = (b.map(generator, [AffineExpr.constant(i)], shape) for i in range(2))
     place = numbered(b, range(len(shape)), shape, first)
     return philox(b, [*_halves(b, place), *_halves(b, number)], _halves(b, key))
@@ -86,12 +88,6 @@ def _xor(b: Builder, x: SSAValue, y: SSAValue) -> SSAValue:
     return b.insert(arith.XOrIOp(x, y))
 
 
-def _words(b: Builder, generator: SSAValue | None, shape: Sequence[int], first: int = 0) -> list[SSAValue]:
-    if generator is None:
-        raise b.unsupported("generator", "draws random numbers and has no generator")
-    return random_words(b, generator, shape, first)
-
-
 def _bits(b: Builder, word: SSAValue, count: int) -> SSAValue:
     """The upper `count` bits of a word of 32."""
     return b.insert(arith.ShRUIOp(word, b.like(word, 32 - count)))
@@ -110,42 +106,18 @@ def _fraction(b: Builder, words: Sequence[SSAValue], element: Attribute, first: 
     return b.scaled(b.cast(number, work_type(element)), 2.0**-bits)
 
 
-def _uniform(b: Builder, generator: SSAValue | None, shape: Sequence[int], element: Attribute) -> SSAValue:
-    """Uniform in [0, 1)."""
-    return _fraction(b, _words(b, generator, shape), element)
-
-
-def _normal(b: Builder, generator: SSAValue | None, shape: Sequence[int], element: Attribute) -> SSAValue:
+def _normal(b: Builder, words: Sequence[SSAValue], element: Attribute) -> SSAValue:
     """Normal with mean 0 and deviation 1, by the transform of Box and Muller."""
-    words, computed = _words(b, generator, shape), work_type(element)
+    computed = work_type(element)
     radius = b.sqrt(b.scaled(b.log(_fraction(b, words[:2], computed, 1)), -2.0))
     angle = b.scaled(_fraction(b, words[2:], computed), 2 * pi)
     return b.mul(radius, b.math(math.CosOp, angle))
 
 
-def _below(b: Builder, generator: SSAValue | None, shape: Sequence[int], p: float, first: int = 0) -> SSAValue:
-    """True with probability `p`, up to 2^-32."""
-    if not 0 <= p <= 1:
-        raise ShapeError(f"a probability of {p}", argument="p")
-    word = _words(b, generator, shape, first)[0]
-    return b.cmp("lt", word, round(p * 2**32))
-
-
-def _shape(b: Builder) -> tuple[int, ...]:
-    return shape_of(b.result_types[0])
-
-
-def _element(b: Builder) -> Attribute:
-    element = b.result_element
-    if not is_float(element):
-        raise b.unsupported("dtype", f"random numbers of {element} are not supported")
-    return element
-
-
 # Operators.
 
 
-def _standard(draw: Callable[..., SSAValue]) -> Callable[..., SSAValue]:
+def _standard(draw: Callable[[Builder, Sequence[SSAValue], Attribute], SSAValue]) -> Decomposition:
     def decomposition(
         b: Builder,
         dtype: Attribute | None,
@@ -153,20 +125,22 @@ def _standard(draw: Callable[..., SSAValue]) -> Callable[..., SSAValue]:
         self: SSAValue | None = None,
         size: Sequence[int] = (),
     ) -> SSAValue:
-        return draw(b, generator, _shape(b), _element(b))
+        if not is_float(b.result_element):
+            raise b.unsupported("dtype", f"random numbers of {b.result_element} are not supported")
+        return draw(b, _words(b, generator, static(b.result_shape)), b.result_element)
 
     return decomposition
 
 
-decomposes("rand", "rand_like")(_standard(_uniform))
+decomposes("rand", "rand_like")(_standard(_fraction))
 decomposes("randn", "randn_like")(_standard(_normal))
 
 
-def _integers(b: Builder, generator: SSAValue | None, low: int, high: int) -> SSAValue:
+def integers(b: Builder, generator: SSAValue | None, low: int, high: int) -> SSAValue:
     """Integers in [low, high), from 63 random bits."""
     if not low < high:
         raise ShapeError(f"no integer lies in [{low}, {high})", argument="high")
-    first, second, *_ = _words(b, generator, _shape(b))
+    first, second, *_ = _words(b, generator, static(b.result_shape))
     wide = b.add(b.scaled(first, 1 << 31), _bits(b, second, 31))
     return b.plus(b.rem(wide, b.like(wide, high - low)), low)
 
@@ -181,19 +155,15 @@ def randint(
     self: SSAValue | None = None,
     size: Sequence[int] = (),
 ) -> SSAValue:
-    return _integers(b, generator, low, high)
+    return integers(b, generator, low, high)
 
 
-@decomposes("randperm")
-def randperm(b: Builder, n: int, dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
-    return order(b, _integers(b, generator, 0, 2**63 - 1), 0, False) if n else b.constant(0, [0], i64)
-
-
-def _dropped(
-    b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0
-) -> tuple[SSAValue, SSAValue]:
-    """`x`, in the type it is computed in, with elements zero with probability `p`, the others scaled; and which."""
-    kept = _below(b, generator, shape_of(x.type), 1 - p, first)
+def dropped(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0) -> tuple[SSAValue, SSAValue]:
+    """`x`, in the type it is computed in, with elements zero with probability `p`, up to 2^-32, the others scaled; and
+    which are kept. `first` is how many elements the operator has drawn before."""
+    if not 0 <= p <= 1:
+        raise ShapeError(f"a probability of {p}", argument="p")
+    kept = b.cmp("lt", _words(b, generator, shape_of(x.type), first)[0], round((1 - p) * 2**32))
     x = b.working(x)
     return b.select(kept, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), kept
 
@@ -202,9 +172,4 @@ def _dropped(
 def dropout(b: Builder, input: SSAValue, p: float, train: bool | None, generator: SSAValue | None) -> list[SSAValue]:
     if train is False or p == 0:
         return [input, b.constant(True, shape_of(input.type), i1)]
-    return list(_dropped(b, input, p, generator))
-
-
-def keep_some(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first: int = 0) -> SSAValue:
-    """Dropout inside of another operator, which has drawn `first` times before."""
-    return _dropped(b, x, p, generator, first)[0]
+    return list(dropped(b, input, p, generator))

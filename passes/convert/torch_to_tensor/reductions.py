@@ -76,16 +76,11 @@ def extreme(b: Builder, kind: str, x: SSAValue, over: Sequence[int], keepdim: bo
     return reduced(b, kind, b.working(x), over, keepdim)
 
 
-def _extreme_of(b: Builder, self: SSAValue, dim: Dims, keepdim: bool, kind: str) -> SSAValue:
-    return extreme(b, kind, self, _dims(self, dim), keepdim)
-
-
-def _extreme_with_position(
-    b: Builder, self: SSAValue, dim: int | None = None, keepdim: bool = False, kind: str = ""
-) -> SSAValue | list[SSAValue]:
+def _extreme(b: Builder, self: SSAValue, dim: Dims = None, keepdim: bool = False, kind: str = "") -> list[SSAValue]:
+    """The extreme, and where it is if the overload says so."""
     over = _dims(self, dim)
     value = extreme(b, kind, self, over, keepdim)
-    return value if dim is None else [value, position(b, kind, self, over, keepdim)]
+    return [value] if len(b.result_types) == 1 else [value, position(b, kind, self, over, keepdim)]
 
 
 def position(b: Builder, kind: str, self: SSAValue, over: Sequence[int], keepdim: bool) -> SSAValue:
@@ -111,8 +106,7 @@ def _arg(b: Builder, self: SSAValue, dim: int | None, keepdim: bool, kind: str) 
 
 
 for _kind in ("max", "min"):
-    decomposes(f"a{_kind}")(partial(_extreme_of, kind=_kind))
-    decomposes(_kind, f"{_kind}.dim")(partial(_extreme_with_position, kind=_kind))
+    decomposes(f"a{_kind}", _kind, f"{_kind}.dim")(partial(_extreme, kind=_kind))
     decomposes(f"arg{_kind}")(partial(_arg, kind=_kind))
 
 
@@ -137,12 +131,6 @@ def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> 
     return b.div(total, b.maximum(b.plus(known, -float(correction)), b.like(total, 0))), mean
 
 
-def _correction(unbiased: bool | None, correction: float | None) -> float:
-    if unbiased is not None:
-        return int(unbiased)
-    return 1 if correction is None else correction
-
-
 @decomposes("var", "var.dim", "var.correction", "var_mean.correction")
 def var(
     b: Builder,
@@ -153,5 +141,6 @@ def var(
     keepdim: bool = False,
 ) -> list[SSAValue]:
     over = _dims(self, dim)
-    found = moments(b, b.working(self), over, _correction(unbiased, correction))
+    less = int(unbiased) if unbiased is not None else 1 if correction is None else correction
+    found = moments(b, b.working(self), over, less)
     return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]

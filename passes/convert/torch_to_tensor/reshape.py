@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import add
 
 from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
@@ -39,21 +41,6 @@ def regroup(source: Sequence[Extent], target: Sequence[Extent], algebra: Algebra
     return result
 
 
-def _inner(shape: Sequence[Extent], group: Sequence[int]) -> list[Extent]:
-    """The extents of the dimensions in `group` but the outermost, which are the ones that strides are made of."""
-    return [shape[d] for d in group if shape[d] != 1][1:]
-
-
-def _linear(shape: Sequence[Extent], group: Sequence[int]) -> AffineExpr:
-    total: AffineExpr | None = None
-    wide = [d for d in group if shape[d] != 1]
-    for position, d in enumerate(wide):
-        stride = prod(static(shape[e] for e in wide[position + 1 :]))
-        term = AffineExpr.dimension(d) if stride == 1 else AffineExpr.dimension(d) * stride
-        total = term if total is None else total + term
-    return AffineExpr.constant(0) if total is None else total
-
-
 def _split_group(
     result: list[AffineExpr | list[int]],
     source: Sequence[Extent],
@@ -61,16 +48,22 @@ def _split_group(
     target: Sequence[Extent],
     into: Sequence[int],
 ) -> None:
-    wide = [d for d in group if source[d] != 1]
-    if any(isinstance(e, SymbolAttr) for e in [*_inner(source, group), *_inner(target, into)]):
+    wide, outer = [d for d in group if source[d] != 1], [d for d in into if target[d] != 1]
+    # Strides are made of all extents but the outermost.
+    if any(isinstance(e, SymbolAttr) for e in [*(source[d] for d in wide[1:]), *(target[d] for d in outer[1:])]):
         for d in wide:
             result[d] = list(into)
         return
-    linear = _linear(target, into)
-    for position, d in enumerate(wide):
-        stride = prod(static(source[e] for e in wide[position + 1 :]))
+    terms = [AffineExpr.dimension(d) * n if n != 1 else AffineExpr.dimension(d) for d, n in _strides(target, outer)]
+    linear = reduce(add, terms) if terms else AffineExpr.constant(0)
+    for d, stride in _strides(source, wide):
         quotient = linear if stride == 1 else linear // stride
-        result[d] = quotient if position == 0 else quotient % fixed(source[d])
+        result[d] = quotient if d == wide[0] else quotient % fixed(source[d])
+
+
+def _strides(shape: Sequence[Extent], group: Sequence[int]) -> list[tuple[int, int]]:
+    """The dimensions in `group`, and how many elements of it lie between two neighbours along each."""
+    return [(d, prod(static(shape[e] for e in group[i + 1 :]))) for i, d in enumerate(group)]
 
 
 def reshape_to(b: Builder, x: SSAValue, shape: Sequence[Extent]) -> SSAValue:
@@ -116,15 +109,19 @@ def gathered(
     return b.insert(tensor.GatherOp(source, map, indices))
 
 
+def pick(b: Builder, x: SSAValue, dim: int, place: SSAValue) -> SSAValue:
+    """x[..., place, ...] along `dim`, other coordinates unchanged."""
+    exprs = dims(len(extents_of(x.type)))
+    exprs[dim] = AffineExpr.symbol(0)
+    return gathered(b, x, exprs, extents_of(place.type), [place])
+
+
 def moved(b: Builder, x: SSAValue, dim: int, offset: Polynomial, shape: Sequence[Extent]) -> SSAValue:
     """`x` from `offset` on along `dim`, in the shape `shape`; 0 where that is outside of `x`. The offset may be known
     only at run time."""
-    exprs = dims(len(shape))
     if offset.number == 0 and extents_of(x.type) == tuple(shape):
         return x
-    exprs[dim] = AffineExpr.symbol(0)
-    place = b.add(b.iota(dim, shape), b.measured(offset, shape, i64))
-    return gathered(b, x, exprs, shape, [place])
+    return pick(b, x, dim, b.add(b.iota(dim, shape), b.measured(offset, shape, i64)))
 
 
 def numbered(b: Builder, over: Sequence[int], space: Sequence[Extent], first: int = 0) -> SSAValue:

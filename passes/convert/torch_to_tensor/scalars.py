@@ -1,4 +1,4 @@
-"""What PyTorch's CUDA kernels make of a Python scalar, operator by operator.
+"""What PyTorch makes of its operands: the type in which they meet, how Python scalars are held, and what is refused.
 
 A scalar takes part in no promotion beyond its kind, so it meets tensors of a type that may not hold it. An integer
 always becomes one of the tensors' type, modulo 2^width: `x // -3` of uint8 divides by 253. A float becomes one of the
@@ -7,23 +7,60 @@ second, `HELD` names those that take the first. Some convert with a check (`c10:
 does not hold: `CHECKED` names their arguments.
 
 Read in ATen/native/cuda of PyTorch 2.13. There, `gpu_kernel_with_scalars` holds a scalar in the type of its function's
-parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in the common type of both sides
-(`comparisons.compared`).
+parameter, `opmath_gpu_kernel_with_scalars` in opmath. Comparisons hold it in the common type of both sides. Element
+types that kernels refuse, though capture lets them through, are found by `python benchmarks/coverage.py --dtypes
+types`, which calls every operator with the types that it does not list as its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from math import isfinite, isnan
 
-from xdsl.dialects.builtin import f16, i1
+from xdsl.dialects.builtin import bf16, f16, f32, f64, i1, i8, i16, i32, i64
 from xdsl.ir import Attribute, SSAValue
 
-from ....dialects.payload import element_type, is_float
-from ....dialects.tensor.builder import UINT8, width_of, work_type
+from ....dialects.payload import element_type, is_float, is_float8, scalar_attr
+from ....dialects.shapes.extents import SymbolAttr, extents_of
+from ....dialects.tensor.builder import UINT8, Number, width_of, work_type, wrapped_number
 from ....dialects.torch import Value
 from ....errors import UnsupportedError
-from .type_promotion import rounded
+
+_ORDER: list[Attribute] = [i1, UINT8, i8, i16, i32, i64, f16, bf16, f32, f64]
+
+
+def promote(x: Attribute, y: Attribute) -> Attribute:
+    """The type to which tensors of element types `x` and `y` are brought before they meet."""
+    if {x, y} == {f16, bf16}:
+        return f32
+    return i16 if {x, y} == {UINT8, i8} else x if x == y else max(x, y, key=_ORDER.index)
+
+
+def common_element(values: Sequence[SSAValue | Number]) -> Attribute:
+    """The element type in which tensors and Python numbers meet.
+
+    Tensors with dimensions decide; a tensor of rank 0, and then a number, count only where they are of a higher kind
+    (boolean, integer, float).
+    """
+    groups: tuple[list[Attribute], ...] = [], [], []
+    for value in values:
+        if isinstance(value, SSAValue):
+            groups[0 if extents_of(value.type) else 1].append(element_type(value.type))
+        else:
+            groups[2].append(i1 if isinstance(value, bool) else i64 if isinstance(value, int | SymbolAttr) else f32)
+    return max((reduce(promote, group) for group in groups if group), key=_kind)
+
+
+def _kind(element: Attribute) -> int:
+    return 2 if is_float(element) else 0 if element == i1 else 1
+
+
+def rounded(value: Number, element: Attribute) -> Number:
+    """`value` as it is after conversion to `element`: 0.1 rounded to bf16, for instance."""
+    if isinstance(value, SymbolAttr):
+        return value
+    return scalar_attr(value, element).value.data if is_float(element) else wrapped_number(value, element)
 
 
 def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
@@ -112,3 +149,37 @@ def _overflow(value: float, element: Attribute) -> str | None:
         low = -high if element == UINT8 and isinstance(value, int) else low
         fits = low <= value <= high
     return None if fits else f"{value} cannot be converted to {element} without overflow"
+
+
+FLOATS_ONLY = frozenset(
+    """_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d hardshrink leaky_relu logcumsumexp var""".split()
+)
+"""Operators, or overloads, of floats: no integers, no truth values."""
+
+FLOAT_RESULTS = frozenset("_log_softmax _softmax log_softmax softmax".split())
+"""Operators whose result is of floats."""
+
+NO_TRUTHS = frozenset(
+    """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm bmm bucketize ceil conv1d
+    conv2d conv3d convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
+    max_pool3d max_pool3d_with_indices mm relu round searchsorted threshold topk trunc""".split()
+)
+"""Operators of numbers: their first tensor holds no truth values."""
+
+NO_TRUTHS_RESULT = frozenset(("arange", "clamp", "clamp_max", "clamp_min", "pow"))
+"""Operators whose result holds no truth values."""
+
+
+def check_types(overload: str, arguments: Collection[Value], result: Attribute) -> None:
+    """Raise UnsupportedError for element types that PyTorch refuses."""
+    name = overload.partition(".")[0]
+    first = next((element_type(v.type) for v in arguments if isinstance(v, SSAValue)), result)
+    if overload == "pow.Scalar" and first == i1 and any(isinstance(v, bool) for v in arguments):
+        raise UnsupportedError("PyTorch has no kernel for truth values")
+    if first != result and name in FLOAT_RESULTS:
+        first = result  # converted first
+    if not (is_float(first) or is_float8(first)) and {name, overload} & (FLOATS_ONLY | FLOAT_RESULTS):
+        raise UnsupportedError(f"PyTorch has no kernel for {first}")
+    if i1 in (first if name in NO_TRUTHS else None, result if name in NO_TRUTHS_RESULT else None):
+        raise UnsupportedError("PyTorch has no kernel for truth values")

@@ -1,59 +1,142 @@
-"""Operators that write at computed places: scatter, index_add, index_put and what is made of them."""
+"""Operators that write at computed places: scatter, index_add, index_put and what is made of them.
+
+What PyTorch leaves open is settled: of several plain writes to one place the last in order counts. Therefore their
+numbers are scattered, as a maximum, and the values are read at the number that is left. Values that are combined are so
+in any order. A write outside of the tensor is dropped (PyTorch raises there).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import i1, i32, i64
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
-from ....dialects.payload import element_type, shape_of
-from ....dialects.shapes.extents import extents_of
-from ....dialects.tensor import GatherOp, ReductionKind
-from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, numel
-from ....errors import ShapeError, UnsupportedError
+from ....dialects.payload import element_type, is_float, shape_of
+from ....dialects.shapes.extents import Extent, extents_of, most
+from ....dialects.tensor import ReductionKind, ScatterOp, identity
+from ....dialects.tensor.builder import Builder, Number, broadcast_shape, dims, normal_dim, width_of
+from ....dialects.tensor.reduction_kinds import combine
+from ....errors import ShapeError
 from .cumulative import scan
 from .gather import wrapped
 from .registry import decomposes
-from .reshape import reshape_to
-from .scatter_builder import Writes, read_last
+from .reshape import gathered, numbered, reshape_to
+
+FEW = 16
+"""So many writes that every element may look at, or elements that may look at every write."""
+
+KINDS = {
+    **dict.fromkeys(("sum", "add", "mean"), ReductionKind.ADD),
+    **dict.fromkeys(("prod", "multiply"), ReductionKind.MUL),
+    "amax": ReductionKind.MAX,
+    "amin": ReductionKind.MIN,
+}
 
 
-def _scatter(
-    b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue | Number, mode: str | None, include_self: bool
-) -> SSAValue:
-    shape = extents_of(self.type)
-    if not shape:
-        both = index, src
-        args = [reshape_to(b, v, [1]) if isinstance(v, SSAValue) and not extents_of(v.type) else v for v in both]
-        flat = _scatter(b, reshape_to(b, self, [1]), 0, args[0], args[1], mode, include_self)  # pyright: ignore
-        return reshape_to(b, flat, [])
-    dim = normal_dim(dim, len(shape))
-    if not extents_of(index.type):
-        index = reshape_to(b, index, [1])
-    space = extents_of(index.type)
-    if isinstance(src, SSAValue) and not extents_of(src.type):
-        src = reshape_to(b, src, [1])
-    x = b.working(self)
-    index = b.index(index, shape[dim])
-    if 0 in space:
-        return x
-    at = dims(len(shape))
-    at[dim] = AffineExpr.symbol(0)
-    writes = Writes(space, tuple(at), (index,), (dim,))
-    if isinstance(src, SSAValue):
-        src = b.cast(src, element_type(x.type))
-    if mode is not None:
-        of_all = isinstance(src, SSAValue)
-        values = b.map(src, dims(len(space)), space) if of_all else b.constant(src, space, element_type(x.type))
-        return writes.combined(b, x, values, mode, include_self)
-    last = writes.last(b, shape)
-    if isinstance(src, SSAValue):
-        ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
-        return read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
-    return b.select(b.cmp("ge", last, 0), b.like(x, src), x)
+@dataclass(frozen=True)
+class Writes:
+    """Elements of a space that are written into a tensor.
+
+    `at` are their coordinates there: the dimensions of the space, and as symbols the elements of `indices`, which have
+    the space's shape and are not negative where they are meant. Several elements go to one place only if they differ in
+    the dimensions `over`.
+    """
+
+    space: Sequence[Extent]
+    at: Sequence[AffineExpr]
+    indices: Sequence[SSAValue]
+    over: Sequence[int]
+
+    def scatter(self, b: Builder, kind: ReductionKind, init: SSAValue, values: SSAValue) -> SSAValue:
+        """`init` with the values combined into it, by a scatter, whose work is linear in the writes. Where there are
+        few writes to an element, or few places, every element looks at all the writes instead: a reduction, which is
+        fused with what is around it."""
+        own, shape = element_type(init.type), extents_of(init.type)
+        if own == i1:
+            least = kind in (ReductionKind.MUL, ReductionKind.MIN, ReductionKind.AND)
+            kind = ReductionKind.MIN if least else ReductionKind.MAX
+        places = [n for n, expr in zip(shape, self.at, strict=True) if not isinstance(expr, AffineDimExpr)]
+        if min(_most(self.space[d] for d in self.over), _most(places)) <= FEW:
+            hit, seen = self._seen(b, shape, values)
+            neutral = b.like(seen, identity(kind, own))
+            over = range(len(shape), len(extents_of(hit.type)))
+            found = b.reduce(kind.value, b.select(hit, seen, neutral), over)
+            return b.insert(combine(kind, init, found))
+        wide = i32 if 0 < width_of(own) < 32 else own
+        map = AffineMap(len(self.space), len(self.indices), tuple(self.at))
+        return b.cast(b.insert(ScatterOp(kind, b.cast(init, wide), b.cast(values, wide), map, self.indices)), own)
+
+    def _seen(self, b: Builder, shape: Sequence[Extent], values: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """Which writes hit each element of a tensor of `shape`, and their values: in its dimensions, then `over`."""
+        space = [*shape, *(self.space[d] for d in self.over)]
+        index = dims(len(space))
+        own = {d: index[len(shape) + i] for i, d in enumerate(self.over)}
+        own |= {expr.position: index[d] for d, expr in enumerate(self.at) if isinstance(expr, AffineDimExpr)}
+        ends = [
+            (index[d], 0, self.space[expr.position])
+            for d, expr in enumerate(self.at)
+            if isinstance(expr, AffineDimExpr) and self.space[expr.position] != shape[d]
+        ]
+        exprs = [own[d] for d in range(len(self.space))]
+        places = [d for d, expr in enumerate(self.at) if not isinstance(expr, AffineDimExpr)]
+        hits = [
+            b.cmp("eq", b.map(v, exprs, space, ends, -1), b.iota(d, space, element_type(v.type)))
+            for d, v in zip(places, self.indices, strict=True)
+        ]
+        return reduce(b.both, hits), b.map(values, exprs, space, ends)
+
+    def last(self, b: Builder, shape: Sequence[Extent]) -> SSAValue:
+        """For each element of a tensor of `shape` the number of the last write to it, counted along `over`; else -1."""
+        element = i32 if _most(self.space[d] for d in self.over) < 1 << 31 else i64
+        number = numbered(b, self.over, self.space)
+        return self.scatter(b, ReductionKind.MAX, b.constant(-1, shape, element), b.cast(number, element))
+
+    def combined(self, b: Builder, x: SSAValue, values: SSAValue | Number, mode: str, include_self: bool) -> SSAValue:
+        """`x` with the values combined; without `include_self` an element that is written starts from nothing."""
+        if mode not in KINDS:
+            raise b.unsupported("reduce", f"{mode!r} is not one of {', '.join(KINDS)}")
+        kind, count, start = KINDS[mode], None, x
+        if not isinstance(values, SSAValue):
+            values = b.constant(values, self.space, element_type(x.type))
+        if mode == "mean" or not include_self:
+            nothing, one = b.constant(0, extents_of(x.type), i32), b.constant(1, self.space, i32)
+            count = self.scatter(b, ReductionKind.ADD, nothing, one)
+        if count is not None and not include_self:
+            start = b.select(b.cmp("gt", count, 0), b.like(x, identity(kind, element_type(x.type))), x)
+        total = self.scatter(b, kind, start, values)
+        if count is None or mode != "mean":
+            return total
+        count = b.plus(count, 1) if include_self else b.maximum(count, b.like(count, 1))
+        divisor = b.cast(count, element_type(total.type))
+        return b.div(total, divisor) if is_float(total.type) else b.floordiv(total, divisor)
+
+
+def _most(extents: Iterable[Extent]) -> int:
+    return prod(map(most, extents))
+
+
+def _read_last(b: Builder, x: SSAValue, last: SSAValue, values: SSAValue, at: Sequence[AffineExpr]) -> SSAValue:
+    """`x` where nothing is written, else the element of `values` at the coordinates `at`, whose symbol is `last`.
+
+    Where `values` end before `x` nothing is written; no place outside of them is read."""
+    shape, source = extents_of(x.type), list(zip(at, extents_of(values.type), strict=True))
+    inside, rank = list(shape), len(shape)
+    for expr, n in source:
+        if isinstance(expr, AffineDimExpr):
+            inside[expr.position] = n
+    ends = [(AffineExpr.dimension(d), 0, n) for d, n in enumerate(inside) if n != shape[d]]
+    if all(isinstance(e, AffineDimExpr) or n == 1 for e, n in source):
+        exprs = [e if isinstance(e, AffineDimExpr) else AffineExpr.constant(0) for e in at]
+        written = b.map(values, exprs, inside)
+    else:
+        place = b.map(b.maximum(last, b.like(last, 0)), dims(rank), inside)
+        written = gathered(b, values, at, inside, [place])
+    return b.select(b.cmp("ge", last, 0), b.map(written, dims(rank), shape, ends), x)
 
 
 @decomposes("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
@@ -67,12 +150,34 @@ def scatter(
     reduce: str | None = None,
     include_self: bool = True,
 ) -> SSAValue:
-    return _scatter(b, self, dim, index, value if src is None else src, reduce, include_self)
+    own = extents_of(self.type)
+    x, index = (v if extents_of(v.type) else reshape_to(b, v, [1]) for v in (self, index))
+    shape, space, x = extents_of(x.type), extents_of(index.type), b.working(x)
+    dim = normal_dim(dim, len(shape))
+    index, at = b.index(index, shape[dim]), dims(len(shape))
+    at[dim] = AffineExpr.symbol(0)
+    writes = Writes(space, at, (index,), (dim,))
+    if src is not None:
+        src = b.cast(src if extents_of(src.type) else reshape_to(b, src, [1]), element_type(x.type))
+    if 0 in space:
+        found = x
+    elif reduce is not None:
+        found = writes.combined(
+            b, x, value if src is None else b.map(src, dims(len(space)), space), reduce, include_self
+        )
+    else:
+        last = writes.last(b, shape)
+        if src is not None:
+            ends = [extents_of(src.type)[d] if d == dim else n for d, n in enumerate(space)]
+            found = _read_last(b, x, last, b.map(src, dims(len(ends)), ends), at)
+        else:
+            found = b.select(b.cmp("ge", last, 0), b.like(x, value), x)
+    return found if own else reshape_to(b, found, own)
 
 
 @decomposes("scatter_add")
 def scatter_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, src: SSAValue) -> SSAValue:
-    return _scatter(b, self, dim, index, src, "sum", True)
+    return scatter(b, self, dim, index, src, reduce="sum")
 
 
 def slices_written(
@@ -82,128 +187,103 @@ def slices_written(
     index: SSAValue,
     source: SSAValue | Number,
     mode: str | None,
-    include: bool,
+    include: bool = True,
     *,
     wraps: bool = False,
 ) -> SSAValue:
     """Writes of whole slices: `index` has one place along `dim` for every slice of `source`. With `wraps` PyTorch takes
     negative places as well."""
-    shape = extents_of(self.type)
-    if not shape:
-        x = reshape_to(b, self, [1])
-        source = reshape_to(b, source, [1]) if isinstance(source, SSAValue) else source
-        return reshape_to(b, slices_written(b, x, 0, index, source, mode, include, wraps=wraps), [])
-    dim = normal_dim(dim, len(shape))
-    count = numel(b, index)
-    index = reshape_to(b, index, [count])
-    x = b.working(self)
-    slices = [count if d == dim else n for d, n in enumerate(shape)]
-    if isinstance(source, SSAValue):
-        source = source if extents_of(source.type) else b.broadcast(source, slices)
-        if list(extents_of(source.type)) != slices:
-            raise ShapeError(f"{list(extents_of(source.type))} where {slices} is needed", argument="source")
-        to_front = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
-        order = [AffineExpr.dimension(d) for d in to_front]
-        source = b.map(b.cast(source, element_type(x.type)), order, [count, *shape[:dim], *shape[dim + 1 :]])
-    return _put(b, x, [dim], [wrapped(b, index, shape[dim], legal=wraps)], source, mode, include)
+    own = extents_of(self.type)
+    x = b.working(self if own else reshape_to(b, self, [1]))
+    shape = extents_of(x.type)
+    dim, count = normal_dim(dim, len(shape)), b.count(extents_of(index.type))
+    slices = (*shape[:dim], count, *shape[dim + 1 :])
+    if isinstance(source, SSAValue) and extents_of(source.type) not in ((), slices):
+        raise ShapeError(f"{list(extents_of(source.type))} where {list(slices)} is needed", argument="source")
+    found = _put(b, x, [*[None] * dim, reshape_to(b, index, [count])], source, mode, include, wraps)
+    return found if own else reshape_to(b, found, own)
 
 
 def _put(
     b: Builder,
     x: SSAValue,
-    at: Sequence[int],
-    indices: Sequence[SSAValue],
+    indices: Sequence[SSAValue | None],
     values: SSAValue | Number,
     mode: str | None,
-    include_self: bool,
+    include_self: bool = True,
+    wraps: bool = True,
 ) -> SSAValue:
-    """Writes of slices of `x`: the `indices`, of one shape and not negative where they are legal, say where along the
-    dimensions `at`. `values` have that shape and then the dimensions of a slice."""
-    shape, common = extents_of(x.type), extents_of(indices[0].type)
+    """Writes of slices of `x` at `indices`, as in `x[indices] = values`."""
+    shape, element = extents_of(x.type), element_type(x.type)
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    at, kept = list(given), [d for d in range(len(shape)) if d not in given]
+    common = broadcast_shape([extents_of(i.type) for i in given.values()])
+    rank, slice_shape = len(common), [shape[d] for d in kept]
+    if isinstance(values, SSAValue):
+        # The writes stand where the first index stands if all are neighbours.
+        ahead = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
+        values = b.broadcast(b.cast(values, element), [*slice_shape[:ahead], *common, *slice_shape[ahead:]])
+        order = [*range(rank, rank + ahead), *range(rank), *range(rank + ahead, rank + len(kept))]
+        values = b.map(values, [AffineExpr.dimension(d) for d in order], [*common, *slice_shape])
+    places = [b.broadcast(wrapped(b, i, shape[d], legal=wraps), common) for d, i in given.items()]
     if 0 in common:
         return x
-    element, kept = element_type(x.type), [d for d in range(len(shape)) if d not in at]
-    over = list(range(len(common)))
-    symbols = {d: AffineExpr.symbol(i) for i, d in enumerate(at)}
+    symbols, over = [AffineExpr.symbol(i) for i in range(len(at))], range(rank)
     if mode is not None:
-        space = (*common, *(shape[d] for d in kept))
-        coordinates = tuple(
-            symbols[d] if d in symbols else AffineExpr.dimension(len(common) + kept.index(d)) for d in range(len(shape))
-        )
-        spread = values if isinstance(values, SSAValue) else b.constant(values, space, element)
-        writes = Writes(space, coordinates, tuple(b.place(i, over, space) for i in indices), tuple(over))
-        return writes.combined(b, x, spread, mode, include_self)
-    writes = Writes(common, tuple(symbols[d] for d in at), tuple(indices), tuple(over))
-    last = b.place(writes.last(b, [shape[d] for d in at]), at, shape)
+        space = (*common, *slice_shape)
+        behind = {d: AffineExpr.dimension(rank + i) for i, d in enumerate(kept)} | dict(zip(at, symbols, strict=True))
+        coordinates = [behind[d] for d in range(len(shape))]
+        writes = Writes(space, coordinates, [b.place(i, over, space) for i in places], over)
+        return writes.combined(b, x, values, mode, include_self)
+    last = b.place(Writes(common, symbols, places, over).last(b, [shape[d] for d in at]), at, shape)
     if not isinstance(values, SSAValue):
         return b.select(b.cmp("ge", last, 0), b.like(x, values), x)
-    count = b.algebra.extent(b.algebra.product(common))
-    rows = reshape_to(b, values, [count, *(shape[d] for d in kept)])
-    return read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in kept)])
+    rows = reshape_to(b, values, [b.count(common), *slice_shape])
+    return _read_last(b, x, last, rows, [AffineExpr.symbol(0), *(AffineExpr.dimension(d) for d in kept)])
 
 
 @decomposes("index_add")
 def index_add(b: Builder, self: SSAValue, dim: int, index: SSAValue, source: SSAValue, alpha: Number) -> SSAValue:
-    scaled = b.scaled(b.working(source), alpha)
-    return slices_written(b, self, dim, index, scaled, "sum", True)
+    return slices_written(b, self, dim, index, b.scaled(b.working(source), alpha), "sum")
 
 
 @decomposes("index_put")
 def index_put(
     b: Builder, self: SSAValue, indices: Sequence[SSAValue | None], values: SSAValue, accumulate: bool
 ) -> SSAValue:
-    shape = shape_of(self.type)
+    """A mask may stand over leading dimensions, with one value for all that it selects, or one for each of them in
+    order. That there are as many values as the mask selects, which PyTorch checks, is left to the caller."""
     x = b.working(self)
+    masks = [i for i in indices if i is not None and element_type(i.type) == i1]
+    if not masks:
+        return _put(b, x, indices, values, "sum" if accumulate else None)
+    if len(indices) != 1:
+        raise b.unsupported("indices", "how many elements a mask selects depends on data")
     values = b.cast(values, element_type(x.type))
-    given = [i for i in indices if i is not None]
-    if any(element_type(i.type) == i1 for i in given):
-        return _masked_put(b, x, indices, values, accumulate)
-    common = broadcast_shape([shape_of(i.type) for i in given])
-    at = [d for d, i in enumerate(indices) if i is not None]
-    kept = [d for d in range(len(shape)) if d not in at]
-    # Values have the shape of x[indices]: the writes stand where the first index stands if all are neighbours.
-    first = at[0] if at == list(range(at[0], at[-1] + 1)) else 0
-    before, after = [d for d in kept if d < first], [d for d in kept if d >= first]
-    values = b.broadcast(values, [*(shape[d] for d in before), *common, *(shape[d] for d in after)])
-    rank, ahead = len(common), len(before)
-    order = [*range(rank, rank + ahead), *range(rank), *range(rank + ahead, rank + len(kept))]
-    values = b.map(values, [AffineExpr.dimension(d) for d in order], [*common, *(shape[d] for d in kept)])
-    spread = [b.broadcast(wrapped(b, i, shape[d]), common) for d, i in zip(at, given, strict=True)]
-    return _put(b, x, at, spread, values, "sum" if accumulate else None, True)
-
-
-def _masked_put(
-    b: Builder, x: SSAValue, indices: Sequence[SSAValue | None], values: SSAValue, accumulate: bool
-) -> SSAValue:
-    """A mask over leading dimensions, and one value for all that it selects, or one for each of them in order.
-
-    That there are as many values as the mask selects, which PyTorch checks, is left to the caller.
-    """
-    if len(indices) != 1 or indices[0] is None or element_type(indices[0].type) != i1:
-        raise UnsupportedError("how many elements a mask selects depends on data", argument="indices")
-    shape, masked = shape_of(x.type), list(shape_of(indices[0].type))
-    rank, count = len(masked), prod(shape_of(indices[0].type))
-    rest, given = list(shape[rank:]), list(shape_of(values.type))
-    mask = b.place(indices[0], range(rank), shape)
+    shape, rank, given = shape_of(x.type), len(shape_of(masks[0].type)), list(shape_of(values.type))
+    rest = list(shape[rank:])
+    mask = b.place(masks[0], range(rank), shape)
     if len(given) <= len(rest) or given[-1 - len(rest)] == 1:
-        slices = given[-len(rest) :] if rest else []
-        value = b.broadcast(reshape_to(b, values, slices), shape)
+        value = b.broadcast(reshape_to(b, values, given[-len(rest) :] if rest else []), shape)
     else:
-        number = b.plus(scan(b, b.cast(reshape_to(b, indices[0], [count]), i64), 0, ReductionKind.ADD), -1)
-        own = b.broadcast(values, [given[-1 - len(rest)], *rest])
-        place = b.place(reshape_to(b, number, masked), range(rank), shape)
-        exprs = [AffineExpr.symbol(0), *(AffineExpr.dimension(rank + d) for d in range(len(rest)))]
-        value = b.insert(GatherOp(own, AffineMap(len(shape), 1, tuple(exprs)), [place]))
+        value = _taken(b, masks[0], b.broadcast(values, [given[-1 - len(rest)], *rest]), shape)
     return b.select(mask, b.add(x, value) if accumulate else value, x)
+
+
+def _taken(b: Builder, mask: SSAValue, source: SSAValue, shape: Sequence[Extent]) -> SSAValue:
+    """The slices of `source`, one after the other where `mask` holds in its order, in `shape`, whose leading dimensions
+    are those of the mask."""
+    masked = shape_of(mask.type)
+    number = b.plus(scan(b, b.cast(reshape_to(b, mask, [prod(masked)]), i64), 0, ReductionKind.ADD), -1)
+    place = b.place(reshape_to(b, number, masked), range(len(masked)), shape)
+    return gathered(b, source, [AffineExpr.symbol(0), *dims(len(shape))[len(masked) :]], shape, [place])
 
 
 @decomposes("put")
 def put(b: Builder, self: SSAValue, index: SSAValue, source: SSAValue, accumulate: bool) -> SSAValue:
     shape, count = shape_of(self.type), prod(shape_of(index.type))
-    flat = reshape_to(b, self, [prod(shape)])
-    places, values = reshape_to(b, index, [count]), reshape_to(b, source, [count])
-    written = slices_written(b, flat, 0, places, values, "sum" if accumulate else None, True, wraps=True)
-    return reshape_to(b, written, shape)
+    flat, values = reshape_to(b, self, [prod(shape)]), reshape_to(b, source, [count])
+    return reshape_to(b, slices_written(b, flat, 0, index, values, "sum" if accumulate else None, wraps=True), shape)
 
 
 @decomposes("masked_scatter")
@@ -211,12 +291,8 @@ def masked_scatter(b: Builder, self: SSAValue, mask: SSAValue, source: SSAValue)
     if element_type(mask.type) != i1:
         raise b.unsupported("mask", f"a mask is of truth values, not of {element_type(mask.type)}")
     shape = broadcast_shape([shape_of(self.type), shape_of(mask.type)])
-    count = prod(shape)
-    mask, x = reshape_to(b, b.broadcast(mask, shape), [count]), b.broadcast(self, shape)
-    number = b.plus(scan(b, b.cast(mask, i64), 0, ReductionKind.ADD), -1)
-    flat = reshape_to(b, source, [prod(shape_of(source.type))])
-    taken = b.insert(GatherOp(flat, AffineMap(1, 1, (AffineExpr.symbol(0),)), [number]))
-    return b.select(reshape_to(b, mask, shape), reshape_to(b, taken, shape), x)
+    mask, x = b.broadcast(mask, shape), b.broadcast(self, shape)
+    return b.select(mask, _taken(b, mask, reshape_to(b, source, [prod(shape_of(source.type))]), shape), x)
 
 
 @decomposes("index_copy", "index_reduce")
@@ -234,4 +310,53 @@ def index_copy(
 
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
-    return slices_written(b, self, dim, index, value, None, True, wraps=True)
+    return slices_written(b, self, dim, index, value, None, wraps=True)
+
+
+_BAGS = ("sum", "mean", "max")
+"""What the `mode` of a bag numbers."""
+
+
+@decomposes("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    b: Builder,
+    weight: SSAValue,
+    indices: SSAValue,
+    offsets: SSAValue,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: SSAValue | None,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> list[SSAValue]:
+    """Sums, means or maxima of the rows that each bag looks up; an empty bag gives zeros.
+
+    The further results are for a gradient; they are refused where anything reads them.
+    """
+    if any(b.used[1:]):
+        raise b.unsupported("mode", "only the first result is supported")
+    (count,), width, bags = shape_of(indices.type), shape_of(weight.type)[1], b.result_shape[0]
+    index, column = b.working(indices), AffineExpr.dimension(1)
+    starts = Writes(extents_of(offsets.type), [AffineExpr.symbol(0)], [b.working(offsets)], [0])
+    ones = b.constant(1, extents_of(offsets.type), i64)
+    number = scan(b, starts.scatter(b, ReductionKind.ADD, b.constant(0, [count], i64), ones), 0, ReductionKind.ADD)
+    number = b.plus(number, -1)
+    if padding_idx >= 0:
+        number = b.select(b.cmp("ne", index, padding_idx), number, b.like(number, -1))
+    row = b.place(b.index(index, shape_of(weight.type)[0]), [0], [count, width])
+    rows = b.working(gathered(b, weight, [AffineExpr.symbol(0), column], [count, width], [row]))
+    element = element_type(rows.type)
+    if per_sample_weights is not None:
+        rows = b.mul(rows, b.place(b.cast(per_sample_weights, element), [0], [count, width]))
+    own = Writes((count, width), (AffineExpr.symbol(0), column), [b.place(number, [0], [count, width])], [0])
+    kind = ReductionKind.MAX if _BAGS[mode] == "max" else ReductionKind.ADD
+    found = own.scatter(b, kind, b.constant(identity(kind, element), [bags, width], element), rows)
+    if _BAGS[mode] != "sum":
+        size = b.constant(0, [bags, width], i64)
+        size = own.scatter(b, ReductionKind.ADD, size, b.constant(1, [count, width], i64))
+        if _BAGS[mode] == "mean":
+            found = b.div(found, b.cast(b.maximum(size, b.like(size, 1)), element))
+        else:
+            found = b.select(b.cmp("eq", size, 0), b.like(found, 0), found)
+    return [found, *(b.constant(0, shape_of(t), element_type(t)) for t in b.result_types[1:])]

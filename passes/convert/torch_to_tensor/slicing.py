@@ -109,43 +109,15 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
     return selected(b, moved(b, self, dim, place, shape), dim, 0)
 
 
-@decomposes("unbind.int")
-def unbind(b: Builder, self: SSAValue, dim: int) -> list[SSAValue]:
-    shape = extents_of(self.type)
-    dim = normal_dim(dim, len(shape))
-    return [selected(b, self, dim, i) for i in range(fixed(shape[dim]))]
-
-
-def pieces(b: Builder, x: SSAValue, dim: int, sizes: Sequence[int]) -> list[SSAValue]:
-    """`x` cut along `dim` into pieces of these sizes, which must use it up."""
-    shape = extents_of(x.type)
-    dim = normal_dim(dim, len(shape))
-    if sum(sizes) != fixed(shape[dim]) or any(n < 0 for n in sizes):
-        raise ShapeError(f"{list(sizes)} do not add up to {shape[dim]} elements")
-    return [sliced(b, x, dim, sum(sizes[:i]), n) for i, n in enumerate(sizes)]
-
-
-def even_sizes(extent: int, size: int) -> list[int]:
-    """`extent` in parts of `size`, the last of which may be smaller; one empty part of nothing."""
-    if size <= 0:
-        return [extent]
-    return [min(size, extent - i) for i in range(0, extent, size)] or [0]
-
-
-@decomposes("split.Tensor", "split.sizes", "split_with_sizes")
+@decomposes("split.Tensor", "split_with_sizes")
 def split(
-    b: Builder, self: SSAValue, dim: int, split_size: int | Sequence[int] = (), split_sizes: Sequence[int] = ()
+    b: Builder, self: SSAValue, dim: int, split_size: int = 0, split_sizes: Sequence[int] | None = None
 ) -> list[SSAValue]:
-    if isinstance(split_size, int):
-        split_size = even_sizes(fixed(extents_of(self.type)[normal_dim(dim, len(extents_of(self.type)))]), split_size)
-    return pieces(b, self, dim, split_size or split_sizes)
-
-
-@decomposes("chunk")
-def chunk(b: Builder, self: SSAValue, chunks: int, dim: int) -> list[SSAValue]:
-    shape = extents_of(self.type)
-    dim = normal_dim(dim, len(shape))
-    extent = fixed(shape[dim])
-    if not extent:
-        return [self] * chunks
-    return pieces(b, self, dim, even_sizes(extent, -(-extent // chunks)))
+    """Into these sizes, or parts of `split_size`, the last of which may be smaller; one empty part of nothing."""
+    dim = normal_dim(dim, len(extents_of(self.type)))
+    extent = fixed(extents_of(self.type)[dim])
+    if split_sizes is None:
+        split_sizes = [min(split_size, extent - i) for i in range(0, extent, split_size or 1)] or [0]
+    if sum(split_sizes) != extent or any(n < 0 for n in split_sizes):
+        raise ShapeError(f"{list(split_sizes)} do not add up to {extent} elements")
+    return [sliced(b, self, dim, sum(split_sizes[:i]), n) for i, n in enumerate(split_sizes)]

@@ -13,18 +13,18 @@ from math import prod
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import i64
-from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir.affine import AffineExpr
 
-from ....dialects import tensor
 from ....dialects.payload import element_type, is_float, shape_of
-from ....dialects.shapes.extents import Extent, extents_of, fixed, least, most, typical
+from ....dialects.shapes.extents import extents_of, fixed, least, most, typical
 from ....dialects.tensor.builder import Builder, Number, dims, normal_dim
 from ....errors import ShapeError
+from .random import integers
+from .recurrent import fold
 from .registry import decomposes
-from .reshape import reshape_to
-from .scan_builder import fold
-from .type_promotion import promote
+from .reshape import pick, reshape_to
+from .scalars import promote
 from .views import permuted, sliced
 
 COUNTED = 1 << 10
@@ -41,21 +41,9 @@ def is_long(x: SSAValue, dim: int) -> bool:
     return n > COUNTED and prod(map(typical, shape)) * n > MOST_COMPARISONS
 
 
-def along(b: Builder, x: SSAValue, dim: int, *, by: int, size: Extent | None = None) -> SSAValue:
-    """`x` with dimension `dim` run through by dimension `by` of a space with one more dimension (the last).
-
-    The other dimensions keep their places; `dim` or the last dimension, whichever is not `by`, is a repetition.
-    """
-    shape = list(extents_of(x.type))
-    index = dims(len(shape) + 1)
-    exprs = index[:-1]
-    exprs[dim] = index[by]
-    space = [*shape, shape[dim] if size is None else size]
-    if by == len(shape):
-        space = [*shape, shape[dim]]
-        if size is not None:
-            space[dim] = size
-    return b.map(x, exprs, space)
+def _turned(rank: int, dim: int) -> list[int]:
+    """Where the dimensions of a tensor lie if `dim` is run through by a new last one."""
+    return [rank if d == dim else d for d in range(rank)]
 
 
 def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tuple[SSAValue, SSAValue]:
@@ -72,9 +60,9 @@ def comes_before(b: Builder, x: SSAValue, y: SSAValue, descending: bool) -> tupl
 
 def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
     """For each element its position in the stably sorted order along `dim`, as i64."""
-    rank = len(extents_of(x.type))
-    own, other = along(b, x, dim, by=dim), along(b, x, dim, by=rank)
-    space = extents_of(own.type)
+    shape, rank = extents_of(x.type), len(extents_of(x.type))
+    space = [*shape, shape[dim]]
+    own, other = b.place(x, range(rank), space), b.place(x, _turned(rank, dim), space)
     before, same = comes_before(b, other, own, descending)
     earlier = b.cmp("lt", b.iota(rank, space), b.iota(dim, space))
     before = b.either(before, b.both(same, earlier))
@@ -83,24 +71,15 @@ def ranks(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSAValue:
 
 def order(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> SSAValue:
     """Where the elements of the sorted order, or the first `count` of them, lie along `dim`."""
-    rank = len(extents_of(x.type))
-    extent = extents_of(x.type)[dim]
-    wanted = extent if count is None else count
+    shape, rank = extents_of(x.type), len(extents_of(x.type))
+    wanted = shape[dim] if count is None else count
     if is_long(x, dim):
         return sliced(b, order_by_network(b, x, dim, descending), dim, 0, wanted)
-    position = along(b, ranks(b, x, dim, descending), dim, by=rank, size=wanted)
-    space = extents_of(position.type)
+    space = [*shape[:dim], wanted, *shape[dim + 1 :], shape[dim]]
+    position = b.place(ranks(b, x, dim, descending), _turned(rank, dim), space)
     hit = b.cmp("eq", position, b.iota(dim, space))
     place = b.iota(rank, space)
     return b.reduce("max", b.select(hit, place, b.like(place, 0)), [rank])
-
-
-def pick(b: Builder, x: SSAValue, dim: int, index: SSAValue) -> SSAValue:
-    """x[..., index, ...] along `dim`, other coordinates unchanged."""
-    rank = len(extents_of(x.type))
-    exprs = dims(rank)
-    exprs[dim] = AffineExpr.symbol(0)
-    return b.insert(tensor.GatherOp(x, AffineMap(rank, 1, tuple(exprs)), [index]))
 
 
 def sorted_along(b: Builder, x: SSAValue, dim: int, descending: bool, count: int | None = None) -> list[SSAValue]:
@@ -120,6 +99,11 @@ def sort(b: Builder, self: SSAValue, dim: int, descending: bool, stable: bool | 
     return sorted_along(b, self, normal_dim(dim, len(extents_of(self.type))), descending)
 
 
+@decomposes("randperm")
+def randperm(b: Builder, n: int, dtype: Attribute | None, generator: SSAValue | None) -> SSAValue:
+    return order(b, integers(b, generator, 0, 2**63 - 1), 0, False) if n else b.constant(0, [0], i64)
+
+
 @decomposes("topk")
 def topk(b: Builder, self: SSAValue, k: int, dim: int, largest: bool, sorted: bool) -> list[SSAValue]:
     dim = normal_dim(dim, len(extents_of(self.type)))
@@ -136,7 +120,7 @@ def order_by_network(b: Builder, x: SSAValue, dim: int, descending: bool) -> SSA
     axes = [*(d for d in range(len(shape)) if d != dim), dim]
     moved = permuted(b, x, axes)
     n = fixed(shape[dim])
-    rows = b.algebra.extent(b.algebra.product(extents_of(moved.type)[:-1]))
+    rows = b.count(extents_of(moved.type)[:-1])
     stages = (n - 1).bit_length()
     space = [rows, 1 << stages]
 

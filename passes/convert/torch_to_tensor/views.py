@@ -9,12 +9,15 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
+from ....dialects.payload import shape_of
 from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, extents_text, fixed, least, most, static
 from ....dialects.shapes.polynomial import constant, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim, normal_dims
 from ....errors import ShapeError
+from .creation import filled
 from .registry import decomposes
-from .reshape import gathered, numbered, reshape_to
+from .reshape import gathered, numbered, pick, reshape_to
+from .scatter import slices_written
 from .slicing import shifted, sliced
 
 
@@ -56,8 +59,7 @@ def flatten(b: Builder, self: SSAValue, start_dim: int, end_dim: int) -> SSAValu
     first, last = normal_dim(start_dim, len(shape)), normal_dim(end_dim, len(shape))
     if first > last:
         raise ShapeError(f"dimension {first} is after {last}", argument="end_dim")
-    joined = b.algebra.extent(b.algebra.product(shape[first : last + 1]))
-    return reshape_to(b, self, [*shape[:first], joined, *shape[last + 1 :]])
+    return reshape_to(b, self, [*shape[:first], b.count(shape[first : last + 1]), *shape[last + 1 :]])
 
 
 @decomposes("unflatten.int")
@@ -124,17 +126,10 @@ def flip(b: Builder, self: SSAValue, dims: Sequence[int]) -> SSAValue:
         extent = shape[dim]
         if isinstance(extent, SymbolAttr):
             last = b.measured(plus(b.algebra.of(extent), constant(-1)), shape, i64)
-            self = _read_at(b, self, dim, shape, b.sub(last, b.iota(dim, shape)))
+            self = pick(b, self, dim, b.sub(last, b.iota(dim, shape)))
         elif extent != 1:
             self = sliced(b, self, dim, extent - 1, extent, -1)
     return self
-
-
-def _read_at(b: Builder, x: SSAValue, dim: int, shape: Sequence[Extent], place: SSAValue) -> SSAValue:
-    """`x` in another `shape`, at `place` along `dim`: where a size known at run time decides, as no index map can."""
-    exprs = [AffineExpr.dimension(d) for d in range(len(shape))][len(shape) - len(extents_of(x.type)) :]
-    exprs[dim - len(shape)] = AffineExpr.symbol(0)
-    return gathered(b, x, exprs, shape, [place])
 
 
 @decomposes("roll")
@@ -143,7 +138,7 @@ def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int])
     if not dims and any(isinstance(n, SymbolAttr) for n in shape):
         return _rolled(b, self, shifts[0])
     if not dims:
-        flat = reshape_to(b, self, [b.algebra.extent(b.algebra.product(shape))])
+        flat = reshape_to(b, self, [b.count(shape)])
         return reshape_to(b, roll(b, flat, shifts, [0]), shape)
     if len(shifts) != len(dims):
         raise ShapeError(f"{len(shifts)} shifts for {len(dims)} dimensions", argument="shifts")
@@ -152,7 +147,7 @@ def roll(b: Builder, self: SSAValue, shifts: Sequence[int], dims: Sequence[int])
         if isinstance(extent, SymbolAttr):
             size = b.constant(extent, shape, i64)
             place = b.rem(b.plus(b.iota(dim, shape), -shift), size)  # from -size + 1 on
-            self = _read_at(b, self, dim, shape, b.rem(b.add(place, size), size))
+            self = pick(b, self, dim, b.rem(b.add(place, size), size))
         elif extent and shift % extent:
             exprs = [AffineExpr.dimension(d) for d in range(len(shape))]
             exprs[dim] = (exprs[dim] + (extent - shift % extent)) % extent
@@ -196,3 +191,62 @@ def unfold(b: Builder, self: SSAValue, dimension: int, size: int, step: int) -> 
         exprs[dim] = exprs[dim] * step + AffineExpr.dimension(len(shape))
         shape[dim] = (fixed(shape[dim]) - size) // step + 1
     return b.map(self, exprs, [*shape, size])
+
+
+DENSE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "resize"})
+"""Operators that name places in memory, whose first argument has to lie there densely and in order. That it does is for
+whoever captures the program to know: in the IR a tensor has no strides, and it means the flat sequence of its elements.
+"""
+
+
+def _count(x: SSAValue) -> int:
+    return prod(shape_of(x.type))
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int, elements: int) -> AffineExpr:
+    """Where each element of the view lies. Raises ShapeError for one that is outside of `elements`."""
+    if len(size) != len(stride):
+        raise ShapeError(f"{len(stride)} strides for {len(size)} dimensions", argument="stride")
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if 0 not in size and not 0 <= offset <= last < elements:
+        raise ShapeError(f"reaches element {last} of {elements}", argument="size")
+    place = AffineExpr.constant(offset)
+    for d, (n, s) in enumerate(zip(size, stride, strict=True)):
+        if n > 1 and s:
+            place = place + AffineExpr.dimension(d) * s
+    return place
+
+
+@decomposes("as_strided")
+def as_strided(
+    b: Builder, self: SSAValue, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+) -> SSAValue:
+    if 0 in size:
+        return filled(b, 0)
+    place = _places(size, stride, storage_offset or 0, _count(self))
+    return b.map(reshape_to(b, self, [_count(self)]), [place], size)
+
+
+@decomposes("as_strided_scatter")
+def as_strided_scatter(
+    b: Builder, self: SSAValue, src: SSAValue, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
+) -> SSAValue:
+    """Of several writes to one place the last in order counts, as in PyTorch's copy into the view."""
+    if 0 in size:
+        return self
+    _places(size, stride, storage_offset or 0, _count(self))
+    place: SSAValue = b.constant(storage_offset or 0, size, i64)
+    for d, s in enumerate(stride):
+        place = b.add(place, b.scaled(b.iota(d, size), s))
+    flat, count = reshape_to(b, self, [_count(self)]), prod(size)
+    places, values = reshape_to(b, place, [count]), reshape_to(b, b.broadcast(src, size), [count])
+    return reshape_to(b, slices_written(b, flat, 0, places, values, None), shape_of(self.type))
+
+
+@decomposes("resize")
+def resize(b: Builder, self: SSAValue, size: Sequence[int]) -> SSAValue:
+    """The first elements in another shape; further ones would be undefined."""
+    if prod(size) > _count(self):
+        raise b.unsupported("size", f"{prod(size)} elements out of {_count(self)}")
+    steps = [prod(size[d + 1 :]) for d in range(len(size))]
+    return as_strided(b, self, size, steps, 0)

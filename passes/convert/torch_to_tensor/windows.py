@@ -1,148 +1,115 @@
-"""Windows that slide over the last dimensions of a tensor: what convolutions and poolings share.
+"""Windows that slide over the last dimensions of a tensor: convolutions, which are contractions, and poolings.
 
 Output position `o` and offset `k` inside the window address one input position, or none. Reading all of them is one
-index map to the space (leading..., output..., offsets...); what is done with the offsets is up to the caller.
+index map to the space (leading..., output..., offsets...); what is done with the offsets is up to the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import AffineExpr
 
-from ....dialects.shapes.domain import DomainAttr
-from ....dialects.shapes.extents import Extent, extents_of, fixed
+from ....dialects.payload import element_type, is_float
+from ....dialects.shapes.extents import Extent, extents_of, fixed, static
 from ....dialects.shapes.polynomial import Algebra, constant, divided, plus
-from ....dialects.tensor.builder import Builder, Number, dims
+from ....dialects.tensor import ReductionKind, identity
+from ....dialects.tensor.builder import Bound, Builder, Number, dims, work_type
+from ....errors import ShapeError
+from .registry import decomposes
+from .reshape import numbered, reshape_to
 from .slicing import shifted
 
-Bound = tuple[AffineExpr, int, Extent]
-"""`lo <= expression < hi`."""
-
 
 @dataclass(frozen=True)
-class Strided:
-    """Along one dimension of `extent` elements: `size` positions, `dilation` apart, moving on by `stride`. `whole` says
-    that no window sticks out over the padding on the right, whatever the extent is."""
+class Window:
+    """Along one dimension of `extent` elements: `outputs` positions of windows, which have `size` offsets at most.
+
+    `place` gives the input position of an output and an offset, `bounds` where there is one; without them there always
+    is: every window lies wholly on the input.
+    """
 
     extent: Extent
     outputs: Extent
-    size: int
-    stride: int = 1
-    padding: int = 0
-    dilation: int = 1
-    whole: bool = False
-
-    @staticmethod
-    def over(
-        algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
-    ) -> Strided:
-        """As many positions as there are whole windows."""
-        room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
-        outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
-        return Strided(extent, outputs, size, stride, padding, dilation, whole=True)
-
-    def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        """The input position of output `o` at offset `k`."""
-        scaled = o if self.stride == 1 else o * self.stride
-        step = k if self.dilation == 1 else k * self.dilation
-        return shifted(scaled + step, -self.padding)
-
-    def bounds(self, o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        """Where that position exists; nothing if it always does."""
-        if self.inside:
-            return []
-        return [(self.place(o, k), 0, self.extent)]
-
-    @property
-    def inside(self) -> bool:
-        """Whether every window lies wholly on the input."""
-        if not isinstance(self.extent, int) or not isinstance(self.outputs, int):
-            return self.padding == 0 and self.whole
-        last = (self.outputs - 1) * self.stride + (self.size - 1) * self.dilation - self.padding
-        return self.padding == 0 and last < self.extent
+    size: Extent
+    place: Callable[[AffineExpr, AffineExpr], AffineExpr]
+    bounds: Callable[[AffineExpr, AffineExpr], list[Bound]] | None
 
 
-@dataclass(frozen=True)
-class Adaptive:
-    """Along one dimension: `outputs` windows that together cover `extent` elements as evenly as may be."""
+def strided(
+    extent: Extent,
+    outputs: Extent,
+    size: int,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    whole: bool = False,
+) -> Window:
+    """Windows of `size` positions, `dilation` apart, that move on by `stride`. `whole` says that none of them sticks
+    out over the padding on the right, whatever the extent is."""
 
-    extent: Extent
-    outputs: int
+    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
+        scaled = o if stride == 1 else o * stride
+        return shifted(scaled + (k if dilation == 1 else k * dilation), -padding)
 
-    @property
-    def size(self) -> Extent:
-        """Elements of the largest window."""
-        if self.outputs == 1:
-            return self.extent
-        extent, outputs = fixed(self.extent), self.outputs
-        return max((-(-(o + 1) * extent // outputs) - o * extent // outputs for o in range(outputs)), default=0)
+    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
+        return [(place(o, k), 0, extent)]
 
-    @property
-    def inside(self) -> bool:
-        """Whether all windows have the same number of elements."""
-        return self.outputs <= 1 or fixed(self.extent) % self.outputs == 0
-
-    def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        """The input position of output `o` at offset `k`."""
-        if self.outputs == 1:
-            return k
-        extent = fixed(self.extent)
-        return o * (extent // max(self.outputs, 1)) + k if self.inside else (o * extent) // self.outputs + k
-
-    def bounds(self, o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        """Where offset `k` belongs to window `o`; nothing if it always does."""
-        if self.inside:
-            return []
-        extent = fixed(self.extent)
-        end = (o * extent + (extent + self.outputs - 1)) // self.outputs
-        return [(end + self.place(o, k) * -1, 1, extent + 1)]
+    inside = whole
+    if isinstance(extent, int) and isinstance(outputs, int):
+        inside = (outputs - 1) * stride + (size - 1) * dilation < extent
+    return Window(extent, outputs, size, place, None if inside and not padding else bounds)
 
 
-Window = Strided | Adaptive
+def convolved(
+    algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
+) -> Window:
+    """As many positions as there are whole windows."""
+    room = plus(algebra.of(extent), constant(2 * padding - dilation * (size - 1) - 1))
+    outputs = algebra.extent(plus(divided("div", room, stride), constant(1)))
+    return strided(extent, outputs, size, stride, padding, dilation, whole=True)
 
 
-@dataclass(frozen=True)
-class Upsampled:
-    """The reverse of `Strided`: output `o` receives input `(o + padding - k * dilation) / stride` if whole."""
+def upsampled(
+    algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
+) -> Window:
+    """The reverse: output `o` receives input `(o + padding - k * dilation) / stride` if whole. As many outputs as
+    receive an input, and `output_padding` more."""
+    last = constant(-stride - 2 * padding + dilation * (size - 1) + 1 + output_padding)
 
-    extent: Extent
-    outputs: Extent
-    size: int
-    stride: int
-    padding: int
-    dilation: int
+    def spread(o: AffineExpr, k: AffineExpr) -> AffineExpr:
+        return shifted(o + k * -dilation, padding)
 
-    @staticmethod
-    def over(
-        algebra: Algebra, extent: Extent, size: int, stride: int, padding: int, dilation: int, output_padding: int
-    ) -> Upsampled:
-        """As many outputs as receive an input, and `output_padding` more."""
-        last = constant(-stride - 2 * padding + dilation * (size - 1) + 1 + output_padding)
-        return Upsampled(
-            extent, algebra.extent(plus(last, algebra.of(extent), stride)), size, stride, padding, dilation
-        )
+    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
+        return spread(o, k) // stride if stride > 1 else spread(o, k)
 
-    def _spread(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        return shifted(o + k * -self.dilation, self.padding)
+    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
+        whole: list[Bound] = [(spread(o, k) % stride, 0, 1)] if stride > 1 else []
+        return [*whole, (place(o, k), 0, extent)]
 
-    def place(self, o: AffineExpr, k: AffineExpr) -> AffineExpr:
-        """The input position that offset `k` brings to output `o`."""
-        return self._spread(o, k) // self.stride if self.stride > 1 else self._spread(o, k)
-
-    def bounds(self, o: AffineExpr, k: AffineExpr) -> list[Bound]:
-        """Where there is such a position."""
-        whole: list[Bound] = [(self._spread(o, k) % self.stride, 0, 1)] if self.stride > 1 else []
-        return [*whole, (self.place(o, k), 0, self.extent)]
+    return Window(extent, algebra.extent(plus(last, algebra.of(extent), stride)), size, place, bounds)
 
 
-def domain_of(bounds: Sequence[Bound], rank: int) -> DomainAttr | None:
-    """The conjunction of `bounds` over `rank` indices; None if there are none."""
-    if not bounds:
-        return None
-    return DomainAttr.get(AffineMap(rank, 0, tuple(e for e, _, _ in bounds)), [(lo, hi) for _, lo, hi in bounds])
+def adaptive(extent: Extent, outputs: int) -> Window:
+    """`outputs` windows that together cover `extent` elements as evenly as may be."""
+    if outputs == 1:
+        return Window(extent, outputs, extent, lambda o, k: k, None)
+    n = fixed(extent)
+    size = max((-(-(o + 1) * n // outputs) - o * n // outputs for o in range(outputs)), default=0)
+    if not outputs or n % outputs == 0:
+        return Window(extent, outputs, size, lambda o, k: o * (n // max(outputs, 1)) + k, None)
+
+    def place(o: AffineExpr, k: AffineExpr) -> AffineExpr:
+        return (o * n) // outputs + k
+
+    def bounds(o: AffineExpr, k: AffineExpr) -> list[Bound]:
+        end = (o * n + (n + outputs - 1)) // outputs
+        return [(end + place(o, k) * -1, 1, n + 1)]
+
+    return Window(extent, outputs, size, place, bounds)
 
 
 def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) -> SSAValue:
@@ -155,11 +122,211 @@ def sliding(b: Builder, x: SSAValue, windows: Sequence[Window], fill: Number) ->
     for i, window in enumerate(windows):
         o, k = index[lead + i], index[lead + n + i]
         exprs.append(window.place(o, k))
-        bounds += window.bounds(o, k)
-    return b.map(x, exprs, space, domain_of(bounds, len(space)), fill)
+        bounds += window.bounds(o, k) if window.bounds else []
+    return b.map(x, exprs, space, bounds, fill)
 
 
 def offsets(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[int]:
     """The dimensions of `sliding(b, x, windows, ...)` that run inside the windows."""
     rank = len(extents_of(x.type))
     return list(range(rank, rank + len(windows)))
+
+
+def _each(values: Sequence[int], count: int) -> list[int]:
+    """A value for each of `count` dimensions, of which PyTorch takes one for all."""
+    if len(values) not in (1, count):
+        raise ShapeError(f"{len(values)} values for {count} dimensions")
+    return list(values) * (count if len(values) == 1 else 1)
+
+
+@decomposes("conv1d", "conv2d", "conv3d", "convolution")
+def convolution(
+    b: Builder,
+    input: SSAValue,
+    weight: SSAValue,
+    bias: SSAValue | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0,),
+) -> SSAValue:
+    spatial = len(extents_of(weight.type)) - 2
+    element = work_type(b.result_element)
+    x, w = b.cast(input, element), b.cast(weight, element)
+    batched = len(extents_of(x.type)) == spatial + 2
+    if not batched:
+        x = reshape_to(b, x, [1, *extents_of(x.type)])
+    lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
+    each = zip(extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists, strict=True)
+    windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in each]
+    y = _contract_windows(b, x, w, windows, groups, transposed)
+    if bias is not None:
+        y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
+    return y if batched else reshape_to(b, y, extents_of(y.type)[1:])
+
+
+def _contract_windows(
+    b: Builder,
+    x: SSAValue,
+    w: SSAValue,
+    windows: Sequence[Window],
+    groups: int,
+    transposed: bool,
+) -> SSAValue:
+    """Over the space (batch, group, channel, outputs..., input channel, offsets...), summed over the last ones.
+
+    The weight of an ordinary convolution is (group and channel, input channel, offsets...), that of a transposed one
+    (group and input channel, channel, offsets...).
+    """
+    batch, n = extents_of(x.type)[0], len(windows)
+    rows, columns = static(extents_of(w.type)[:2])
+    per_group, inner = (columns, rows // groups) if transposed else (rows // groups, columns)
+    if extents_of(x.type)[1] != inner * groups:
+        raise ShapeError(f"{extents_of(x.type)[1]} channels where {inner * groups} are needed", argument="input")
+    space = [batch, groups, per_group, *(v.outputs for v in windows), inner, *(v.size for v in windows)]
+    index = dims(len(space))
+    group, channel, c = index[1], index[2], index[3 + n]
+    x_at, bounds = [index[0], _grouped(group, c, groups, inner)], list[Bound]()
+    for i, window in enumerate(windows):
+        o, k = index[3 + i], index[4 + n + i]
+        x_at.append(window.place(o, k))
+        bounds += window.bounds(o, k) if window.bounds else []
+    row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
+    w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
+    spread = b.map(x, x_at, space, bounds, 0)
+    y = b.reduce("add", b.mul(spread, b.map(w, w_at, space)), range(3 + n, len(space)))
+    return reshape_to(b, y, [batch, groups * per_group, *(v.outputs for v in windows)])
+
+
+def _grouped(group: AffineExpr, member: AffineExpr, groups: int, size: int) -> AffineExpr:
+    return member if groups == 1 else group * size + member
+
+
+def _pooled(b: Builder, kind: ReductionKind, x: SSAValue, windows: Sequence[Window]) -> SSAValue:
+    seen = sliding(b, x, windows, identity(kind, element_type(x.type)))
+    return b.reduce(kind.value, seen, offsets(b, x, windows))
+
+
+def _strided(
+    b: Builder,
+    x: SSAValue,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    over_padding: bool = False,
+) -> list[Window]:
+    """One window for each entry of the kernel; the declared result says how many positions there are (`ceil_mode`). Of
+    the input, or `over_padding` of the padded one."""
+    rank = len(extents_of(x.type))
+    n = min(len(kernel_size), rank)
+    spread = [_each(v, n) for v in (kernel_size, stride or kernel_size, padding, dilation)]
+    each = zip(extents_of(x.type)[rank - n :], b.result_shape[rank - n :], *spread, strict=True)
+    found = list[Window]()
+    for extent, outputs, size, step, pad, dilate in each:
+        if over_padding:
+            # Wholly inside, whatever the extent, unless one sticks out over the padding on the right.
+            if isinstance(extent, int) or ceil_mode:
+                extent = b.algebra.extent(plus(b.algebra.of(extent), constant(2 * pad)))
+            pad = 0
+        found.append(strided(extent, outputs, size, step, pad, dilate, whole=not ceil_mode))
+    return found
+
+
+def _adaptive(x: SSAValue, output_size: Sequence[int]) -> list[Window]:
+    extents = extents_of(x.type)[len(extents_of(x.type)) - len(output_size) :]
+    return [adaptive(extent, outputs) for extent, outputs in zip(extents, output_size, strict=True)]
+
+
+def _largest_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> list[SSAValue]:
+    """The largest element of each window and its position in the (flat) input plane.
+
+    Of equal ones the first counts, of NaNs the last.
+    """
+    shape = extents_of(x.type)
+    inside = range(len(shape) - len(windows), len(shape))
+    largest = _pooled(b, ReductionKind.MAX, x, windows)
+    inner = offsets(b, x, windows)
+    seen = sliding(b, x, windows, identity(ReductionKind.MAX, element_type(x.type)))
+    space = extents_of(seen.type)
+    index = sliding(b, numbered(b, inside, shape), windows, -1)
+    there = b.cmp("ge", index, 0)
+    hit = b.both(there, b.cmp("eq", seen, b.keep(largest, inner, space)))
+    behind = b.measured(b.algebra.product(shape[d] for d in inside), space, i64)
+    first = b.reduce("min", b.select(hit, index, behind), inner)
+    if is_float(x.type):
+        nan = b.both(there, b.isnan(seen))
+        last = b.reduce("max", b.select(nan, index, b.like(index, -1)), inner)
+        first = b.select(b.cmp("ge", last, 0), last, first)
+    return [largest, first]
+
+
+@decomposes("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(
+    b: Builder,
+    self: SSAValue,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> list[SSAValue]:
+    x = b.working(self)
+    windows = _strided(b, x, kernel_size, stride, padding, dilation, ceil_mode)
+    with_places = len(b.result_types) > 1
+    return _largest_and_place(b, x, windows) if with_places else [_pooled(b, ReductionKind.MAX, x, windows)]
+
+
+@decomposes("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(b: Builder, self: SSAValue, output_size: Sequence[int]) -> list[SSAValue]:
+    x = b.working(self)
+    return _largest_and_place(b, x, _adaptive(x, output_size))
+
+
+@decomposes("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(
+    b: Builder,
+    self: SSAValue,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None = None,
+) -> SSAValue:
+    x = b.working(self)
+    # A window that sticks out over the padding on the right is cut off there (`ceil_mode`).
+    windows, counted = (
+        _strided(b, x, kernel_size, stride, padding, (1,), ceil_mode, over_padding)
+        for over_padding in (False, count_include_pad)
+    )
+    return _mean(b, x, windows, counted, divisor_override)
+
+
+@decomposes(
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"
+)
+def adaptive_avg_pool(b: Builder, self: SSAValue, output_size: Sequence[int]) -> SSAValue:
+    x = b.working(self)
+    windows = _adaptive(x, output_size)
+    return _mean(b, x, windows, windows)
+
+
+def _mean(
+    b: Builder, x: SSAValue, windows: Sequence[Window], counted: Sequence[Window], divisor: int | None = None
+) -> SSAValue:
+    """The sums of the windows by `divisor`, or by how many elements `counted` have."""
+    total = _pooled(b, ReductionKind.ADD, x, windows)
+    shape = extents_of(total.type)
+    if divisor is not None:
+        count: SSAValue = b.constant(divisor, shape, i64)
+    else:
+        count = b.measured(b.algebra.product(w.size for w in counted if not w.bounds), shape, i64)
+        for d, window in enumerate(counted, len(shape) - len(counted)):
+            if window.bounds:
+                own = _pooled(b, ReductionKind.ADD, b.constant(1, [window.extent], i64), [window])
+                count = b.mul(count, b.place(own, [d], shape))
+    return b.div(total, b.cast(count, element_type(total.type)))

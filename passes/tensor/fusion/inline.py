@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, cast, get_args
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import IntegerType, TensorType, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from ....dialects import payload, tensor
-from ....dialects.payload import element_type
+from ....dialects.payload import element_type, is_payload, is_tensor
 from ....dialects.payload.folding import decided, same_as_operand
 from ....dialects.shapes.affine import Form, add, complexity, constant
 from ....dialects.shapes.extents import Extent, extents_of
 from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
+from ....dialects.tensor import ROOT
 from ....errors import UnsupportedError
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 
@@ -77,25 +78,18 @@ def _fold_operand(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> No
 
 def _fold_cast(graph: Graph, op: Operation, operands: tuple[Node, ...]) -> Node | None:
     (operand,) = operands
-    type = payload.element_type(op.results[0].type)
+    type = element_type(op.results[0].type)
     if operand.type == type:
         return operand
     return _index(graph, operand.form, type, op) if isinstance(operand, Index) else None
 
 
 _FOLDERS: dict[type[Operation], Callable[[Graph, Operation, tuple[Node, ...]], Node | None]] = {
-    arith.AddiOp: _fold_arithmetic,
-    arith.SubiOp: _fold_arithmetic,
-    arith.MuliOp: _fold_arithmetic,
-    arith.FloorDivSIOp: _fold_arithmetic,
-    arith.DivSIOp: _fold_arithmetic,
-    arith.RemSIOp: _fold_arithmetic,
-    arith.AndIOp: _fold_operand,
-    arith.OrIOp: _fold_operand,
+    **dict.fromkeys((arith.AddiOp, arith.SubiOp, arith.MuliOp), _fold_arithmetic),
+    **dict.fromkeys((arith.FloorDivSIOp, arith.DivSIOp, arith.RemSIOp), _fold_arithmetic),
+    **dict.fromkeys((arith.AndIOp, arith.OrIOp, payload.SelectOp, payload.AssertOp), _fold_operand),
     payload.CmpOp: _fold_compare,
-    payload.SelectOp: _fold_operand,
     payload.CastOp: _fold_cast,
-    payload.AssertOp: _fold_operand,
 }
 
 
@@ -121,6 +115,60 @@ _GIVEN = frozenset[type]({Block, *get_args(Call)})
 def in_memory(value: SSAValue) -> bool:
     """Whether `value` is not computed here: an argument, or what a call gives."""
     return type(value.owner) in _GIVEN
+
+
+CHEAP = 32
+"""Operations that are not worth a kernel of their own."""
+
+
+def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
+    """The tensors that `function` keeps in memory: what it returns or passes on and what is marked, in program order.
+
+    What calls give is in memory anyway.
+    """
+    needed = kept_values(function)
+    ops = [op for op in function.body.block.ops if not isinstance(op, Call)]
+    found = ((op, result) for op in ops for result in op.results if isinstance(result.type, TensorType))
+    return {result: None for op, result in found if ROOT in op.attributes or result in needed}
+
+
+def kept_values(function: func.FuncOp) -> set[SSAValue]:
+    """What `function` returns and what it passes to operations of the host.
+
+    The nest of a scatter computes its values and places, as far as that is cheap, so what they are computed from is
+    kept."""
+    found = set[SSAValue]()
+    for op in function.body.block.ops:
+        if isinstance(op, tensor.ScatterOp):
+            computed = (op.values, *op.indices)
+            found.update((op.init,), *map(elementwise_sources, computed))
+        elif isinstance(op, Call | func.ReturnOp):
+            found.update(op.operands)
+    return found
+
+
+def elementwise_sources(value: SSAValue) -> list[SSAValue]:
+    """The tensors that `value` is computed from by views and elementwise operations alone; itself, if those are many.
+
+    Arguments, and what operations of the host give, are in memory anyway and left out."""
+    found, seen, left = dict[SSAValue, None](), set[SSAValue](), [value]
+    while left:
+        one = left.pop()
+        if one in seen or not isinstance(one.owner, Operation) or not is_tensor(one.type):
+            continue
+        if len(seen) == CHEAP:
+            return [value]
+        seen.add(one)
+        if is_elementwise(one.owner):
+            left += one.owner.operands
+        elif not isinstance(one.owner, Call):
+            found.setdefault(one)
+    return list(found)
+
+
+def is_elementwise(op: Operation) -> bool:
+    """Whether each element of the result takes an operation at most, or only a place to read at."""
+    return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
 
 
 @dataclass
@@ -189,7 +237,7 @@ class Pull:
         rule = self._rules.get(type(op))
         if rule is not None:
             return rule(self, op, at, guard)
-        if not payload.is_payload(op) or len(op.results) != 1:
+        if not is_payload(op) or len(op.results) != 1:
             raise refused(op, "cannot become part of a kernel", UnsupportedError)
         return payload_node(self.graph, op, tuple([self.value(v, at, guard) for v in op.operands]))
 
