@@ -99,9 +99,9 @@ func.func @some_size(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf
 
 // -----
 
-// CHECK: aten.chunk: the size n is known only at run time, which is not supported here
+// CHECK: aten.split.Tensor: the size n is known only at run time, which is not supported here
 #n = #payload.symbol<n[1:1001]>
 func.func @parts(%x: tensor<?xf32, #payload.extents<#n>>) {
-  %0, %1 = torch.chunk(self = %x, chunks = 2, dim = 0) : (tensor<?xf32, #payload.extents<#n>>) -> (tensor<2xf32>, tensor<2xf32>)
+  %0, %1 = torch.split.Tensor(self = %x, split_size = 2, dim = 0) : (tensor<?xf32, #payload.extents<#n>>) -> (tensor<2xf32>, tensor<2xf32>)
   func.return
 }
