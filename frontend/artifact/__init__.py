@@ -134,7 +134,7 @@ def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     }
 
 
-_WRITTEN = ("outputs", "updates", "examples", "viewed", "dense", "checks", "changed")
+_WRITTEN = ("outputs", "updates", "examples", "viewed", "dense", "checks", "needs")
 """What is written down of a captured program as it is."""
 
 

@@ -1,4 +1,4 @@
-"""How the results of a program lie in memory: of what they are views, with which strides, what can be differentiated.
+"""How the results of a program lie in memory: of what they are views, and with which strides.
 
 PyTorch knows it of the program as it was traced, before what changes tensors in place was rewritten: tensors that share
 memory there share their storage, and have the strides that eager PyTorch gives.
@@ -7,23 +7,20 @@ memory there share their storage, and have the strides that eager PyTorch gives.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Node
+from torch.export.graph_signature import OutputKind
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...errors import UnsupportedError
 from .eager_fallback import Operand
 from .symbolic_shapes import depends_on_data
-
-Source = int | str
-"""An input of a program: the place among the user's, or the name of a parameter or buffer."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,23 @@ class Place:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor to write to dense memory: what `restored` takes."""
-        for dim in self.once:
-            tensor = tensor.narrow(dim, 0, 1)
-        return tensor.permute(self.order)
+        for step, args in self._steps():
+            tensor = step(tensor, *args)
+        return tensor
+
+    def _steps(self) -> list[tuple[torch._ops.OpOverload, tuple[Any, ...]]]:
+        steps: list[tuple[Any, tuple[Any, ...]]] = [(torch.ops.aten.slice.Tensor, (d, 0, 1)) for d in self.once]
+        moved = self.order != tuple(sorted(self.order))
+        return [*steps, (torch.ops.aten.permute.default, (list(self.order),))] if moved else steps
+
+    def written(self, graph: Graph, node: Node) -> Node:
+        """What `graph` writes to dense memory for its result `node`."""
+        for step, args in self._steps():
+            with graph.inserting_before(graph.output_node()):
+                made = graph.call_function(step, (node, *args))
+            made.meta = {"val": step(node.meta["val"], *args), "stack_trace": node.meta.get("stack_trace")}
+            node = made
+        return node
 
     def restored(self, written: torch.Tensor) -> torch.Tensor:
         """The result, from what was written for it."""
@@ -94,56 +105,34 @@ class Place:
 
 @dataclass(frozen=True)
 class Lies:
-    """What is known of one result: the input that it is a view of, by `steps`; or its place in the memory of result
-    `shares`, which is itself if no other one has a part of that memory. `needs` are the inputs with respect to which
-    eager PyTorch could differentiate it."""
+    """What is known of one result: the argument `source` that it is a view of, by `steps`; or its place in the memory
+    of result `shares`, which is itself if no other one has a part of that memory."""
 
-    kind: Literal["view", "own"]
-    source: Source | None = None
+    source: str | None = None
     steps: tuple[Step, ...] = ()
     shares: int = -1
     place: Place | None = None
-    needs: frozenset[Source] = frozenset()
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Of a program where each of its results lies, None for what is no tensor; and for inputs that it may change, with
-    respect to what else eager PyTorch could differentiate them afterwards."""
-
-    results: tuple[Lies | None, ...]
-    changed: Mapping[Source, frozenset[Source]]
-
-
-def memory_of(program: ExportedProgram) -> Memory:
-    """How a program uses memory, as it was traced.
+def memory_of(program: ExportedProgram) -> tuple[Lies | None, ...]:
+    """Where each of the results of a program lies, as it was traced; None for what is no tensor.
 
     Raises UnsupportedError for a view of an input that cannot be made again.
     """
-    nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
-    inputs: dict[str, Source] = {}
-    user = 0
-    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
-        inputs[node.name] = user if spec.kind == InputKind.USER_INPUT else spec.target or ""
-        user += spec.kind == InputKind.USER_INPUT
-    output = next(n for n in program.graph.nodes if n.op == "output")
-    needs = _needs(program, inputs)
-    found: list[Lies | None] = []
+    inputs = {n.name for n in program.graph.nodes if n.op == "placeholder"}
+    output: Any = program.graph.output_node().args[0]
     kinds = [spec.kind for spec in program.graph_signature.output_specs]
-    results = [n for n, kind in zip(output.args[0], kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
-    changed_to = [_tensor(n) for n, kind in zip(output.args[0], kinds, strict=True) if kind != OutputKind.USER_OUTPUT]
+    results = [n for n, kind in zip(output, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+    changed_to = [_tensor(n) for n, kind in zip(output, kinds, strict=True) if kind != OutputKind.USER_OUTPUT]
     if any(share(_tensor(n), value) for n in results for value in changed_to):
         reason = "a result that is what an argument was changed to, in a program with a transform, is not supported"
         raise UnsupportedError(reason)
+    found: list[Lies | None] = []
     for node in results:
         value = _tensor(node)
-        if value is None:
-            found.append(None)
-            continue
-        lies = _view_of_input(node, inputs) or Lies("own", shares=len(found), place=place_of(value))
-        found.append(replace(lies, needs=needs.get(node.name, frozenset())))
-    changed = {source: needs[name] - {source} for name, source in inputs.items()}
-    return Memory(tuple(_sharing(found, results)), {s: n for s, n in changed.items() if n})
+        own = None if value is None else Lies(shares=len(found), place=place_of(value))
+        found.append(own and (_view_of_input(node, inputs) or own))
+    return tuple(_sharing(found, results))
 
 
 def _tensor(node: Any) -> torch.Tensor | None:
@@ -156,7 +145,7 @@ def share(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return a is not None and b is not None and torch._C._is_alias_of(a, b)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _view_of_input(node: Node, inputs: Mapping[str, Source]) -> Lies | None:
+def _view_of_input(node: Node, inputs: Collection[str]) -> Lies | None:
     """The way from an input to `node`, if they share memory."""
     way: list[tuple[Node, torch._ops.OpOverload, Node, int | None]] = []
     part = None
@@ -176,7 +165,7 @@ def _view_of_input(node: Node, inputs: Mapping[str, Source]) -> Lies | None:
         Step(target, pytree.tree_map(lambda a, p=parent: _argument(a, p), _all_arguments(viewed, target)), part)
         for viewed, target, parent, part in reversed(way)
     ]
-    return Lies("view", inputs[node.name], tuple(steps))
+    return Lies(node.name, tuple(steps))
 
 
 def _gives_itself(target: torch._ops.OpOverload) -> bool:
@@ -248,7 +237,7 @@ def _sharing(found: list[Lies | None], nodes: Sequence[Any]) -> list[Lies | None
     """Results that share memory with another one that has all of it are parts of that one's."""
     values = [_tensor(n) for n in nodes]
     for i, (lies, value) in enumerate(zip(found, values, strict=True)):
-        if lies is None or lies.kind == "view" or value is None or not _is_static(value):
+        if lies is None or lies.source or value is None or not _is_static(value):
             continue
         same = [j for j, w in enumerate(values) if found[j] and w is not None and share(value, w) and _is_static(w)]
         owner = next((j for j in same if _is_all(values[j])), i)
@@ -271,27 +260,3 @@ def _is_all(value: torch.Tensor | None) -> bool:
     place = place_of(value)
     full = value.untyped_storage().nbytes() == value.numel() * value.element_size()
     return full and (value.is_contiguous() or place is not None and not place.gaps and not place.once)
-
-
-_NOT_DIFFERENTIATED = {"detach", "detach_", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like"}
-
-
-def _needs(program: ExportedProgram, inputs: Mapping[str, Source]) -> dict[str, frozenset[Source]]:
-    """For each node the inputs with respect to which it could be differentiated."""
-    found: dict[str, frozenset[Source]] = {}
-    for node in program.graph.nodes:
-        leaves = pytree.tree_leaves(node.meta.get("val"))
-        floating = any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in leaves)
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.name[6:] in _NOT_DIFFERENTIATED:
-            floating = False
-        if node.op == "placeholder":
-            found[node.name] = frozenset({inputs[node.name]} if floating else ())
-            continue
-        needs = frozenset(s for p in node.all_input_nodes for s in found.get(p.name, ())) if floating else frozenset()
-        found[node.name] = needs
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:  # what it changed depends, too
-            for parent in node.all_input_nodes:
-                if any(share(_tensor(parent), v) for v in leaves):
-                    found[parent.name] = found.get(parent.name, frozenset()) | needs
-    return found

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
 from ...backend.interpreter.running import main_function
-from ...dialects.payload import element_type, is_float8
+from ...dialects.payload import element_type, is_float, is_float8
 from ...dialects.shapes.binding import bind_sizes, symbols_of
 from ...dialects.support.calls import UPDATES, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
@@ -37,15 +37,13 @@ class Binding:
 @dataclass(frozen=True)
 class Output:
     """Where a leaf of the program's result comes from: a result of `@main` and its place in that memory, an argument
-    and the steps to a view of it, or a Python constant. `needs` are the arguments with respect to which eager PyTorch
-    could differentiate it."""
+    and the steps to a view of it, or a Python constant."""
 
     kind: Literal["result", "argument", "constant"]
     index: int = -1
     value: Any = None
     steps: tuple[Step, ...] = ()
     place: Place | None = None
-    needs: frozenset[int] = frozenset()
 
     def of(self, source: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """The tensor, from the result or argument that it comes from."""
@@ -65,8 +63,8 @@ class CapturedProgram:
     numbers as pairs of real ones in a last dimension. `dense` says that
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
     of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to multiply f32
-    so. `changed` has, for arguments that are changed in place, those with respect to which eager PyTorch could
-    differentiate what they become.
+    so. `needs` has, for every result of `@main`, the arguments with respect to which eager PyTorch could differentiate
+    it; nothing where that does not matter.
     """
 
     module: ModuleOp
@@ -81,7 +79,7 @@ class CapturedProgram:
     dense: bool = False
     checks: tuple[tuple[int, str], ...] = ()
     f32_matmul_precision: str | None = None
-    changed: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+    needs: tuple[frozenset[int], ...] = ()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.
@@ -199,7 +197,7 @@ class CapturedProgram:
                 leaves.append(leaves[same])
             else:
                 leaves.append(o.of(sources[o.kind][o.index], sizes))
-        if torch.is_grad_enabled() and arguments is not None:
+        if torch.is_grad_enabled() and self.needs and arguments is not None:
             self._note_missing_gradients(leaves, given)
         return pytree.tree_unflatten(leaves, self.out_spec)
 
@@ -212,13 +210,18 @@ class CapturedProgram:
 
     def _note_missing_gradients(self, leaves: list[Any], arguments: Sequence[torch.Tensor]) -> None:
         """Let results that were computed require gradients where eager PyTorch's would."""
+
+        def needed(result: int) -> list[torch.Tensor]:
+            return [arguments[n] for n in sorted(self.needs[result]) if arguments[n].requires_grad]
+
         for i, o in enumerate(self.outputs):
             if o.kind == "result":
                 same = self.outputs.index(o)
-                others = [arguments[n] for n in sorted(o.needs)]
-                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], others)
-        for argument, needs in self.changed.items():
-            _changed_without_gradient(arguments[argument], [arguments[n] for n in sorted(needs)])
+                leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], needed(o.index))
+        for result, argument in self.updates:
+            others = [t for t in needed(result) if t is not arguments[argument]]
+            if others:
+                _Missing.apply(arguments[argument], *others)
 
     def flatten(self, value: Any) -> list[torch.Tensor]:
         """Of a Python result of the program, the tensors that are results of `@main`, in their order."""
@@ -307,6 +310,21 @@ def _unlike(value: Any, example: Any, varying: bool) -> str | None:
     return None
 
 
+_NOT_DIFFERENTIATED = {"torch.detach"} | {f"torch.{name}_like" for name in ("zeros", "ones", "full", "empty", "rand")}
+
+
+def differentiable(module: ModuleOp) -> tuple[frozenset[int], ...]:
+    """For every result of `@main`, at the torch level, the arguments with respect to which it has a derivative."""
+    block = main_function(module).body.block
+    needs = {a: frozenset({i} if is_float(a.type) else ()) for i, a in enumerate(block.args)}
+    for op in block.ops:
+        known = () if op.name in _NOT_DIFFERENTIATED else op.operands
+        given = frozenset(n for v in known for n in needs[v])
+        needs |= {r: given if is_float(r.type) else frozenset[int]() for r in op.results}
+    assert block.last_op is not None
+    return tuple(needs[v] for v in block.last_op.operands)
+
+
 def announce(module: ModuleOp, outputs: Sequence[Output], updates: Sequence[tuple[int, int]]) -> None:
     """Say in `@main` which results may be written over arguments: those that replace one, and that nobody gets as a
     tensor of its own."""
@@ -336,19 +354,11 @@ class _Missing(torch.autograd.Function):
 
 
 def _without_gradient(value: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`value`, which a program computed, as a result that depends on those of `others` that require gradients."""
-    requiring = [t for t in others if t.requires_grad]
-    if not requiring or not (value.is_floating_point() or value.is_complex()):
+    """`value`, which a program computed, as a result that depends on `others`, which require gradients."""
+    if not others:
         return value
     if value._base is not None:  # of which autograd would not know
         memory = value.untyped_storage()
         place = value.storage_offset(), value.shape, value.stride()
         value = torch.empty(0, dtype=value.dtype, device=value.device).set_(memory, *place)
-    return _Missing.apply(value, *requiring)  # pyright: ignore[reportReturnType]
-
-
-def _changed_without_gradient(target: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
-    """Note that `target`, which a program changed in place, now depends on `others`."""
-    requiring = [t for t in others if t.requires_grad and t is not target]
-    if requiring:
-        _Missing.apply(target, *requiring)
+    return _Missing.apply(value, *others)  # pyright: ignore[reportReturnType]

@@ -27,8 +27,8 @@ from torch.utils import _pytree as pytree
 from ...backend.interpreter.running import main_function
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
-from .aliasing import A_COPY, Lies, Memory, Source, memory_of
-from .captured_program import Binding, CapturedProgram, Output, announce, float8_in, kind_of
+from .aliasing import A_COPY, Lies, memory_of
+from .captured_program import Binding, CapturedProgram, Output, announce, differentiable, float8_in, kind_of
 from .complex import Rewritten, without_complex, without_rule
 from .complex.pairs import is_complex
 from .computed_indices import index_by_tensors
@@ -68,26 +68,27 @@ def capture(
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
-    exported, sizes, memory = _export_for_all(module, *_apart(args, kwargs), dynamic_shapes)
-    lies = memory.results if in_memory else ()
-    if lies:
+    exported, sizes, lies = _export_for_all(module, *_apart(args, kwargs), dynamic_shapes)
+    if in_memory:
         _without_views(exported, lies)
+    else:
+        lies = (None,) * len(lies)
     left = fallback is not None and bool(without_rule(exported.graph))
     rewritten = Rewritten() if left else without_complex(exported.graph)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
-    viewed = {x.source for x in lies if x is not None}
+    viewed = {x.source for x in lies if x is not None and x.source}
     bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     bindings = _with_closed_over(bindings, function)
     bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
     values += [node for _, node, _ in rewritten.constants]
+    written = _in_place(exported, lies, rewritten)
     importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
     importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
     importer.run(exported.graph.nodes)
-    outputs, updates = _bind_outputs(exported, importer, rewritten, bindings, lies)
+    outputs, updates = _bind_outputs(exported, importer, rewritten, written, lies)
     assert exported.call_spec.out_spec is not None
-    changed = _changed(bindings, memory) if in_memory else {}
     specs = in_spec, exported.call_spec.out_spec
-    return finish(importer, bindings, outputs, updates, leaves, specs, changed, None if left else rewritten)
+    return finish(importer, bindings, outputs, updates, leaves, specs, None if left else rewritten, in_memory)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -107,8 +108,8 @@ def finish(
     updates: tuple[tuple[int, int], ...],
     examples: Sequence[Any],
     specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
-    changed: Mapping[int, frozenset[int]],
     rewritten: Rewritten | None = None,
+    in_memory: bool = False,
 ) -> CapturedProgram:
     """What the importer made, with what lies between it and the caller."""
     warn(list(importer.eager.values()))
@@ -135,7 +136,7 @@ def finish(
         importer.dense,
         checks,
         "tf32" if allows_tf32() else None,
-        changed,
+        differentiable(module) if in_memory else (),
     )
 
 
@@ -170,20 +171,20 @@ class _Function(torch.nn.Module):
 
 def _export_for_all(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, list[NamedDim], Memory]:
+) -> tuple[ExportedProgram, list[NamedDim], tuple[Lies | None, ...]]:
     """The exported program, the dimensions that vary under a name, and where results lie in memory. It holds for all
     sizes that the user asked for, or CaptureError is raised."""
-    exported, memory = _export(module, args, kwargs, shapes)
+    exported, lies = _export(module, args, kwargs, shapes)
     if shapes is None:
-        return exported, [], memory
+        return exported, [], lies
     named = named_dims(module, args, kwargs, shapes, exported)
     check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s)[0])
-    return exported, named, memory
+    return exported, named, lies
 
 
 def _export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, Memory]:
+) -> tuple[ExportedProgram, tuple[Lies | None, ...]]:
     """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
     assertions do. Raises CaptureError."""
     differentiating = torch.is_grad_enabled()
@@ -211,17 +212,17 @@ def _export(
                     )
                 ),
             )
-            memory = memory_of(exported)
+            lies = memory_of(exported)
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
-                return exported, memory
+                return exported, lies
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             training = any(_is_training(node) for node in exported.graph.nodes)
             table = decomposition_table({*unruled, *([_BATCH_NORM] if training else [])})
             exported = exported.run_decompositions(table)
             index_by_tensors(exported.graph)
-            return exported, memory
+            return exported, lies
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
@@ -284,12 +285,12 @@ def _bind_inputs(
     leaves: Sequence[Any],
     names: list[str],
     fallback: Fallback,
-    viewed: Collection[Source | None],
+    viewed: Collection[str],
 ) -> tuple[list[Binding], list[torch.fx.Node]]:
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     bindings: list[Binding] = []
     values: list[torch.fx.Node] = []
-    needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target} | set(viewed)
+    needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
     user = 0
     for spec in exported.graph_signature.input_specs:
         leaf = user
@@ -306,7 +307,8 @@ def _bind_inputs(
             if spec.kind != InputKind.USER_INPUT:
                 raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
             continue
-        if spec.kind != InputKind.USER_INPUT and not nodes[spec.arg.name].users and spec.target not in needed:
+        used = nodes[spec.arg.name].users or spec.target in needed or spec.arg.name in viewed
+        if spec.kind != InputKind.USER_INPUT and not used:
             continue  # state that nothing reads, writes or returns, such as a count of batches
         if spec.kind == InputKind.USER_INPUT:
             tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
@@ -367,80 +369,56 @@ def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> No
     output = exported.graph.output_node()
     results: tuple[Any, ...] = output.args[0]  # pyright: ignore[reportAssignmentType]
     others = len(results) - len(lies)
-    views = {i for i, x in enumerate(lies, others) if x is not None and x.kind == "view"}
+    views = {i for i, x in enumerate(lies, others) if x is not None and x.source}
     output.args = (tuple(None if i in views else node for i, node in enumerate(results)),)
     exported.graph.eliminate_dead_code()
+
+
+def _in_place(exported: ExportedProgram, lies: Sequence[Lies | None], rewritten: Rewritten) -> dict[str, str]:
+    """Results of which it is known where they lie -> what is written to dense memory for them."""
+    output: Any = exported.graph.output_node().args[0]
+    pairs = zip(output[len(output) - len(lies) :], lies, strict=True)
+    places = {node: x.place for i, (node, x) in enumerate(pairs) if x is not None and x.shares == i and x.place}
+    others = rewritten.names.values()
+    return {n.name: place.written(exported.graph, n).name for n, place in places.items() if n.name not in others}
 
 
 def _bind_outputs(
     exported: ExportedProgram,
     importer: GraphImporter,
     rewritten: Rewritten,
-    bindings: Sequence[Binding],
+    written: Mapping[str, str],
     lies: Sequence[Lies | None],
 ) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
-    outputs: list[Output] = []
+    """The results, and the pairs (result, argument) of updates."""
+    names = {**rewritten.names, **written}
     updates: list[tuple[int, int]] = []
     changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
     targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
     specs = exported.graph_signature.output_specs
-    users = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+    users = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
     for spec in specs:
         if spec.kind in changed:
             argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
             if argument is None or not isinstance(spec.arg, TensorArgument):
                 raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
-            updates.append((importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)), argument))
+            updates.append((importer.result_index(names.get(spec.arg.name, spec.arg.name)), argument))
         elif spec.kind not in (OutputKind.TOKEN, OutputKind.USER_OUTPUT):
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
-    for i, spec in enumerate(users):
-        if isinstance(spec.arg, TensorArgument):
-            argument = importer.argument_index(spec.arg.name)
-            known = lies[i] if lies else None
-            if known is not None and known.kind == "own" and spec.arg.name in rewritten.names:
-                known = None  # a pair of real tensors is written
-            if known is not None:
-                owner = users[known.shares].arg.name if known.kind == "own" else ""
-                outputs.append(_output_in_memory(importer, bindings, known, lies, owner))
-            elif argument is not None:
-                outputs.append(Output("argument", argument))
-            else:
-                outputs.append(
-                    Output("result", importer.result_index(rewritten.names.get(spec.arg.name, spec.arg.name)))
-                )
-        elif isinstance(spec.arg, ConstantArgument):
-            outputs.append(Output("constant", value=spec.arg.value))
-        else:
-            raise UnsupportedError(f"a result of type {type(spec.arg).__name__} is not supported")
-    return tuple(outputs), tuple(updates)
 
+    def output(arg: Any, known: Lies | None) -> Output:
+        if isinstance(arg, ConstantArgument):
+            return Output("constant", value=arg.value)
+        if not isinstance(arg, TensorArgument):
+            raise UnsupportedError(f"a result of type {type(arg).__name__} is not supported")
+        if known is not None and known.source:
+            steps = tuple(step.sized(importer.extent) for step in known.steps)
+            return Output("argument", importer.argument_index(known.source) or 0, steps=steps)
+        known = None if arg.name in rewritten.names else known  # which are other tensors now
+        owner = arg.name if known is None else users[known.shares].name
+        argument = importer.argument_index(owner)
+        if argument is not None:  # with a place PyTorch left out what made a copy of it
+            return Output("argument", argument, steps=() if known is None else (A_COPY,))
+        return Output("result", importer.result_index(names.get(owner, owner)), place=known and known.place)
 
-def _arguments(bindings: Sequence[Binding]) -> dict[Source, int]:
-    """The argument of `@main` that an input is."""
-    return {b.leaf if b.kind == "input" else b.name: i for i, b in enumerate(bindings) if b.kind != "generator"}
-
-
-def _changed(bindings: Sequence[Binding], memory: Memory) -> dict[int, frozenset[int]]:
-    """With respect to which other arguments those that are changed could be differentiated."""
-    index = _arguments(bindings)
-    needs = {s: frozenset(index[x] for x in n if x in index) for s, n in memory.changed.items()}
-    return {index[s]: n for s, n in needs.items() if s in index}
-
-
-def _output_in_memory(
-    importer: GraphImporter, bindings: Sequence[Binding], known: Lies, lies: Sequence[Lies | None], owner: str
-) -> Output:
-    """A result of which it is known where it lies; `owner` is the node of the result in whose memory that is."""
-    arguments = _arguments(bindings)
-    needs = frozenset(arguments[s] for s in known.needs if s in arguments)
-    if known.kind == "view":
-        assert known.source is not None
-        steps = tuple(step.sized(importer.extent) for step in known.steps)
-        return Output("argument", arguments[known.source], steps=steps, needs=needs)
-    whole = lies[known.shares]
-    assert whole is not None
-    argument = importer.argument_index(owner)
-    if argument is not None:  # PyTorch left out what made a copy of it
-        return Output("argument", argument, steps=(A_COPY,), needs=needs)
-    index = importer.result_index(owner, whole.place)
-    return Output("result", index, place=known.place, needs=needs)
+    return tuple(map(output, users, lies)), tuple(updates)

@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ...errors import UnsupportedError
-from .aliasing import place_of
+from .aliasing import Place, place_of
 from .captured_program import Binding, CapturedProgram, Output
 from .complex import Rewritten, without_complex, without_rule
 from .eager_fallback import Fallback
@@ -34,21 +34,23 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
         bindings.append(Binding(node.name, "constant", tensor=tensor))
         given.append(node)
     rewritten = Rewritten() if fallback and without_rule(graph.graph) else without_complex(graph.graph)
+    leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
+    first = len(leaves) - len(updated)
+    places = {n: place_of(n.meta["val"]) for n in leaves[:first] if _is_computed(n) and n.name not in rewritten.results}
+    written = {n: place.written(graph.graph, n) for n, place in places.items() if place is not None}
     bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
     given += [node for _, node, _ in rewritten.constants]
     nodes = list(graph.graph.nodes)
     importer = GraphImporter(None, fallback, (), nodes)
     importer.declare([(b.name, node) for b, node in zip(bindings, given, strict=True)])
     importer.run(node for node in nodes if node not in given)
-    leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
-    first = len(leaves) - len(updated)
     updates = tuple(
         (importer.result_index(leaf.name), importer.argument_index(name) or 0)
         for leaf, name in zip(leaves[first:], updated, strict=True)
     )
-    outputs = tuple(_output(importer, rewritten, leaf) for leaf in leaves[:first])
+    outputs = tuple(_output(importer, leaf, places.get(leaf), written.get(leaf)) for leaf in leaves[:first])
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
-    return finish(importer, bindings, outputs, updates, examples, specs, {}, rewritten)
+    return finish(importer, bindings, outputs, updates, examples, specs, rewritten)
 
 
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
@@ -74,7 +76,11 @@ def _mode(graph: Graph) -> Any:
     return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
-def _output(importer: GraphImporter, rewritten: Rewritten, leaf: Any) -> Output:
+def _is_computed(leaf: Any) -> bool:
+    return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
+
+
+def _output(importer: GraphImporter, leaf: Any, place: Place | None, written: Node | None) -> Output:
     if not isinstance(leaf, Node):
         return Output("constant", value=leaf)
     if not isinstance(leaf.meta.get("val"), torch.Tensor):
@@ -82,5 +88,4 @@ def _output(importer: GraphImporter, rewritten: Rewritten, leaf: Any) -> Output:
     argument = importer.argument_index(leaf.name)
     if argument is not None:
         return Output("argument", argument)
-    place = None if leaf.name in rewritten.results else place_of(leaf.meta["val"])
-    return Output("result", importer.result_index(leaf.name, place), place=place)
+    return Output("result", importer.result_index((written or leaf).name), place=place)

@@ -11,12 +11,12 @@ import torch
 from torch.fx import Node
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.payload import element_type
 from ...dialects.shapes.binding import SIZES
-from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, tensor_of
+from ...dialects.shapes.extents import Extent, SymbolAttr
 from ...dialects.shapes.polynomial import Algebra
 from ...dialects.support.calls import EAGER
 from ...dialects.support.locations import file_location
@@ -26,7 +26,6 @@ from ...passes.convert.torch_to_tensor.conversion import decompose
 from ...passes.convert.torch_to_tensor.random import draws
 from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
 from ...passes.convert.torch_to_tensor.views import DENSE
-from .aliasing import Place
 from .dtypes import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
 from .layer_marks import keep_large, mark
@@ -111,35 +110,13 @@ class GraphImporter:
         """Which argument the node `name` is, if it is one."""
         return self._arguments.index(name) if name in self._arguments else None
 
-    def result_index(self, name: str, place: Place | None = None) -> int:
-        """The result that returns the node `name`, in memory as `place` says; added if there is none yet."""
+    def result_index(self, name: str) -> int:
+        """The result that returns the node `name`; added if there is none yet."""
         value = self._values[name]
         assert isinstance(value, SSAValue)
-        if place is not None:
-            value = self._rearranged(value, place)
         if value not in self._results:
             self._results.append(value)
         return next(i for i, r in enumerate(self._results) if r is value)
-
-    def _rearranged(self, value: SSAValue, place: Place) -> SSAValue:
-        """`value` as it is written to dense memory, from which it is a result at `place`."""
-        location = value.owner.location if isinstance(value.owner, Operation) else UnknownLoc()
-        steps: list[tuple[str, dict[str, Any]]] = []
-        steps += [("slice.Tensor", {"dim": d, "start": 0, "end": 1, "step": 1}) for d in place.once]
-        if place.order != tuple(sorted(place.order)):
-            steps.append(("permute", {"dims": list(place.order)}))
-        for name, arguments in steps:
-            assert isinstance(value.type, TensorType)
-            extents = list(extents_of(value.type))
-            if name == "permute":
-                extents = [extents[d] for d in place.order]
-            else:
-                extents[arguments["dim"]] = 1
-            op = OPS[name]({"self": value, **arguments}, [tensor_of(element_type(value.type), extents)])
-            op.location = location
-            self._block.add_op(op)
-            value = op.results[0]
-        return value
 
     def extent(self, size: torch.SymInt) -> Extent:
         """A size of PyTorch's as an extent."""
