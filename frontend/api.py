@@ -133,9 +133,9 @@ def compile(
     `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for every kernel
     that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to run in place
     of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch level and has a
-    `verify-level{level=...}` where it reaches each level (`frontend/steps.py`). A `checked` program stops at an index
-    that PyTorch would not take, with an ExecutionError that names operator, place, legal range and index; without it,
-    such an index reads zero and writes nothing. The result takes and gives torch tensors. Raises CompileError, or a
+    `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). A `checked` program stops at an
+    index that PyTorch would not take, with an ExecutionError that names operator, place, legal range and index; without
+    it, such an index reads zero and writes nothing. The result takes and gives torch tensors. Raises CompileError, or a
     subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):

@@ -2,7 +2,8 @@
 
 A graph of fixed sizes is one program. In one of sizes that vary, which Dynamo hands over as arguments in front of the
 tensors that have them, the sizes stay symbols; where that is refused there is a program for each, as Dynamo itself has
-one for each shape before it takes a size for one that varies.
+one for each shape before it takes a size for one that varies. Gradients are those of AOTAutograd, which makes a forward
+and a backward graph: both are compiled.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import config
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
 from torch.amp.autocast_mode import _enter_autocast
 from torch.export import Dim
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import CompileError, UnsupportedError
-from .api import OPTIONS, compile
-from .training import compile_with_gradients
+from .api import OPTIONS, CompiledFunction, compile
+from .capture.decompositions.table import decomposition_table
+from .capture.graph_capture import capture_graph
+from .capture.known_sizes import known_sizes
 
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
@@ -64,6 +70,35 @@ def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[st
         return compile_with_gradients(graph, examples, options)
     compiled = compile(graph, examples, **options)
     return lambda *args: _as_tuple(compiled(*args))
+
+
+def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The graph, compiled for tensors of these shapes, such that results can be differentiated.
+
+    What the backward graph needs is saved by the forward graph, or computed again (PyTorch's partitioner decides).
+    Attention is differentiated as the products and the softmax that it is made of. Raises CompileError for an operator
+    of either graph that is not supported; with `fallback="eager"` it is left to PyTorch and listed.
+    """
+
+    def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        how = {name: value for name, value in options.items() if name != "fallback"}
+        program = CompiledFunction(capture_graph(part, options.get("fallback")), **how)
+        program.check()
+
+        def run(*args: Any) -> list[Any]:
+            with torch.no_grad():
+                return list(program(*args))
+
+        return make_boxed_func(run)
+
+    backend = aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=dict(decomposition_table()),
+    )
+    with sdpa_kernel(SDPBackend.MATH), known_sizes():
+        return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 
 class VaryingGraph:
@@ -158,21 +193,11 @@ def with_numbers(graph: GraphModule, numbers: Mapping[int, Any]) -> GraphModule:
     """The graph without the arguments at these places, which are these numbers."""
     if not numbers:
         return graph
-    copied, values = torch.fx.Graph(), dict[Node, Any]()
-    place = 0
-    for node in graph.graph.nodes:
-        known = node.op == "placeholder" and place in numbers
-        if known:
-            values[node] = numbers[place]
-        elif node.target == "item" and node.op == "call_method" and not isinstance(values[node.args[0]], Node):
-            values[node] = values[node.args[0]]
-        elif node.op == "output":
-            copied.output(map_arg(node.args[0], values.__getitem__))
-        else:
-            new = copied.node_copy(node, lambda n: n)
-            new.args, new.kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
-            values[node] = new
-        place += node.op == "placeholder"
+    inputs = graph.graph.find_nodes(op="placeholder")
+    values: dict[Node, Any] = {inputs[i]: number for i, number in numbers.items()}
+    values |= {user: n for i, n in numbers.items() for user in inputs[i].users if _is_boxed_number(inputs[i])}
+    copied = torch.fx.Graph()
+    copied.output(copied.graph_copy(graph.graph, values))
     return GraphModule(graph, copied)
 
 

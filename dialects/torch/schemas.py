@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,18 +105,10 @@ def _read_argument(text: str) -> Argument:
     return Argument(name, type, _read_default(default, type), True)
 
 
-_WORDS: dict[str, object] = {"None": None, "True": True, "False": False, "[]": []}
-
-
 def _read_default(text: str, type: str) -> object:
-    if text in _WORDS:
-        return _WORDS[text]
-    if type.startswith("ScalarType"):
-        return {"4": i64}[text]
-    if type.startswith("MemoryFormat"):
-        return {"0": "contiguous_format"}[text]
-    if text.startswith("["):
-        return [_read_default(t, type.partition("[")[0]) for t in _split(text[1:-1])]
-    if text.startswith('"'):
-        return text.strip('"')
-    return float(text) if "." in text or "e" in text or type.startswith("float") else int(text)
+    if type.startswith("ScalarType") and text == "4":
+        return i64
+    if type.startswith("MemoryFormat") and text == "0":
+        return "contiguous_format"
+    value: object = ast.literal_eval(text)
+    return float(value) if type.startswith("float") and isinstance(value, int) else value

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 
 from ...backend.interpreter.running import main_function
 from ...dialects.payload import element_type, is_float, is_float8
@@ -316,7 +316,9 @@ _NOT_DIFFERENTIATED = {"torch.detach"} | {f"torch.{name}_like" for name in ("zer
 def differentiable(module: ModuleOp) -> tuple[frozenset[int], ...]:
     """For every result of `@main`, at the torch level, the arguments with respect to which it has a derivative."""
     block = main_function(module).body.block
-    needs = {a: frozenset({i} if is_float(a.type) else ()) for i, a in enumerate(block.args)}
+    needs: dict[SSAValue, frozenset[int]] = {
+        a: frozenset({i} if is_float(a.type) else ()) for i, a in enumerate(block.args)
+    }
     for op in block.ops:
         known = () if op.name in _NOT_DIFFERENTIATED else op.operands
         given = frozenset(n for v in known for n in needs[v])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.fx import Node
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnknownLoc, f64, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects.payload import element_type
@@ -26,9 +27,9 @@ from ...passes.convert.torch_to_tensor.conversion import decompose
 from ...passes.convert.torch_to_tensor.random import draws
 from ...passes.convert.torch_to_tensor.registry import COMPLEX, STRIDES, why_refused
 from ...passes.convert.torch_to_tensor.views import DENSE
+from ...passes.torch.outline_layers import LAYER, MIN_OPS
 from .dtypes import element_of, tensor_type
 from .eager_fallback import EagerCall, Fallback, eager_call, has_effects, touches_complex, type_of
-from .layer_marks import keep_large, mark
 from .source_locations import innermost
 from .symbolic_shapes import NamedDim, SizeTable, depends_on_data
 
@@ -124,7 +125,7 @@ class GraphImporter:
 
     def finish(self) -> ModuleOp:
         """The module with `@main`."""
-        keep_large(self._block)
+        _keep_large_layers(self._block)
         self._block.add_op(ReturnOp(*self._results))
         types = [a.type for a in self._block.args], [r.type for r in self._results]
         main = FuncOp("main", types, Region(self._block))
@@ -145,7 +146,7 @@ class GraphImporter:
             self.eager[name] = call
         op = CallOp(self._declared[key].sym_name.data, operands, types)  # pyright: ignore[reportArgumentType]
         op.location = file_location(*place) if place else UnknownLoc()
-        mark(op, node)
+        _mark_layer(op, node)
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         results = tuple(op.results) if several else op.results[0]
@@ -207,7 +208,7 @@ class GraphImporter:
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
         op.location = file_location(*place) if place else UnknownLoc()
-        mark(op, node)
+        _mark_layer(op, node)
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         self._values[node.name] = tuple(op.results) if several else op.results[0]
@@ -379,3 +380,30 @@ def name_hint(name: str) -> str:
 def _unique(name: str, taken: dict[str, int]) -> str:
     count = taken[name] = taken.get(name, -1) + 1
     return _unique(f"{name}_{count}", taken) if count else name
+
+
+_NUMBERED = re.compile(r"(?:^|.*\.)\d+$")
+
+
+def _mark_layer(op: Operation, node: Node) -> None:
+    """Write the layer of `node` on the op that it became: the path of the outermost module in a numbered list that it
+    was called from, such as `model.layers.3`."""
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if _NUMBERED.match(path)]
+    if paths:
+        op.attributes[LAYER] = StringAttr(paths[0])
+
+
+def _keep_large_layers(block: Block) -> None:
+    """Remove the marks of layers that are too small to be outlined, or the only one of their list."""
+    sizes = Counter(op.attributes[LAYER] for op in block.ops if LAYER in op.attributes)
+    large = [layer for layer, size in sizes.items() if size >= MIN_OPS]
+    lists = Counter(_list_of(layer) for layer in large)
+    kept = {layer for layer in large if lists[_list_of(layer)] > 1}
+    for op in block.ops:
+        if op.attributes.get(LAYER) not in kept:
+            op.attributes.pop(LAYER, None)
+
+
+def _list_of(layer: Attribute) -> str:
+    assert isinstance(layer, StringAttr)
+    return layer.data.rpartition(".")[0]

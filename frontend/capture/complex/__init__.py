@@ -195,12 +195,6 @@ def _sum(a: Pair, b: Pair) -> Pair:
     return Pair(a.re + b.re, a.im + b.im)
 
 
-def _linear(call: Call, given: dict[str, Any]) -> Pair:
-    weight = _parts(given["weight"])
-    y = times(_parts(given["input"]), Pair(weight.re.t(), weight.im.t()), torch.matmul)
-    return y if given.get("bias") is None else _sum(y, _parts(given["bias"]))
-
-
 def _addmm(call: Call, given: dict[str, Any]) -> Pair:
     y = times(_parts(given["mat1"]), _parts(given["mat2"]), torch.matmul)
     return _sum(times(y, given.get("alpha", 1)), times(_parts(given["self"]), given.get("beta", 1)))
@@ -298,7 +292,6 @@ _OF_ONE: dict[str, Callable[[Pair], Any]] = {
     "real": lambda z: z.re,
     "imag": lambda z: z.im,
     "reciprocal": lambda z: _quotient(Pair(torch.ones_like(z.re), torch.zeros_like(z.im)), z),
-    "square": lambda z: times(z, z),
     "abs": _size,
     "angle": lambda z: torch.atan2(z.im, z.re),
     "sgn": _sgn,
@@ -311,7 +304,6 @@ _OF_ONE: dict[str, Callable[[Pair], Any]] = {
     "cosh": lambda z: Pair(z.re.cosh() * z.im.cos(), z.re.sinh() * z.im.sin()),
     "isnan": lambda z: torch.logical_or(z.re.isnan(), z.im.isnan()),
     "isinf": lambda z: torch.logical_or(z.re.isinf(), z.im.isinf()),
-    "isfinite": lambda z: torch.logical_and(z.re.isfinite(), z.im.isfinite()),
     **dict.fromkeys(("_conj", "_conj_physical", "conj_physical"), lambda z: Pair(z.re, -z.im)),
     **dict.fromkeys(("resolve_conj", "resolve_neg"), lambda z: z),
 }
@@ -323,10 +315,8 @@ _RULES: dict[str, Rule] = {
     "mul": _product("self", "other", torch.mul),
     "mm": _product("self", "mat2"),
     "bmm": _product("self", "mat2"),
-    "matmul": _product("self", "other"),
     "mv": _product("self", "vec"),
     "dot": _product("self", "tensor"),
-    "linear": _linear,
     "addmm": _addmm,
     "div": _div,
     "pow": _pow,
