@@ -170,10 +170,7 @@ class AtenOp(IRDLOperation):
     def values(self) -> dict[str, Value]:
         """Every argument by its ATen name, in the order of the schema."""
         operands = iter(self.operands)
-        return {a.name: from_attribute(value, operands) for a, value in self._pairs()}
-
-    def _pairs(self) -> Iterator[tuple[Argument, Attribute]]:
-        return zip(self.SCHEMA.arguments, self.arguments, strict=True)  # pyright: ignore
+        return {a: from_attribute(v, operands) for a, v in zip(self.SCHEMA.names, self.arguments, strict=True)}  # pyright: ignore
 
     def verify_(self) -> None:
         given = self.arguments.data  # pyright: ignore
@@ -215,14 +212,15 @@ class AtenOp(IRDLOperation):
         )
 
     def print(self, printer: Printer) -> None:
-        operands = iter(self.operands)
+        defaults = {a.name: a.default for a in self.SCHEMA.arguments}
 
-        def pair(item: tuple[Argument, Attribute]) -> None:
-            printer.print_string(f"{item[0].name} = ")
-            _print_value(printer, item[1], operands)
+        def pair(item: tuple[str, Value]) -> None:
+            printer.print_string(f"{item[0]} = ")
+            _print_value(printer, item[1])
 
         with printer.in_parens():
-            printer.print_list([(a, v) for a, v in self._pairs() if v != _NONE or a.default is not None], pair)
+            shown = [(k, v) for k, v in self.values.items() if v is not None or defaults[k] is not None]
+            printer.print_list(shown, pair)
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         with printer.in_parens():
@@ -282,26 +280,20 @@ def _parse_value(parser: Parser) -> object:
     return parser.parse_type() if symbol is None else symbol
 
 
-def _print_value(printer: Printer, attribute: Attribute, operands: Iterator[SSAValue]) -> None:
-    if isinstance(attribute, ArrayAttr):
-        with printer.in_square_brackets():
-            printer.print_list(attribute.data, lambda a: _print_value(printer, a, operands))  # pyright: ignore
-        return
-    value = from_attribute(attribute, operands)
+def _print_value(printer: Printer, value: Value) -> None:
     if isinstance(value, SSAValue):
         printer.print_ssa_value(value)
-    elif value is None:
-        printer.print_string("none")
-    elif isinstance(value, bool):
-        printer.print_string("true" if value else "false")
-    elif isinstance(value, float):
-        printer.print_string(_float_text(value))
+    elif isinstance(value, Attribute):
+        printer.print_attribute(value)
     elif isinstance(value, str):
         printer.print_string_literal(value)
-    elif isinstance(value, int):
-        printer.print_string(str(value))
-    else:
-        printer.print_attribute(attribute)
+    elif isinstance(value, float):
+        printer.print_string(_float_text(value))
+    elif isinstance(value, Sequence):
+        with printer.in_square_brackets():
+            printer.print_list(value, lambda v: _print_value(printer, v))
+    else:  # none, true, 1
+        printer.print_string(str(value).lower())
 
 
 def _float_text(value: float) -> str:

@@ -114,24 +114,22 @@ class _Tensors:
 
 def _describe(program: ToSave, tensors: _Tensors) -> dict[str, object]:
     captured = program.captured
-    bindings: list[object] = []
-    for b in captured.bindings:
-        entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
-        if b.tensor is not None:
-            entry |= {"dtype": encode(b.tensor.dtype), "shape": list(b.tensor.shape)}
-            if b.tensor.device.type == "meta":
-                entry["names"] = list(program.names.get(b.name, (b.name,)))
-            else:
-                entry["tensor"] = tensors.key(b.tensor)
-        bindings.append(entry)
-    leaves = range(captured.in_spec.num_leaves)
-    results = range(captured.out_spec.num_leaves)
+    specs = {"arguments": captured.in_spec, "result": captured.out_spec}
     return {
-        "bindings": bindings,
+        "bindings": [_described(b, program.names, tensors) for b in captured.bindings],
         **{name: encode(getattr(captured, name)) for name in _WRITTEN},
-        "arguments": encode(pytree.tree_unflatten(list(leaves), captured.in_spec)),
-        "result": encode(pytree.tree_unflatten(list(results), captured.out_spec)),
+        **{k: encode(pytree.tree_unflatten(list(range(s.num_leaves)), s)) for k, s in specs.items()},
     }
+
+
+def _described(b: Binding, names: Mapping[str, Sequence[str]], tensors: _Tensors) -> dict[str, object]:
+    entry: dict[str, object] = {"name": b.name, "kind": b.kind, "leaf": b.leaf}
+    if b.tensor is None:
+        return entry
+    entry |= {"dtype": encode(b.tensor.dtype), "shape": list(b.tensor.shape)}
+    if b.tensor.is_meta:
+        return entry | {"names": list(names.get(b.name, (b.name,)))}
+    return entry | {"tensor": tensors.key(b.tensor)}
 
 
 _WRITTEN = ("outputs", "updates", "examples", "viewed", "dense", "checks", "needs")
@@ -210,22 +208,13 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
     return Artifact(target, programs, cast(dict[str, Any], folder.manifest["extra"]))
 
 
-def _binding(
-    entry: dict[str, Any],
-    stored: dict[str, torch.Tensor],
-    bound: Bound | None,
-    folder: Folder,
-) -> Binding:
-    kind = entry["kind"]
-    if kind == "input":
-        return Binding(entry["name"], "input", int(entry["leaf"]))
-    if kind == "generator":
-        return Binding(entry["name"], "generator", int(entry["leaf"]))
-    if "tensor" in entry:
-        return Binding(entry["name"], kind, tensor=stored[entry["tensor"]])
-    names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
-    if bound is None:
-        raise folder.error(
-            f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
-        )
-    return Binding(entry["name"], kind, tensor=bound.tensor(names, shape, decode(entry["dtype"])))
+def _binding(entry: dict[str, Any], stored: dict[str, torch.Tensor], bound: Bound | None, folder: Folder) -> Binding:
+    tensor = stored[entry["tensor"]] if "tensor" in entry else None
+    if "names" in entry:
+        names, shape = tuple(entry["names"]), tuple(int(n) for n in entry["shape"])
+        if bound is None:
+            raise folder.error(
+                f"was saved without the weights; a checkpoint with {names[0]!r} is needed (--weights, `weights=`)"
+            )
+        tensor = bound.tensor(names, shape, decode(entry["dtype"]))
+    return Binding(entry["name"], entry["kind"], int(entry["leaf"]), tensor)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph
+
+from .complex.pairs import Emitter
 
 aten: Any = torch.ops.aten
 
@@ -29,22 +31,14 @@ def index_by_tensors(graph: Graph) -> None:
                 x, dim, values = user.args[0], user.args[2], (user.args[1],)
             else:
                 continue
-            with graph.inserting_before(user):
-                place = _without_dimensions(graph, number.args[0], user)
+            place = Emitter(graph).inline(user, _without_dimensions, number.args[0])
             user.target = aten.index_put.default if values else aten.index.Tensor
             user.args = (x, [*[None] * (dim % x.meta["val"].dim()), place], *values)
         if not number.users:
             graph.erase_node(number)
 
 
-def _without_dimensions(graph: Graph, tensor: Node, like: Node) -> Node:
+def _without_dimensions(place: torch.Tensor) -> torch.Tensor:
     """A tensor of one element as one of i64 without dimensions."""
-    for target, args, given, done in (
-        (aten.view.default, ([],), {}, tensor.meta["val"].dim() == 0),
-        (aten._to_copy.default, (), {"dtype": torch.int64}, tensor.meta["val"].dtype == torch.int64),
-    ):
-        if not done:
-            made = graph.call_function(target, (tensor, *args), given)
-            made.meta = {**like.meta, "val": target(tensor.meta["val"], *args, **given)}
-            tensor = made
-    return tensor
+    place = aten.view.default(place, []) if place.dim() else place
+    return place if place.dtype == torch.int64 else aten._to_copy.default(place, dtype=torch.int64)

@@ -251,16 +251,23 @@ def _needs_nothing(node: torch.fx.Node) -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without PyTorch's warnings about itself, and the logs and graphs it prints of errors that are raised anyway."""
+def without_logs(level: int) -> Iterator[None]:
+    """While it is open, nothing up to `level` is logged."""
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    logging.disable(level)
     try:
-        with warnings.catch_warnings(), patch.object(_trace, "print", _print_nothing, create=True):
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         logging.disable(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's warnings about itself, and the logs and graphs it prints of errors that are raised anyway."""
+    silent = patch.object(_trace, "print", _print_nothing, create=True)
+    with without_logs(logging.CRITICAL), warnings.catch_warnings(), silent:
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _print_nothing(*values: object, **options: object) -> None:
@@ -280,6 +287,14 @@ def _reason(error: BaseException) -> str:
     return text if innermost_of_error(error) else f"PyTorch could not export this: {text}"
 
 
+_KINDS: dict[InputKind, Literal["input", "parameter", "buffer", "constant"]] = {
+    InputKind.USER_INPUT: "input",
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+}
+
+
 def _bind_inputs(
     exported: ExportedProgram,
     leaves: Sequence[Any],
@@ -293,30 +308,30 @@ def _bind_inputs(
     needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
     user = 0
     for spec in exported.graph_signature.input_specs:
-        leaf = user
+        node, leaf = nodes[spec.arg.name], user
         user += spec.kind == InputKind.USER_INPUT
-        if not isinstance(spec.arg, TensorArgument):
-            if spec.kind == InputKind.TOKEN and fallback:
-                continue
-            if spec.kind == InputKind.TOKEN:
-                raise UnsupportedError(
-                    "an operator with effects is not supported", operator=_effect(nodes[spec.arg.name])
-                )
-            if isinstance(spec.arg, SymIntArgument):
-                raise UnsupportedError("an integer argument that varies is not supported", argument=spec.arg.name)
-            if spec.kind != InputKind.USER_INPUT:
-                raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+        if spec.kind == InputKind.TOKEN and fallback:
             continue
-        used = nodes[spec.arg.name].users or spec.target in needed or spec.arg.name in viewed
-        if spec.kind != InputKind.USER_INPUT and not used:
-            continue  # state that nothing reads, writes or returns, such as a count of batches
+        if spec.kind == InputKind.TOKEN:
+            raise UnsupportedError("an operator with effects is not supported", operator=_effect(node))
+        if isinstance(spec.arg, SymIntArgument):
+            raise UnsupportedError("an integer argument that varies is not supported", argument=node.name)
+        if spec.kind not in _KINDS or spec.kind != InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
+            raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
+        if not isinstance(spec.arg, TensorArgument):
+            continue
         if spec.kind == InputKind.USER_INPUT:
             tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
-            name = names[tensors_before] if tensors_before < len(names) else spec.arg.name
+            name = names[tensors_before] if tensors_before < len(names) else node.name
             bindings.append(Binding(name, "input", leaf))
+        elif node.users or spec.target in needed or node.name in viewed:
+            tensor = exported.state_dict.get(spec.target or "", exported.constants.get(spec.target or ""))
+            if not isinstance(tensor, torch.Tensor):
+                raise CaptureError(f"the tensor {spec.target!r} has no value")
+            bindings.append(Binding(spec.target or "", _KINDS[spec.kind], tensor=tensor))
         else:
-            bindings.append(_bind_state(exported, spec))
-        values.append(nodes[spec.arg.name])
+            continue  # state that nothing reads, writes or returns, such as a count of batches
+        values.append(node)
     return bindings, values
 
 
@@ -324,22 +339,6 @@ def _effect(token: torch.fx.Node) -> str:
     """The operator that PyTorch orders by `token`."""
     targets = [a for user in token.users for a in user.args if isinstance(a, torch._ops.OpOverload)]
     return str(targets[0]) if targets else token.name
-
-
-def _bind_state(exported: ExportedProgram, spec: Any) -> Binding:
-    kinds: dict[InputKind, Literal["parameter", "buffer", "constant"]] = {
-        InputKind.PARAMETER: "parameter",
-        InputKind.BUFFER: "buffer",
-        InputKind.CONSTANT_TENSOR: "constant",
-    }
-    if spec.kind not in kinds:
-        raise UnsupportedError(f"an argument of kind {spec.kind.name.lower()} is not supported")
-    tensor = exported.state_dict.get(spec.target)
-    if tensor is None:
-        tensor = exported.constants.get(spec.target)
-    if not isinstance(tensor, torch.Tensor):
-        raise CaptureError(f"the tensor {spec.target!r} has no value")
-    return Binding(spec.target, kinds[spec.kind], tensor=tensor)
 
 
 def _with_closed_over(bindings: list[Binding], function: Callable[..., Any]) -> list[Binding]:

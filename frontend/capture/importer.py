@@ -203,7 +203,8 @@ class GraphImporter:
         except VerifyException as error:
             raise UnsupportedError(str(error), operator=f"aten.{name}") from None
         if name in DENSE:
-            _check_dense(_named(node, target)["self"].meta["val"], f"aten.{name}")
+            if not is_dense(named["self"].meta["val"]):
+                raise UnsupportedError(STRIDES, operator=f"aten.{name}")
             self.dense = True
         if self._fallback:
             _try_to_decompose(op, Algebra(list(self._sizes.derived)))
@@ -346,12 +347,6 @@ def _result_types(node: Node, operator: str, sizes: SizeTable) -> list[Attribute
         raise UnsupportedError("the result is not a tensor", operator=operator)
     types: list[Attribute] = [tensor_type(v, sizes) for v in values]
     return types
-
-
-def _check_dense(tensor: torch.Tensor, operator: str) -> None:
-    """Refuse a tensor whose elements do not lie in memory in order, where an operator names places in memory."""
-    if not is_dense(tensor):
-        raise UnsupportedError(STRIDES, operator=operator)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ...errors import CaptureError, CompileError
 from ..artifact.safetensors import Checkpoint, shards
 from ..capture.captured_program import CapturedProgram
 from ..capture.dtypes import dtype_name, dtype_named
-from ..capture.export import capture
+from ..capture.export import capture, without_logs
 from .hub import ModelError, found_at
 from .kv_cache import contents, make_cache
 
@@ -147,15 +147,9 @@ def parameters_on_meta() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[None]:
     """Without the messages that transformers logs for people who train."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+    return without_logs(logging.WARNING)
 
 
 class Step(nn.Module):

@@ -22,7 +22,6 @@ from ..artifact.safetensors import Bound, names_in_checkpoints
 from ..capture.captured_program import CapturedProgram
 from . import (
     DEFAULT_PREFILL,
-    CacheShape,
     ModelPlan,
     build_model,
     capture_step,
@@ -88,14 +87,12 @@ class Generator:
     """A compiled language model that continues prompts.
 
     `prefill` is a step of `length` tokens, `decode` one of a single token; both work on `caches` and have real
-    parameters. `vocabulary` is how many tokens the model knows.
+    parameters.
     """
 
-    def __init__(
-        self, prefill: CompiledFunction, decode: CompiledFunction, caches: CacheShape, length: int, vocabulary: int
-    ) -> None:
+    def __init__(self, prefill: CompiledFunction, decode: CompiledFunction, plan: ModelPlan) -> None:
         self.prefill, self.decode = prefill, decode
-        self.caches, self.length, self.vocabulary = caches, length, vocabulary
+        self.caches, self.length, self.vocabulary = plan.caches, plan.length, plan.vocabulary
         self.timing = Timing()
         self.device = "cpu"
         if prefill.executor.name == "cuda":
@@ -119,7 +116,7 @@ class Generator:
         plan = plan_model(model, context, prefill)
         steps = (weights(capture_step(model, plan.caches, n)) for n in (plan.length, 1))
         first, then = (CompiledFunction(step, target, executor) for step in steps)
-        return Generator(first, then, plan.caches, plan.length, plan.vocabulary)
+        return Generator(first, then, plan)
 
     @staticmethod
     def from_checkpoint(name: str, **options: Any) -> Generator:
@@ -139,8 +136,7 @@ class Generator:
         plan = ModelPlan.read(artifact.extra.get("model"))
         if plan is None or not {"prefill", "decode"} <= artifact.programs.keys():
             raise ArtifactError("is no language model with the two steps prefill and decode")
-        steps = artifact.programs["prefill"], artifact.programs["decode"]
-        return Generator(*steps, plan.caches, plan.length, plan.vocabulary)
+        return Generator(artifact.programs["prefill"], artifact.programs["decode"], plan)
 
     def _step(
         self, program: CompiledFunction, tokens: Sequence[int], start: int, last: int, caches: Caches
