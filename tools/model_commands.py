@@ -173,7 +173,7 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
 def _tokenizer(name: str) -> Any:
     import transformers
 
-    from ..frontend.llm.hub import found_at
+    from ..frontend.llm import found_at
 
     try:
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **found_at(name))

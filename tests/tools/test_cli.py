@@ -266,9 +266,9 @@ def test_a_model_that_is_nowhere_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: str, prompt: str
 ) -> None:
     """Without asking a network that does not answer again and again."""
-    from deplodock.frontend.llm import hub
+    from deplodock.frontend import llm
 
-    monkeypatch.setattr(hub, "hub_answers", lambda: False)
+    monkeypatch.setattr(llm, "hub_answers", lambda: False)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: pytest.fail("the network was asked"))
     code, _, err = run(capsys, "generate", folder, prompt, "1")
     assert code == 1
