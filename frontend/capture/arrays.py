@@ -8,9 +8,6 @@ import torch
 
 from ...errors import ExecutionError
 
-_BY_BITS = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
-"""Types that NumPy does not have: the integer type that carries their bits, and their ml_dtypes type."""
-
 
 def capturing() -> bool:
     """Whether a CUDA graph is being captured: then nothing may wait for the device."""
@@ -25,19 +22,16 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if capturing():
         raise ExecutionError("runs on the host, which cannot be part of a CUDA graph: compile it with executor='cuda'")
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if tensor.dtype in _BY_BITS:
-        carrier, dtype = _BY_BITS[tensor.dtype]
-        return tensor.view(carrier).numpy().view(dtype)
+    if tensor.dtype == torch.bfloat16:  # which NumPy does not have: an integer type carries its bits
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
     """`array` as a tensor that owns its memory, and lies there in order."""
     array = np.array(array, order="C", copy=True)
-    for dtype, (carrier, numpy_dtype) in _BY_BITS.items():
-        if array.dtype == numpy_dtype:
-            tensor = torch.from_numpy(array.view(np.int16)).view(carrier).view(dtype)
-            break
+    if array.dtype == ml_dtypes.bfloat16:
+        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     else:
         tensor = torch.from_numpy(array)
     return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)  # NumPy's strides are 0 there

@@ -68,7 +68,11 @@ def capture(
         if isinstance(leaf, torch.Tensor) and (kind := kind_of(leaf)) is not None:
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
-    exported, sizes, lies = _export_for_all(module, *_apart(args, kwargs), dynamic_shapes)
+    given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
+    exported, lies = _export(module, *given)
+    if dynamic_shapes is not None:
+        sizes = named_dims(module, *given, exported)
+        check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
     if in_memory:
         _without_views(exported, lies)
     else:
@@ -167,19 +171,6 @@ class _Function(torch.nn.Module):
             self.forward = function
         except ValueError:  # a builtin such as torch.relu does not tell its parameters
             self.forward = lambda *args, **kwargs: function(*args, **kwargs)
-
-
-def _export_for_all(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, list[NamedDim], tuple[Lies | None, ...]]:
-    """The exported program, the dimensions that vary under a name, and where results lie in memory. It holds for all
-    sizes that the user asked for, or CaptureError is raised."""
-    exported, lies = _export(module, args, kwargs, shapes)
-    if shapes is None:
-        return exported, [], lies
-    named = named_dims(module, args, kwargs, shapes, exported)
-    check_at_one(exported, named, args, kwargs, shapes, lambda a, k, s: _export(module, a, k, s)[0])
-    return exported, named, lies
 
 
 def _export(
