@@ -210,6 +210,15 @@ def test_scripts_exist() -> None:
         assert callable(getattr(import_module(module), function))
 
 
+def test_files_that_documents_name_exist() -> None:
+    """Each `folder/file.py` of a document: from the root, or from the end of a path."""
+    files = {f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("**/*.py")}
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    named = {(d.name, n) for d in documents for n in re.findall(r"`([\w./]+/\w+\.py)`", d.read_text(encoding="utf-8"))}
+    assert len(named) > 10
+    assert not [(document, name) for document, name in named if not any(f.endswith(f"/{name}") for f in files)]
+
+
 def _pass_names(path: Path) -> set[str]:
     """The names of the passes that a module defines."""
     found: set[str] = set()
