@@ -19,6 +19,7 @@ from xdsl.traits import (
 )
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
+from ..dialects.support.assembly import YieldsOwnOps
 from ..dialects.support.equivalence import structure_in_place
 
 
@@ -27,7 +28,8 @@ class CommonSubexpressionElimination(ModulePass):
     """Replace an op by an earlier one that computes the same from the same values; erase ops that nobody needs.
 
     What: two ops are equal if their names, attributes, operands, result types and regions are. The earlier one has to
-    be in the same block or in one around it. What has side effects stays; what only reads memory is equal to an earlier
+    be in the same block or in one around it. What has side effects stays, as does what an op with the trait
+    `YieldsOwnOps` yields (a stage of `loop.staged_reduce`); what only reads memory is equal to an earlier
     op of its block, if nothing in between may write.
     Why not the pass of xDSL, which decides in the same way: it tells ops with regions apart by comparing them with all
     others that have the same attributes and operands, and nests of loops have neither, so its time grows with the
@@ -99,6 +101,10 @@ class _Scope:
             self.known[key] = op
             here.append(key)
             return
+        end, around = block.last_op, block.parent_op()
+        if end is not None and around is not None and around.has_trait(YieldsOwnOps):
+            if any(result in end.operands for result in op.results):
+                return
         for result, instead in zip(op.results, earlier.results, strict=True):
             result.replace_all_uses_with(instead)
         Rewriter.erase_op(op)

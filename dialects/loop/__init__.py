@@ -25,6 +25,7 @@ from xdsl.irdl import (
     prop_def,
     region_def,
     result_def,
+    traits_def,
     var_operand_def,
     var_result_def,
 )
@@ -35,7 +36,7 @@ from ..payload import element_type, is_tensor
 from ..shapes.affine import DIM, Simplifier, number_of
 from ..shapes.domain import DomainAttr, verify_access
 from ..shapes.extents import Extent, SymbolAttr, extents_in, extents_of, static, tensor_of
-from ..support.assembly import PureOp
+from ..support.assembly import PureOp, YieldsOwnOps
 from ..tensor import KindAttr, verify_kind
 
 
@@ -249,6 +250,7 @@ class StagedReduceOp(PureOp):
     """
 
     name = "loop.staged_reduce"
+    traits = traits_def(YieldsOwnOps())
     stages = region_def("single_block")
     rescale = region_def("single_block")
     res = var_result_def()

@@ -37,7 +37,7 @@ from xdsl.irdl.declarative_assembly_format import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, OpTrait, Pure
 from xdsl.utils.hints import isa
 
 from ..layouts.attributes import BasesAttr, bases_of, format_bases, parse_bases
@@ -245,6 +245,10 @@ class FormattedOp(BuiltOp):
     """An operation whose `assembly_format` may use the directives of this file, and whose builder follows from it."""
 
     custom_directives = DIRECTIVES
+
+
+class YieldsOwnOps(OpTrait):
+    """Trait of an op whose regions compute what they yield themselves: no equal op takes the place of one of these."""
 
 
 class PureOp(FormattedOp):

@@ -83,3 +83,35 @@ func.func @memory(%m: memref<8xf32>, %i: index) -> f32 {
   %r = arith.addf %s, %c : f32
   func.return %r : f32
 }
+
+// -----
+
+// A stage stays what its staged reduction computes, although a reduction in front of that is equal.
+// CHECK-LABEL: func.func @stages
+// CHECK-COUNT-3: loop.reduce
+// CHECK: loop.yield %{{.*}}, %l : f32, f32
+func.func @stages(%x: tensor<8xf32>) -> tensor<1xf32> {
+  %y = loop.nest (%i) in [1] -> tensor<1xf32> {
+    %s = loop.reduce add (%k) in [8] -> f32 {
+      %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+      loop.yield %0 : f32
+    }
+    %a, %b = loop.staged_reduce -> f32, f32 stages {
+      %m = loop.reduce max (%k) in [8] -> f32 {
+        %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+        loop.yield %0 : f32
+      }
+      %l = loop.reduce add (%k) in [8] -> f32 {
+        %0 = loop.load %x[affine_map<(d0) -> (d0)>](%k) : tensor<8xf32>
+        loop.yield %0 : f32
+      }
+      loop.yield %m, %l : f32, f32
+    } rescale (%om: f32, %ol: f32, %nm: f32, %nl: f32) {
+      loop.yield %om, %ol : f32, f32
+    }
+    %t = arith.addf %a, %b : f32
+    %u = arith.addf %s, %t : f32
+    loop.yield %u : f32
+  }
+  func.return %y : tensor<1xf32>
+}
