@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,41 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     program = _Program(module)
     known = all(isinstance(n, int) for t in program.main.function_type.inputs for n in extents_of(t))
     return program.plan(Sizes() if known else None)
+
+
+def scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
+    """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
+    *offsets, end = accumulate((-(-size // 256) * 256 for size in plan.slots), initial=0)
+    return offsets or [0], end
+
+
+def compute_eagerly(
+    step: EagerStep,
+    eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]],
+    plan: LaunchPlan,
+    arguments: Sequence[Any],
+    scratch: Any,
+    torch: Any,
+) -> None:
+    """Let PyTorch compute a step: `arguments` are the tensors of the program's arguments, the other buffers lie in the
+    tensor `scratch` of bytes, as `scratch_offsets` says. Raises ExecutionError."""
+    offsets, _ = scratch_offsets(plan)
+
+    def tensor(number: int) -> Any:
+        if number < len(arguments):
+            return arguments[number]
+        buffer = plan.buffers[number]
+        start = offsets[max(buffer.slot, 0)]
+        return scratch[start : start + buffer.bytes].view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
+
+    if step.function not in eager:
+        raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
+    results = eager[step.function]([tensor(i) for i in step.inputs])
+    for i, result in zip(step.outputs, results, strict=True):
+        buffer = tensor(i)
+        if result.shape != buffer.shape or result.dtype != buffer.dtype:
+            raise ExecutionError(f"PyTorch gives {result.dtype}{list(result.shape)}", operator=step.function)
+        buffer.copy_(result)
 
 
 class _Names:

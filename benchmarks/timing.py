@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 
@@ -29,15 +30,22 @@ def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
 
 
 def environment() -> dict[str, str]:
-    """What numbers depend on: the GPU if there is one, versions, the commit."""
+    """What numbers depend on: the GPU if there is one, the processor, versions, the commit."""
+    processor = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     import deplodock
 
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "processor": f"{len(processor)} x {processor[0]}" if processor else "unknown",
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "deplodock": deplodock.__version__,
         "xdsl": version("xdsl"),
         "commit": commit,
     }
+
+
+def _lines(file: str) -> list[str]:
+    path = Path(file)
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

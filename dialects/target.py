@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
+from .layouts.linear import LANES
 
 KIB = 1024
 
@@ -52,6 +53,18 @@ class Rates:
     """Seconds from a load to its value, under load."""
     block: float = 60.0e9
     """Bytes a second that a single block can draw."""
+    gap: float = 1.0e-6
+    """Seconds from the last block of a kernel to the next kernel, which needs its results."""
+    barrier: float = 0.04e-6
+    """Seconds of a barrier between the warps of a block."""
+    cluster_barrier: float = 0.5e-6
+    """Seconds that blocks of a cluster take to meet, to read what the others have, and to meet again at their end."""
+    shared: float = 128
+    """Bytes of shared memory that an SM moves in a cycle."""
+    mma_latency: float = 33.0
+    """Cycles from an `mma.sync` to the next one that adds to the same accumulators."""
+    wgmma_cycles: tuple[tuple[int, float], ...] = ((64, 32.8), (128, 65.0), (192, 97.5), (256, 129.3))
+    """Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,6 @@ class Target:
     sms               streaming multiprocessors
     shared_per_block  bytes of shared memory that one block may ask for
     shared_per_sm     bytes of shared memory of an SM
-    registers_per_sm  32-bit registers of an SM; a thread can have 255 of them
     threads_per_sm    threads resident on an SM at once
     fp32, tensor      operations a second (a multiply-add is two), by the data sheet: on CUDA cores, and in bf16 on
                       tensor cores
@@ -71,6 +83,7 @@ class Target:
     l2                bytes of the level-2 cache
     rates             what of this can be had
     features          what code may use beyond the common base
+    lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core
     """
 
     name: str
@@ -85,12 +98,12 @@ class Target:
     l2: int
     rates: Rates
     features: frozenset[str]
-    registers_per_sm: int = 65536
+    lanes: int = LANES
 
     @property
     def label(self) -> str:
         """The name, with the number of multiprocessors if it is not that of the card: `sm_90a`, `sm_90a:114`."""
-        return self.name if self.sms == TARGETS[self.name].sms else f"{self.name}:{self.sms}"
+        return self.name if self.sms == get_target(self.name).sms else f"{self.name}:{self.sms}"
 
     def with_multiprocessors(self, count: int) -> Target:
         """A card with `count` multiprocessors of this kind, and the same memory. Raises TargetError for a count that no
@@ -112,8 +125,26 @@ MOST_MULTIPROCESSORS = 1024
 RESERVED = 1024
 """Bytes of shared memory that the system takes of every block."""
 
-REGISTERS = 255
-"""Registers that a thread can have."""
+REGISTERS, REGISTERS_PER_SM = 255, 65536
+"""32-bit registers that a thread can have, and those of an SM."""
+
+SECTOR = 32
+"""Bytes that memory moves at least, and together."""
+
+PARTITIONS = 4
+"""Parts of an SM: each has its share of the registers, and issues the instructions of its own warps."""
+
+
+def launch_registers(threads: int, blocks_per_sm: int = 1) -> int:
+    """Registers that each thread of a kernel with `__launch_bounds__(threads, blocks_per_sm)` may start with.
+
+    ptxas divides the registers among the warps that have to be resident, of which each partition has as many, and
+    hands them out in steps of eight. `setmaxnreg` moves registers within a block (PTX ISA: it "blocks until enough
+    registers are available in the per-CTA maximum register pool"), whose pool is this number times the threads,
+    however many an SM has.
+    """
+    warps = -(-threads // 32) * blocks_per_sm
+    return min(REGISTERS_PER_SM // (32 * PARTITIONS * -(-warps // PARTITIONS)), REGISTERS) // 8 * 8
 
 
 def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
@@ -122,7 +153,7 @@ def occupancy(target: Target, threads: Any, registers: Any, shared: Any) -> Any:
     warps = -(-threads // 32)
     registers_per_warp = -(-np.maximum(registers, 1) * 32 // 256) * 256
     limits = [32 if target.threads_per_sm == 2048 else 24, target.threads_per_sm // (warps * 32)]
-    limits.append(target.registers_per_sm // registers_per_warp // warps)
+    limits.append(REGISTERS_PER_SM // PARTITIONS // registers_per_warp * PARTITIONS // warps)
     limits.append(np.floor_divide(target.shared_per_sm, shared + RESERVED))
     fits = (shared <= target.shared_per_block) & (registers <= REGISTERS)
     return np.where(fits, reduce(np.minimum, limits), 0)
@@ -148,13 +179,21 @@ TARGETS = {t.name: t for t in _CARDS}
 """Every known target, by name."""
 
 
+_CORES = Rates(2.0e10, 2.0e11, 2.0e11, 2.0e10, 6.4e10, 1.0e10, 4.0e11, 4.0e11, 3.0e9, launch=5e-6, ramp=0, latency=0)
+
+CPU = Target(
+    "cpu", "4 cores", 4, 256 * KIB, 256 * KIB, 1, 4.0e11, 4.0e11, 2.0e10, 32 << 20, _CORES, frozenset(), lanes=1
+)
+"""The cores of a machine; what is not known of it is that of a common one."""
+
+
 def get_target(name: str, multiprocessors: int | None = None) -> Target:
     """The target called `name`, on a card with so many multiprocessors; without a number on the one in `TARGETS`.
 
     Raises TargetError, which lists those that are known."""
-    if name in TARGETS:
-        found = TARGETS[name]
+    if name in TARGETS or name == CPU.name:
+        found = TARGETS.get(name, CPU)
         return found if multiprocessors is None else found.with_multiprocessors(multiprocessors)
     close = get_close_matches(str(name), TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""
-    raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)})", argument="target")
+    raise TargetError(f"unknown target {name!r}{hint} (known: {', '.join(TARGETS)}, {CPU.name})", argument="target")

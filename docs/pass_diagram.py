@@ -34,7 +34,8 @@ def diagram() -> str:
             lines.append(f"  {previous} --> {node}")
             previous = node
         lines.append(f"  {previous} --> {end}")
-    lines += ['  kernel --> cuda["CUDA text (backend/cuda)"]', "```", ""]
+    lines += ['  kernel --> cuda["CUDA text (backend/cuda)"]']
+    lines += ['  kernel --> cpp["C++ text (backend/cpu), where a block is one thread"]', "```", ""]
     return "\n".join(lines)
 
 

@@ -124,19 +124,19 @@ def compile(
 
     `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one program then serves every size in the
     range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
-    `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`); `executor` who runs it (`auto`, `cuda`, `emulator`,
-    `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch, between the
-    kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as `deplodock
-    compile --write-record` writes it: what it has an entry for is fused and scheduled so. `f32_matmul_precision`
-    permits products of f32 on tensor cores: `parts` as sums of bf16 numbers, with errors as of f32, `tf32` with 10 bits
-    of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted (`never`, unless
-    `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for every kernel
-    that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to run in place
-    of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch level and has a
-    `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). A `checked` program stops at an
-    index that PyTorch would not take, with an ExecutionError that names operator, place, legal range and index; without
-    it, such an index reads zero and writes nothing. The result takes and gives torch tensors. Raises CompileError, or a
-    subclass of it, for whatever is not understood.
+    `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`) or `cpu`; `executor` who runs it (`auto`, `cuda`, `cpu`,
+    `emulator`, `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch,
+    between the kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as
+    `deplodock compile --write-record` writes it: what it has an entry for is fused and scheduled so.
+    `f32_matmul_precision` permits matmuls of f32 on tensor cores: `bf16x3` as sums of bf16 numbers, with errors as of
+    f32, `tf32` with 10 bits of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted
+    (`ieee`, unless `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for
+    every kernel that it fits (`"block=64,128 warps=4"`, the options of `plan-schedules`). `pipeline` are the passes to
+    run in place of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch
+    level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). A `checked`
+    program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
+    range and index; without it, such an index reads zero and writes nothing. The result takes and gives torch tensors.
+    Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
         kind = type(example_args).__name__

@@ -7,7 +7,7 @@ level, read back and given the rest of the pipeline, gives the same CUDA.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -83,7 +83,7 @@ class Compilation:
     remarks: list[Remark] = field(default_factory=list[Remark])
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     _levels: dict[str, ModuleOp] = field(default_factory=dict[str, ModuleOp])
-    _cuda: str | None = None
+    _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         from ..dialects.target import get_target
@@ -149,19 +149,30 @@ class Compilation:
     @property
     def cuda(self) -> str:
         """The CUDA source of all kernels."""
-        if self._cuda is None:
-            from ..backend.cuda.printer import print_cuda
+        from ..backend.cuda.printer import print_cuda
 
-            start = time.perf_counter()
-            self._cuda = print_cuda(self.at("kernel"))
-            self.seconds.append(("print-cuda", time.perf_counter() - start))
-        return self._cuda
+        return self._printed("print-cuda", print_cuda)
+
+    @property
+    def cpp(self) -> str:
+        """The C++ source of all kernels, for the target `cpu`."""
+        from ..backend.cpu.printer import print_cpp
+
+        return self._printed("print-cpp", print_cpp)
+
+    def _printed(self, name: str, printer: Callable[[ModuleOp], str]) -> str:
+        """What a printer makes of the kernel level, once."""
+        if name not in self._texts:
+            module, start = self.at("kernel"), time.perf_counter()
+            self._texts[name] = printer(module)
+            self.seconds.append((name, time.perf_counter() - start))
+        return self._texts[name]
 
     def text(self, level: str, places: bool = False) -> str:
         """A level as text, below the stamp of the program if it has one. The torch level, and with `places` every one,
         carries the locations of the Python source, so that nothing is lost when it is read back."""
         if level == "cuda":
-            return stamp_comment(self.at("kernel")) + self.cuda
+            return stamp_comment(self.at("kernel")) + (self.cpp if self.target == "cpu" else self.cuda)
         return print_module(self.at(level), debuginfo=places or level == "torch")
 
 

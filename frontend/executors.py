@@ -4,6 +4,7 @@
 `emulator`   the printed CUDA text, compiled by the host compiler, one fiber a thread
 `simulator`  the kernel level, all threads of a block as NumPy arrays, with reports
 `reference`  the tensor level in NumPy: the fastest without a GPU
+`cpu`        the C++ of a program for the target `cpu`, on the cores of this machine
 `auto`       `cuda` where there is a device, else `reference`
 """
 
@@ -21,7 +22,7 @@ from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
 
-EXECUTORS = ("auto", "cuda", "emulator", "simulator", "reference")
+EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
@@ -38,6 +39,8 @@ class Executor:
 def make_executor(name: str, compilation: Compilation) -> Executor:
     """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
     ExecutionError where `cuda` is asked for and there is none."""
+    if name == "auto" and compilation.target == "cpu":
+        return Executor("cpu", "the target is this machine", _cpu(compilation))
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
@@ -116,6 +119,12 @@ def _cuda(compilation: Compilation) -> Run:
     return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager).run
 
 
+def _cpu(compilation: Compilation) -> Run:
+    from ..backend.cpu.runtime import CpuProgram
+
+    return CpuProgram(compilation.at("kernel"), compilation.cpp, eager=compilation.eager).run
+
+
 def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
     """What is left to PyTorch, as functions of arrays."""
 
@@ -130,4 +139,5 @@ _RUNS: dict[str, Callable[[Compilation], Run]] = {
     "simulator": _simulator,
     "emulator": _emulator,
     "cuda": _cuda,
+    "cpu": _cpu,
 }

@@ -27,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--growth", default="short", help="growing programs: `all` measures those that take long, too")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--dist loadfile`, where a file's tests share what they compile, files stay in their order, in which the
+    quick ones of tests/unit are last; xdist would leave those with few tests, which are long, for the end."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():

@@ -13,6 +13,8 @@ import torch
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "seed84.json").read_text())["cases"]
 NAMES = [case["name"] for case in CASES]
 BY_NAME = {case["name"]: case for case in CASES}
+DISTINCT = list({(c["expression"], str(c["inputs"])): c["name"] for c in reversed(CASES)}.values())[::-1]
+"""Of cases that are one program under several names, such as gate and up projections, the first."""
 
 # Small and odd, so that nothing is a multiple of a tile; several of one kind stay distinct.
 _LENGTHS = {32: 5, 128: 19, 512: 37}

@@ -32,6 +32,7 @@ from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
 from deplodock.passes.planning.points import plan_of
 from deplodock.passes.planning.tiles import Tiles
+from deplodock.passes.planning.traffic import traffic
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -238,7 +239,11 @@ def _traffic(k: Kernel) -> Iterator[str]:
         yield f"{c.sectors} sectors of memory instead of {c.ideal_sectors}"
     tiles, shared = Tiles.of(k.model.info, plan_of(k.schedule)), k.schedule.data.num_ctas
     rounds = -(-int(tiles.blocks[0]) // shared) if shared else 1  # tiles of one block, one after the other
-    planned = float(k.model.loads.traffic(tiles, k.target, np.ones(1)).block[0]) * rounds * k.function.cluster_size
+    planned = (
+        float(traffic(tiles, k.target, np.ones(1, dtype=np.int64), k.model.operands).block[0])
+        * rounds
+        * k.function.cluster_size
+    )
     fewest = 0 if k.products and len(k.model.info.reductions) > 1 else planned / CLOSE  # a mask may leave tiles empty
     if not fewest <= sum(c.loaded.values()) <= planned * CLOSE:
         yield f"a block loads {sum(c.loaded.values())} bytes, {planned:.0f} planned"

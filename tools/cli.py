@@ -37,7 +37,7 @@ def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
             click.option(
                 "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
             ),
-            click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for."),
+            click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for, or cpu."),
             click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
             click.option(
                 "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."

@@ -90,6 +90,14 @@ def _cuda_target() -> type[Target]:
     return CudaTarget
 
 
+def _cpp_target() -> type[Target]:
+    try:
+        from ..backend.cpu.printer import CppTarget
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the target 'cpp' is not available: {error}") from None
+    return CppTarget
+
+
 class _TimePasses(Observer):
     def before(self, module_pass: ModulePass, module: ModuleOp) -> None:
         self.start = time.perf_counter()
@@ -158,7 +166,7 @@ class DlOptMain(xDSLOptMain):
             self.register_pass(name, factory)
 
     def register_all_targets(self) -> None:
-        self.available_targets = {"mlir": _mlir_target, "cuda": _cuda_target}
+        self.available_targets = {"mlir": _mlir_target, "cuda": _cuda_target, "cpp": _cpp_target}
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.prog = "dl-opt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -105,12 +105,14 @@ def standalone(loaded: Loaded) -> str:
     return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), compilation.cuda)
 
 
-def _predicted(nests: list[NestOp], name: str) -> float:
-    """Seconds that nests take in one launch, each under its schedule, by the planning model."""
+def _predicted(nests: list[NestOp], name: str) -> float | None:
+    """Seconds that nests take in one launch, each under its schedule, by the planning model, which is one of GPUs."""
     from ..passes.analysis.nest_schedule import schedule_of
     from ..passes.planning.cost_model import Model
 
     target = get_target(name)
+    if target.lanes == 1:
+        return None
     times = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
     return sum(t.seconds for t in times) - (len(times) - 1) * (target.rates.launch + target.rates.ramp)
 
@@ -204,7 +206,8 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     for k in kernels(loaded):
         lines.append(
             f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
-            f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP, predicted {k['predicted_seconds'] * 1e6:.1f} us"
+            f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP"
+            + (f", predicted {k['predicted_seconds'] * 1e6:.1f} us" if k["predicted_seconds"] is not None else "")
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
     lines += [str(call) for call in compilation.eager.values()]
@@ -345,9 +348,12 @@ def outcome_text(outcome: dict[str, Any]) -> str:
 
 
 def bench(loaded: Loaded) -> dict[str, Any]:
-    """Device times of eager PyTorch, torch.compile and ours, by CUDA events; without a GPU our predicted time."""
+    """Device times of eager PyTorch, torch.compile and ours, by CUDA events; without a GPU our predicted time. For the
+    target `cpu`: times on this machine."""
     from ..frontend.executors import cuda_missing
 
+    if loaded.compilation.target == "cpu":
+        return _bench_here(loaded)
     if missing := cuda_missing():
         predicted = sum(k["launches"] * k["predicted_seconds"] for k in kernels(loaded))
         moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
@@ -373,6 +379,25 @@ def bench(loaded: Loaded) -> dict[str, Any]:
         raise ExecutionError(" ".join(str(error).split())[:300]) from error
     without = "".join(f"; {name} without: {t.why}" for name, t in times.items() if t.why)
     note = f"median device time of CUDA graphs, arms interleaved{without}"
+    return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
+
+
+def _bench_here(loaded: Loaded) -> dict[str, Any]:
+    """Times of eager PyTorch, torch.compile and ours on the cores of this machine."""
+    from ..backend.cpu.timing import on_cores
+
+    program = loaded.program
+    compiled, ours = torch.compile(program.function, dynamic=False), make_executor("cpu", loaded.compilation)
+    arguments = loaded.captured.bind(program.args, program.kwargs)
+    arms: dict[str, Callable[[], object]] = {
+        "eager": lambda: program.function(*program.args, **program.kwargs),
+        "torch.compile": lambda: compiled(*program.args, **program.kwargs),
+        "deplodock": lambda: ours.run(arguments),
+    }
+    with torch.no_grad():
+        times = on_cores(arms)
+    threads = torch.get_num_threads()
+    note = f"median time of a call on this machine, {threads} thread{'s' * (threads > 1)}, arms interleaved"
     return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
 
 

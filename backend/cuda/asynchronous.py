@@ -6,7 +6,8 @@ from xdsl.ir import Region
 
 from ...dialects import kernel
 from ...dialects.kernel.mbarrier import MbarrierOp
-from ...dialects.kernel.warp_specialize import launch_registers, partition_of
+from ...dialects.kernel.warp_specialize import partition_of
+from ...dialects.target import launch_registers
 from .control import print_block
 from .expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
 from .memory import condition, exclusive, memory_name, offset, prepare

@@ -45,10 +45,10 @@ def print_for(outer: Statements, op: scf.ForOp) -> None:
     lb, ub, step = (writer.read(v).text for v in (op.lb, op.ub, op.step))
     counter = writer.names.mint(body.args[0].name_hint, "k")
     writer.places[body.args[0]] = Place(counter, 1)
-    writer.line(f"#pragma unroll{_unrolling(op)}")
+    writer.unroll(_unrolling(op))
     advance = f"++{counter}" if step == "1" else f"{counter} += {step}"
     with writer.braces(f"for ({writer.index} {counter} = {lb}; {counter} < {ub}; {advance})"):
-        inner = Statements(writer, body)
+        inner = type(outer)(writer, body)
         yielded = body.last_op.operands if body.last_op is not None else ()
         _prefer(inner, body.args[1:], yielded, places)
         inner.print()
@@ -120,7 +120,7 @@ def _accumulated(value: SSAValue) -> SSAValue:
         op = value.owner
         if isinstance(op, scf.ForOp):
             start = op.iter_args[op.results.index(value)]  # pyright: ignore[reportArgumentType]
-        elif isinstance(op, kernel.OuterFmaOp | kernel.MmaOp):
+        elif isinstance(op, kernel.OuterFmaOp | kernel.PanelFmaOp | kernel.MmaOp):
             start = op.acc
         else:
             return value
@@ -194,7 +194,7 @@ def print_if(outer: Statements, op: scf.IfOp) -> None:
         if not region.blocks or head == "else" and len(region.block.ops) <= 1 and not op.results:
             continue
         with writer.braces(head):
-            inner = Statements(writer, region.block)
+            inner = type(outer)(writer, region.block)
             inner.print()
             last = region.block.last_op
             for value, place in zip(last.operands if isinstance(last, scf.YieldOp) else (), places, strict=True):

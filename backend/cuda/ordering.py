@@ -224,7 +224,8 @@ class Ordering:
                 del self._pending[group.size]
                 self.statements.append(group)
                 for op in group.ops:
-                    del self._maker[op.results[0]]
+                    for result in op.results:
+                        del self._maker[result]
 
     def _butterfly(self, shuffle: ShuffleXorOp) -> Butterfly | None:
         """The longest butterfly that starts at `shuffle`, with masks that double or halve."""

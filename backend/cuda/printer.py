@@ -7,6 +7,7 @@ attributes of the input appear in comments only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
 
@@ -59,15 +60,30 @@ def print_cuda(module: ModuleOp) -> str:
 
     Raises CompileError, with operation and place, for anything that has no CUDA.
     """
+    return text_of_kernels(module, helper_section, _print_kernel)
+
+
+def text_of_kernels(
+    module: ModuleOp, section: Callable[[set[str]], str], print_kernel: Callable[[FuncOp, str], tuple[str, set[str]]]
+) -> str:
+    """The text of a module: a section of helpers, then the kernels, of which each is printed under its name and says
+    which helpers it needs. A CompileError names the kernel and its place if it names nothing closer."""
     names = kernel_names(module)
     helpers: set[str] = set()
     kernels: list[str] = []
     for op in module.body.ops:
-        if isinstance(op, FuncOp):
-            kernels.append(_print_kernel(op, names[op.sym_name.data], helpers))
-        else:
+        if not isinstance(op, FuncOp):
             _check_host(op)
-    return HELPERS_MARK + helper_section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
+            continue
+        try:
+            text, used = print_kernel(op, names[op.sym_name.data])
+        except CompileError as error:
+            error.operator = error.operator or op.name
+            error.location = error.location or location_text(op)
+            raise
+        kernels.append(text)
+        helpers |= used
+    return HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)
 
 
 _HOST = ("payload.constant", "scf.for", "scf.yield")
@@ -81,20 +97,17 @@ def _check_host(function: Operation) -> None:
             raise refused(op, "is not of the kernel level", BorderError)
 
 
-def _print_kernel(func: FuncOp, name: str, helpers: set[str]) -> str:
-    try:
-        writer = Writer(func)
-        parameters = _parameters(writer, func)
-        _declare_shared(writer, func)
-        print_block(writer, func.body.block)
-    except CompileError as error:
-        error.operator = error.operator or func.name
-        error.location = error.location or location_text(func)
-        raise
-    helpers |= writer.helpers
+def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
+    writer = Writer(func)
+    given = ", ".join(parameters(writer, func))
+    if any(isinstance(op, SharedOp) for op in func.walk()):
+        # All kernels of a text declare the same array, so in the same way, whoever of them has swizzled boxes.
+        writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
+    declare_shared(writer, func, "smem")
+    print_block(writer, func.body.block)
     clusters = f"__cluster_dims__({func.cluster_size}, 1, 1) " if func.cluster_size > 1 else ""
-    head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({parameters}) {{'
-    return "\n".join([*_header(func), head, *writer.text(), "}"]) + "\n"
+    head = f'extern "C" __global__ void {clusters}{_launch_bounds(func)} {name}({given}) {{'
+    return "\n".join([*header(func), head, *writer.text(), "}"]) + "\n", writer.helpers
 
 
 def _launch_bounds(func: FuncOp) -> str:
@@ -107,7 +120,8 @@ def _launch_bounds(func: FuncOp) -> str:
     return f"__launch_bounds__({func.threads}{f', {resident}' if resident else ''})"
 
 
-def _header(func: FuncOp) -> list[str]:
+def header(func: FuncOp) -> list[str]:
+    """The comment in front of a kernel."""
     shared = func.shared.data if func.shared is not None else 0
     grid = " * ".join(map(str, func.factors))
     shape = f"{grid} {'block' if grid == '1' else 'blocks'} of {func.threads} threads"
@@ -117,7 +131,8 @@ def _header(func: FuncOp) -> list[str]:
     return [f"// {line}" for line in lines]
 
 
-def _parameters(writer: Writer, func: FuncOp) -> str:
+def parameters(writer: Writer, func: FuncOp) -> list[str]:
+    """The parameters of a kernel: its buffers, tensor maps and sizes."""
     texts: list[str] = []
     for argument in func.body.block.args:
         memory_extents(argument.type)
@@ -134,7 +149,7 @@ def _parameters(writer: Writer, func: FuncOp) -> str:
         name = writer.names.mint(symbol.hint, "n")
         writer.sizes[symbol] = Expr(name)
         texts.append(f"{writer.index} {name}")
-    return ", ".join(texts)
+    return texts
 
 
 def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
@@ -142,16 +157,13 @@ def tensor_maps(func: FuncOp) -> list[TensorMapOp]:
     return [op for op in func.walk() if isinstance(op, TensorMapOp)]
 
 
-def _declare_shared(writer: Writer, func: FuncOp) -> None:
-    buffers = [op for op in func.walk() if isinstance(op, SharedOp)]
-    if buffers:
-        # All kernels of a text declare the same array, so in the same way, whoever of them has swizzled boxes.
-        writer.line(f"extern __shared__ __align__({SWIZZLED_ALIGNMENT}) unsigned char smem[];")
-    for op in buffers:
+def declare_shared(writer: Writer, func: FuncOp, memory: str) -> None:
+    """The buffers in shared memory, as pointers into all of it, the array `memory`."""
+    for op in (op for op in func.walk() if isinstance(op, SharedOp)):
         if op.offset is None:
             raise refused(op, "shared memory has no place yet: run kernel-allocate-shared", CompileError)
         c = writer.type_of(op.result)
         name = writer.names.mint(op.result.name_hint, "buf")
         writer.places[op.result] = Place(name, 1)
-        start = f"(smem + {op.offset.data})" if op.offset.data else "smem"
+        start = f"({memory} + {op.offset.data})" if op.offset.data else memory
         writer.line(f"{c}* const {name} = ({c}*){start};")

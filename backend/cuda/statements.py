@@ -22,16 +22,17 @@ from .names import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
 from .writer import Place, Register, Writer, terms
 
-ID_TEXT = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
-
 
 class Statements:
     """Prints the statements of one block; knows which values nobody reads any more."""
 
+    ordering = Ordering
+    """What puts the operations of the block into order."""
+
     def __init__(self, writer: Writer, block: Block) -> None:
         self.writer = writer
         self.block = block
-        self.order = Ordering(block)
+        self.order = self.ordering(block)
         self.number = 0
         self.inline: dict[SSAValue, Expr] = {}
 
@@ -150,7 +151,7 @@ class Statements:
         name = MONOIDS[op.kind.data].combiner(op.result.type).name
         if left == 1:
             place = writer.start(op.result, writer.read(op.source, 0).text)
-            writer.line("#pragma unroll")
+            writer.unroll()
             text = self._reduced(name, place[0], writer.read(op.source, "i"), op.result).text
             writer.line(f"for (int i = 1; i < {size}; ++i) {update(place[0], text)}")
             return
@@ -186,7 +187,7 @@ class Statements:
                 growing = b.masks[1] > b.masks[0]
                 end = f"m <= {b.masks[-1]}; m *= 2" if growing else f"m >= {b.masks[-1]}; m /= 2"
                 mask, head = "m", f"for (int m = {b.masks[0]}; {end}) "
-                writer.line("#pragma unroll")
+                writer.unroll()
             lane = shuffled(target[r], mask, writer.type_of(b.result))
             text = combined(writer, b.combine.name, target[r], lane, b.result).text
             writer.line(head + update(target[r], text))
@@ -242,7 +243,7 @@ class Statements:
     def identify(self, op: kernel.IdOp) -> None:
         """A thread's numbers."""
         kind = op.kind.data.value
-        text = f"blockIdx.x % {self.writer.func.cluster_size}" if kind == "rank" else ID_TEXT[kind]
+        text = f"blockIdx.x % {self.writer.func.cluster_size}" if kind == "rank" else self.writer.ids[kind]
         self.writer.define(op.result, lambda _: text)
 
 
@@ -279,15 +280,15 @@ def nothing(_: Statements, __: Operation) -> None:
 
 _PRINTERS: dict[type[Operation], Callable[[Statements, Any], object]] = {
     kernel.LoadOp: lambda s, op: print_load(s.writer, op),
-    kernel.StoreOp: Statements.store,
+    kernel.StoreOp: lambda s, op: s.store(op),
     kernel.AtomicRmwOp: lambda s, op: print_atomic(s.writer, op),
     kernel.BarrierOp: lambda s, _: s.writer.line("__syncthreads();"),
     kernel.SharedOp: nothing,
-    kernel.IdOp: Statements.identify,
-    kernel.ReduceRegistersOp: Statements.fold,
+    kernel.IdOp: lambda s, op: s.identify(op),
+    kernel.ReduceRegistersOp: lambda s, op: s.fold(op),
     kernel.ShuffleXorOp: Statements.shuffle,
     kernel.ShuffleRegistersOp: Statements.pick,
-    kernel.OuterFmaOp: Statements.outer_fma,
+    kernel.OuterFmaOp: lambda s, op: s.outer_fma(op),
 }
 
 

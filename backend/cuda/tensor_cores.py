@@ -14,8 +14,10 @@ from ...dialects.kernel import (
     WgmmaOp,
     WgmmaWaitOp,
 )
-from ...dialects.kernel.mma import LdMatrixOp, MmaOp, StMatrixOp, mma_atom, word_elements
+from ...dialects.kernel.mma import LdMatrixOp, MmaOp, StMatrixOp
 from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
+from ...dialects.layouts.linear import combine
+from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from .device.generated import wgmma_key
@@ -53,20 +55,19 @@ def _print_matrices(statements: Statements, op: LdMatrixOp | StMatrixOp, kind: s
 def print_mma(statements: Statements, op: MmaOp) -> None:
     """All products of a warp, into the accumulator's own registers where nobody else reads them."""
     writer, target = statements.writer, statements.taken_over(op.acc, op.result)
-    atom, word = mma_atom(op.lhs.type), word_elements(op.lhs.type)
-    assert atom is not None
-    helper = f"mma_{atom.shape}"
+    atom = op.atom
+    helper, (a, b) = f"mma_{atom.shape}", atom.registers
     writer.type_of(op.lhs)
     writer.use(f"{helper}.{atom.c_type}")
-    high, *rows = op.rows.get_values()
+    halves, rows = op.rows.get_values()[: atom.row_bits], op.rows.get_values()[atom.row_bits :]
     cols = op.cols.get_values()
-    lhs = _words(writer, *operand_array(statements, op.lhs), f"i * {4 * word}" if rows else "")
-    rhs = _words(writer, *operand_array(statements, op.rhs), f"j * {2 * word}" if cols else "")
+    lhs = _operand(statements, op.lhs, _times("i", a) if rows else "")
+    rhs = _operand(statements, op.rhs, _times("j", b) if cols else "")
     pad = writer.unrolled(("i", 1 << len(rows)), ("j", 1 << len(cols)))
     parts = [terms("i", [1 << b for b in rows]), terms("j", [1 << b for b in cols])]
     at = " + ".join(p.text for p in parts if p.text != "0")
-    upper, lower = (_element(target.name, offset, at) for offset in (0, 1 << high))
-    writer.line(f"{pad}{helper}({upper}, {lower}, {lhs}, {rhs});")
+    sums = (_element(target.name, combine([1 << bit for bit in halves], half), at) for half in range(1 << len(halves)))
+    writer.line(f"{pad}{helper}({', '.join(sums)}, {lhs}, {rhs});")
 
 
 def operand_array(statements: Statements, value: SSAValue) -> tuple[str, int]:
@@ -95,6 +96,21 @@ def _element(array: str, offset: int, at: str) -> str:
 def _words(writer: Writer, array: str, offset: int, at: str) -> str:
     """The same of elements that are taken as words."""
     return writer.pointer(array, _index(offset, at), WORD)
+
+
+def _operand(statements: Statements, value: SSAValue, at: str) -> str:
+    """A pointer to the registers of an operand; a single one is a variable."""
+    writer = statements.writer
+    if shape_of(value.type) != (1,):
+        return _words(writer, *operand_array(statements, value), at)
+    if value not in writer.places:
+        text = writer.read(value).text
+        writer.define(value, lambda _: text)
+    return f"&{writer.places[value].name}"
+
+
+def _times(counter: str, step: int) -> str:
+    return counter if step == 1 else f"{counter} * {step}"
 
 
 def _index(offset: int, at: str) -> str:
@@ -134,7 +150,7 @@ def print_product(statements: Statements, op: WgmmaOp) -> None:
     if loops:
         if more.text != "true":
             more = Expr("slice > 0" if more.text == "false" else f"slice > 0 || {more.at(AND)}")
-        writer.line("#pragma unroll")
+        writer.unroll()
         head = f"for (int slice = 0; slice < {k_steps}; ++slice) "
     else:
         head = ""

@@ -55,6 +55,8 @@ def bare(text: str) -> str:
 class Writer:
     """One kernel's text and the state of printing it."""
 
+    ids = {"block": "blockIdx.x", "thread": "threadIdx.x", "lane": "threadIdx.x % 32", "warp": "threadIdx.x / 32"}
+
     def __init__(self, func: FuncOp) -> None:
         self.func = func
         self.lines: list[str] = []
@@ -93,9 +95,13 @@ class Writer:
         if size == step:
             yield 0
             return
-        self.line("#pragma unroll")
+        self.unroll()
         with self.braces(f"for (int i = 0; i < {size}; {'++i' if step == 1 else f'i += {step}'})"):
             yield "i"
+
+    def unroll(self, times: str = "", pad: str = "") -> None:
+        """Have the next loop unrolled, `times` often if that says anything."""
+        self.line(f"{pad}#pragma unroll{times}")
 
     def unrolled(self, *loops: tuple[str, int]) -> str:
         """Heads of unrolled loops around the next line, by variable and size, without those of one step; what the line
@@ -103,7 +109,7 @@ class Writer:
         pad = ""
         for variable, size in loops:
             if size > 1:
-                self.line(f"{pad}#pragma unroll")
+                self.unroll(pad=pad)
                 self.line(f"{pad}for (int {variable} = 0; {variable} < {size}; ++{variable})")
                 pad += "  "
         return pad

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...dialects.kernel.warp_specialize import launch_registers
+from ...dialects.target import launch_registers
 from ...errors import ExecutionError
 from ..cuda.device import host_text_of
 from ..dtypes import DTYPES

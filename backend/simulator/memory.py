@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from xdsl.ir import Attribute
 
+from ...dialects.layouts.linear import LANES
 from ...dialects.payload import is_float
 from ..dtypes import numpy_dtype
 from ..interpreter.domains import Array, TypedDomain
@@ -120,11 +121,12 @@ SECTOR = 32
 
 
 def _requests(address: Array, mask: Array, vec: int) -> tuple[Array, Array]:
-    """The first byte of every wide access and whether it happens, as [requests of a warp, 32 lanes]."""
+    """The first byte of every wide access and whether it happens, as [requests of a warp, lanes]."""
     threads, registers = address.shape
-    first = address[:, ::vec].reshape(threads // 32, 32, registers // vec)
-    happens = mask[:, ::vec].reshape(threads // 32, 32, registers // vec)
-    return first.swapaxes(1, 2).reshape(-1, 32), happens.swapaxes(1, 2).reshape(-1, 32)
+    lanes = min(LANES, threads)
+    first = address[:, ::vec].reshape(threads // lanes, lanes, registers // vec)
+    happens = mask[:, ::vec].reshape(threads // lanes, lanes, registers // vec)
+    return first.swapaxes(1, 2).reshape(-1, lanes), happens.swapaxes(1, 2).reshape(-1, lanes)
 
 
 def _distinct(values: Array, valid: Array) -> tuple[Array, Array]:
@@ -153,9 +155,10 @@ def wavefronts(address: Array, mask: Array, vec: int, itemsize: int) -> tuple[in
     first, happens = _requests(address, mask, vec)
     width = vec * itemsize
     words = max(1, width // 4)
-    phases = min(words, 4)
-    rows = first.reshape(-1, 32 // phases)
-    valid = happens.reshape(-1, 32 // phases)
+    lanes = first.shape[1]
+    phases = min(words, 4, lanes)
+    rows = first.reshape(-1, lanes // phases)
+    valid = happens.reshape(-1, lanes // phases)
     word = rows[:, :, None] // 4 + np.arange(words)
     word = word.reshape(len(rows), -1)
     valid = np.repeat(valid, words, axis=1)

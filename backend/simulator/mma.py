@@ -7,13 +7,15 @@ from xdsl.dialects.builtin import VectorType
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.mma import ROWS, mma_atom, word_elements
-from ...dialects.payload import element_type, shape_of
+from ...dialects.kernel.mma import ROWS, word_elements
+from ...dialects.layouts.linear import LANES, Linear
+from ...dialects.layouts.mma import fragments
+from ...dialects.payload import element_bytes, element_type, shape_of
 from ..interpreter.domains import Array, ranked
 from .machine import Access, Machine, load, store_shared
 from .memory import SharedBuffer
 
-_LANE = np.arange(32)
+_LANE = np.arange(LANES)
 
 
 def load_matrices(machine: Machine, op: kernel.LdMatrixOp, buffer: SharedBuffer, origin: Array) -> Array:
@@ -65,43 +67,49 @@ def _held(op: kernel.LdMatrixOp | kernel.StMatrixOp) -> tuple[Array, Array]:
 
 def multiply(machine: Machine, op: kernel.MmaOp, lhs: Array, rhs: Array, acc: Array) -> Array:
     """The accumulators after the products of every warp."""
-    blocks, lanes = machine.active.shape[0], _LANE[:, None]
-    warps = machine.threads // 32
     machine.together(op, "multiplies")
-    pair, group = 2 * (lanes % 4), lanes // 4
-    word, atom = word_elements(op.lhs.type), mma_atom(op.lhs.type)
-    assert atom is not None
-    inside, depth, k0 = word.bit_length() - 1, atom.k, word * (lanes % 4)  # bits of a register that number k
+    atom = op.atom
+    one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
+    rows, cols = op.rows.get_values(), op.cols.get_values()
+    halves, down = [1, *(1 << bit for bit in rows[: atom.row_bits])], [1 << bit for bit in rows[atom.row_bits :]]
+    left = matrices(_by_warp(machine, lhs, op.lhs), one.lhs)  # block, warp, i, m, k
+    right = matrices(_by_warp(machine, rhs, op.rhs), one.rhs)  # block, warp, j, k, n
+    narrow = element_type(op.lhs.type)
+    left, right = (machine.domain.factor(x, narrow, atom.accumulator) for x in (left, right))
+    left = left.reshape(-1, left.shape[2] * atom.m, atom.k)
+    right = np.moveaxis(right, 2, 3).reshape(len(left), atom.k, -1)
+    product = machine.domain.matmul(left, right).reshape(len(left), -1, atom.m, 1 << len(cols), atom.n)
 
-    a, r = _by_warp(machine, lhs, op.lhs)
-    e, r = r & word - 1, r >> inside
-    rows, k = group + (r & 1) * 8 + (r >> 2) * 16, k0 + e + (r >> 1 & 1) * depth // 2
-    left = np.zeros((*a.shape[:2], a.shape[3] * 4 // word, depth), a.dtype)
-    left[:, :, rows, k] = a
-
-    b, r = _by_warp(machine, rhs, op.rhs)
-    e, r = r & word - 1, r >> inside
-    k, columns = k0 + e + (r & 1) * depth // 2, group + (r >> 1) * 8
-    right = np.zeros((*b.shape[:2], depth, b.shape[3] * 4 // word), b.dtype)
-    right[:, :, k, columns] = b
-
-    wide, narrow = element_type(op.acc.type), element_type(op.lhs.type)
-    left, right = (machine.domain.factor(x, narrow, wide).reshape(blocks * warps, *x.shape[2:]) for x in (left, right))
-    product = machine.domain.matmul(left, right)
-
-    c, r = _by_warp(machine, acc, op.acc)
-    high, *blocks_down = op.rows.get_values()
-    down = group + (r >> high & 1) * 8 + sum((r >> bit & 1) * (16 << i) for i, bit in enumerate(blocks_down))
-    across = pair + (r & 1) + sum((r >> bit & 1) * (8 << i) for i, bit in enumerate(op.cols.get_values()))
-    part = product[:, down, across].reshape(c.shape)
-    machine.count_flops(len(r) * 2 * depth)
-    total = machine.domain.binary("arith.addf", c, part, wide)
-    return total.reshape(blocks, machine.threads, -1)
+    c = _by_warp(machine, acc, op.acc)
+    r = np.arange(c.shape[-1])
+    across = [1 << bit for bit in cols]
+    i, j, e = (sum(((r & step) > 0) << bit for bit, step in enumerate(steps)) for steps in (down, across, halves))
+    row, column = _coordinates(one.acc)
+    part = product[:, i, row[:, e], j, column[:, e]]
+    machine.count_flops(len(r) * 2 * atom.k)
+    total = machine.domain.binary("arith.addf", c, part.reshape(c.shape), atom.accumulator)
+    return total.reshape(len(machine.active), machine.threads, -1)
 
 
-def _by_warp(machine: Machine, x: Array, value: SSAValue) -> tuple[Array, Array]:
-    """Registers as [blocks, warps, lanes, registers], and the numbers of the registers."""
+def _coordinates(layout: Linear) -> tuple[Array, Array]:
+    """[lane, register] -> row and column of one fragment."""
+    held = [[layout.apply(r, lane, 0) for r in range(layout.registers)] for lane in range(LANES)]
+    return tuple(np.moveaxis(np.array(held), 2, 0))
+
+
+def matrices(registers: Array, layout: Linear) -> Array:
+    """[block, warp, number, row, column] from the fragments that follow each other in the registers of lanes."""
+    count = registers.shape[-1] // layout.registers
+    found = np.zeros((*registers.shape[:2], count, *layout.shape), registers.dtype)
+    row, column = _coordinates(layout)
+    held = registers.reshape(*registers.shape[:3], count, layout.registers)
+    found[:, :, :, row, column] = held.swapaxes(2, 3)
+    return found
+
+
+def _by_warp(machine: Machine, x: Array, value: SSAValue) -> Array:
+    """Registers as [blocks, warps, lanes, registers]."""
     assert isinstance(value.type, VectorType)
     n = shape_of(value.type)[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     x = np.broadcast_to(ranked(x, 3), (*machine.active.shape, n))
-    return x.reshape(len(machine.active), -1, 32, n), np.arange(n)
+    return x.reshape(len(machine.active), -1, LANES, n)

@@ -157,6 +157,17 @@ def _outer_fma(m: Machine, op: kernel.OuterFmaOp, v: Scope) -> Array:
     )
 
 
+def _panel_fma(m: Machine, op: kernel.PanelFmaOp, v: Scope) -> Array:
+    (rows, columns), depth, element = op.extents, op.depth.data, element_type(op.acc.type)
+    lhs, rhs, acc = (registers(v[x], x) for x in (op.lhs, op.rhs, op.acc))
+    i, j = np.divmod(np.arange(rows * columns), columns)
+    m.count_flops(2 * rows * columns * depth)
+    for k in range(depth):
+        part = m.domain.binary("arith.mulf", lhs[:, :, i * depth + k], rhs[:, :, k * columns + j], element)
+        acc = m.domain.binary("arith.addf", acc, part, element)
+    return acc
+
+
 def _subview(m: Machine, op: kernel.SubviewOp, v: Scope) -> SharedBuffer:
     return replace(v[op.ring], start=m.everywhere(v[op.offset]), size=shape_of_memory(op.result.type)[0])
 
@@ -217,6 +228,7 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
         ranked(v[op.origin], 2)[:, :, None] + register_offsets(tuple(op.steps.get_values()), False)
     ),
     kernel.OuterFmaOp: _outer_fma,
+    kernel.PanelFmaOp: _panel_fma,
     kernel.LdMatrixOp: lambda m, op, v: mma.load_matrices(m, op, v[op.memory], v[op.origin]),
     kernel.StMatrixOp: lambda m, op, v: mma.store_matrices(m, op, v[op.memory], v[op.origin], v[op.value]),
     kernel.MmaOp: lambda m, op, v: mma.multiply(m, op, v[op.lhs], v[op.rhs], v[op.acc]),

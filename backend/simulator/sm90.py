@@ -9,13 +9,15 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.mma import word_elements
 from ...dialects.kernel.tma import TensorMapType
-from ...dialects.kernel.wgmma import ROWS, AsyncAccumulatorsType
-from ...dialects.payload import element_type, shape_of
+from ...dialects.kernel.wgmma import ROWS, AsyncAccumulatorsType, slice_elements
+from ...dialects.layouts.linear import LANES
+from ...dialects.layouts.mma import fragments
+from ...dialects.payload import element_bytes, element_type, shape_of
 from ..interpreter.domains import Array, ranked
 from .machine import Machine, Scope
 from .memory import SharedBuffer
+from .mma import matrices
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
@@ -119,13 +121,10 @@ def _lhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:
     """A as [64, k], from shared memory or the registers of the warpgroup's threads."""
     if op.lhs_offset is not None:
         return _in_shared(m, op, values, first, op.lhs, op.lhs_offset, ROWS, op.lhs_transposed is not None)
-    held = np.broadcast_to(ranked(values[op.lhs], 3), (1, m.threads, op.depth // 2))
-    e, word = np.arange(op.depth // 2)[None, :], word_elements(op.element)
-    inside, part = e % word, e // word  # of a register of four bytes: row, half of a slice, slice
-    left = np.zeros((ROWS, op.depth), held.dtype)
-    columns = 8 * word * (part >> 2) + word * (_WARPGROUP[:, None] % 4) + inside + 4 * word * (part >> 1 & 1)
-    left[_ROW + 8 * (part & 1), columns] = held[0, first : first + 128]
-    return left
+    held = np.broadcast_to(ranked(values[op.lhs], 3), (1, m.threads, op.depth // 2))[:, first : first + 128]
+    layout = fragments(ROWS // 4, 8, slice_elements(op.element), 8 * element_bytes(op.element)).lhs
+    blocks = matrices(held.reshape(1, 4, LANES, -1), layout)[0]  # warp, slice, row, k
+    return blocks.swapaxes(1, 2).reshape(ROWS, op.depth)
 
 
 def _in_shared(

@@ -39,17 +39,20 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
+from ..layouts.linear import LANES
 from ..payload import ExtentOp
 from ..shapes.extents import Count, CountAttr, SymbolAttr, extents_in, extents_of, most_tiles, static
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
 from ..support.builders import definitions
-from .cluster import CLUSTERS, ClusterBarrierOp, MapaOp
 from .cp_async import AsyncCommitOp, AsyncWaitOp, CopyAsyncOp, SubviewOp
 from .host import SliceOp
 from .mbarrier import (
+    CLUSTERS,
     AdvanceOp,
+    ClusterBarrierOp,
     FenceMbarInitOp,
     GroupBarrierOp,
+    MapaOp,
     MbarArriveOp,
     MbarExpectOp,
     MbarInitOp,
@@ -62,12 +65,14 @@ from .registers import (
     ExtractOp,
     IndicesOp,
     OuterFmaOp,
+    PanelFmaOp,
     PermuteRegistersOp,
     ReduceRegistersOp,
     ShuffleOp,
     ShuffleRegistersOp,
     ShuffleXorOp,
     SplatOp,
+    verify_lanes,
 )
 from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
 from .warp_specialize import WarpSpecializeOp
@@ -117,7 +122,8 @@ class FuncOp(FormattedOp):
     known only at run time is a product of counts: `grid [#s0 / 64, 32]`. With `cluster N` so many blocks with
     consecutive numbers form a cluster (see `cluster.py`); the grid is a multiple of it. With `blocks_per_sm N`
     at least N blocks fit on a multiprocessor at once: the compiler divides its registers by them (the second number of
-    CUDA's `__launch_bounds__`); without, it takes as many registers as it likes.
+    CUDA's `__launch_bounds__`); without, it takes as many registers as it likes. With `lanes 1` a block is a single
+    thread, which a core runs.
     """
 
     name = "kernel.func"
@@ -127,10 +133,12 @@ class FuncOp(FormattedOp):
     shared = opt_prop_def(IntAttr)
     cluster = prop_def(IntAttr, default_value=IntAttr(1))
     blocks_per_sm = opt_prop_def(IntAttr)
+    lanes = prop_def(IntAttr, default_value=IntAttr(LANES))
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
     assembly_format = (
         "$sym_name `` custom<Arguments>(ref($body)) `grid` custom<Counts>($grid) `warps` custom<Int>($warps)"
+        " (`lanes` custom<Int>($lanes)^)?"
         " (`cluster` custom<Int>($cluster)^)? (`blocks_per_sm` custom<Int>($blocks_per_sm)^)?"
         " (`shared` custom<Int>($shared)^)? attr-dict-with-keyword custom<Body>($body)"
     )
@@ -148,7 +156,7 @@ class FuncOp(FormattedOp):
     @property
     def threads(self) -> int:
         """Threads a block."""
-        return 32 * self.warps.data
+        return self.lanes.data * self.warps.data
 
     @property
     def partitions(self) -> WarpSpecializeOp | None:
@@ -185,6 +193,7 @@ class FuncOp(FormattedOp):
                 raise VerifyException(f"a block has at most 32 warps, not {self.warps.data}")
         elif self.warps.data not in (1, 2, 4, 8, 16, 32):
             raise VerifyException(f"a block without partitions has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        verify_lanes(self.lanes.data, self.warps.data)
         fixed = prod(c for c in self.factors if isinstance(c, int))
         if fixed < 1 or fixed >= 2**31:  # those that depend on symbols are checked at the launch
             raise VerifyException(f"a grid has 1 to 2^31 - 1 blocks, not {fixed}")

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
-    BFloat16Type,
     DenseArrayBase,
-    Float16Type,
-    Float32Type,
     IndexType,
     IntAttr,
     MemRefType,
     UnitAttr,
     VectorType,
+    bf16,
+    f16,
+    f32,
+    f64,
     i64,
 )
 from xdsl.ir import Attribute, SSAValue
@@ -56,14 +57,15 @@ def word_elements(t: Attribute) -> int:
 @dataclass(frozen=True)
 class MmaAtom:
     """One instruction of tensor cores that a warp executes, `mma.sync`: the type of the operands' elements, in CUDA and
-    in PTX, and the shape m x n x k. The accumulator is f32."""
+    in PTX, the shape m x n x k, and the type of the accumulator. Who holds what of it is `layouts.mma.fragments`."""
 
-    element: type[Attribute]
+    element: Attribute
     c_type: str
     ptx_type: str
     k: int
     m: int = 16
     n: int = 8
+    accumulator: Attribute = f32
 
     @property
     def shape(self) -> str:
@@ -73,25 +75,44 @@ class MmaAtom:
     @property
     def instruction(self) -> str:
         """The PTX instruction, without its operands."""
-        return f"mma.sync.aligned.{self.shape}.row.col.f32.{self.ptx_type}.{self.ptx_type}.f32"
+        types = f"{self.accumulator}.{self.ptx_type}.{self.ptx_type}.{self.accumulator}"
+        return f"mma.sync.aligned.{self.shape}.row.col.{types}"
+
+    @property
+    def word(self) -> int:
+        """Elements that lie side by side along k in the registers of a lane."""
+        return max(1, WORD_BYTES // element_bytes(self.element))
+
+    @property
+    def matrix_orders(self) -> tuple[bool, ...]:
+        """How `kernel.ldmatrix` can load the operands: as they lie in memory (False), transposed (True)."""
+        size = element_bytes(self.element)
+        return (False, True) if size == 2 else (False,) if size == WORD_BYTES else ()
+
+    @property
+    def row_bits(self) -> int:
+        """Bits of a register of the accumulator that number rows: eight rows are those of the lanes."""
+        return (self.m // ROWS).bit_length() - 1
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Elements of the left and of the right operand that a lane holds."""
+        return self.m * self.k // 32, self.k * self.n // 32
 
 
 MMA_ATOMS = (
-    MmaAtom(BFloat16Type, "bf16", "bf16", 16),
-    MmaAtom(Float16Type, "f16", "f16", 16),
-    MmaAtom(Float32Type, "float", "tf32", 8),
+    MmaAtom(bf16, "bf16", "bf16", k=16),
+    MmaAtom(f16, "f16", "f16", k=16),
+    MmaAtom(f32, "float", "tf32", k=8),
+    MmaAtom(f64, "double", "f64", k=4, m=8, accumulator=f64),
 )
-"""The atoms, one for each type of operands. Their rows of k are two rows of a matrix: 32 bytes."""
+"""The atoms; of several of one type the first that is not deeper than a tile multiplies it."""
 
 
-def mma_atom(t: Attribute) -> MmaAtom | None:
-    """The atom that multiplies elements of the type `t`, if there is one."""
-    return next((atom for atom in MMA_ATOMS if isinstance(element_type(t), atom.element)), None)
-
-
-def is_factor(t: Attribute) -> bool:
-    """Whether tensor cores multiply what is of type `t`."""
-    return mma_atom(t) is not None
+def mma_atom(t: Attribute, depth: int | None = None) -> MmaAtom | None:
+    """The atom that multiplies elements of the type `t` in tiles of this depth, if there is one."""
+    atoms = (atom for atom in MMA_ATOMS if atom.element == element_type(t))
+    return next((atom for atom in atoms if depth is None or atom.k <= depth), None)
 
 
 class MatrixRows(FormattedOp):
@@ -153,9 +174,10 @@ class MatrixRows(FormattedOp):
         """Check the operation against the type of its registers. Raises `VerifyException`."""
         if not is_shared(self.memory.type):
             raise VerifyException("matrices lie in shared memory")
-        if not is_factor(t) or element_type(self.memory.type) != element_type(t):
+        atom = mma_atom(t)
+        if atom is None or not atom.matrix_orders or element_type(self.memory.type) != element_type(t):
             raise VerifyException(f"rows of {self.memory.type} and {t}: both hold bf16, or f16, or f32")
-        if self.trans is not None and word_elements(t) == 1:
+        if self.trans is not None and True not in atom.matrix_orders:
             raise VerifyException("matrices of f32 cannot be transposed")
         if self.count.data not in (1, 2, 4):
             raise VerifyException(f"1, 2 or 4 matrices at a time, not {self.count.data}")
@@ -215,17 +237,13 @@ class StMatrixOp(MatrixRows):
 
 @irdl_op_definition
 class MmaOp(RegisterDotOp):
-    """Products of a warp's matrices on tensor cores: acc + lhs * rhs for every pair of a 16 x 16 block of `lhs` and a
-    16 x 8 block of `rhs`, summed in f32. Blocks of f32, multiplied as tf32, are 16 x 8 and 8 x 8.
+    """Products of a warp on tensor cores: acc + lhs * rhs for every pair of an m x k block of `lhs` and a k x n block
+    of `rhs`, by the `mma.sync` of their type (`MMA_ATOMS`). Blocks of f32 are multiplied as tf32.
 
-    Block i of `lhs` has registers 8 * i to 8 * i + 7; in register e, lane t holds row t / 4 (+ 8 if bit 1 of e is set)
-    and k = 2 * (t % 4) + bit 0 of e (+ 8 if bit 2 is set). Block j of `rhs` has registers 4 * j to 4 * j + 3: column
-    t / 4 and k = 2 * (t % 4) + bit 0 (+ 8 if bit 1 is set). In a register r of the accumulator lane t holds column
-    2 * (t % 4) + bit 0 of r and row t / 4 (+ 8 if bit `rows[0]` is set) of the product of block i, whose bits are the
-    further `rows`, and block j, whose bits are `cols`.
-
-    Of f32, block i of `lhs` has registers 4 * i to 4 * i + 3: row t / 4 (+ 8 if bit 0 of e is set) and k = t % 4 (+ 4
-    if bit 1 is set); block j of `rhs` has registers 2 * j and 2 * j + 1: column t / 4 and k = t % 4 (+ 4 if bit 0 is).
+    Blocks follow each other in the registers of an operand, and a lane holds of each what the PTX ISA says of the
+    instruction's fragments (`layouts.mma.fragments`). In a register r of the accumulator lane t holds column
+    2 * (t % 4) + bit 0 of r and row t / 4 (+ 8 if bit `rows[0]` is set, where m is 16) of the product of block i, whose
+    bits are the further `rows`, and block j, whose bits are `cols`.
 
     ```
     %c = kernel.mma %a, %b, %acc rows [1, 3] cols [2] : vector<16xbf16>, vector<8xbf16>, vector<16xf32>
@@ -234,16 +252,30 @@ class MmaOp(RegisterDotOp):
 
     name = "kernel.mma"
 
+    @property
+    def atom(self) -> MmaAtom:
+        """The instruction. Raises `VerifyException` if there is none for these types and registers."""
+        (lhs,), (rhs,) = (shape_of(v.type) for v in (self.lhs, self.rhs))
+        rows, cols = len(self.rows), len(self.cols)
+        atoms = [atom for atom in MMA_ATOMS if atom.element == element_type(self.lhs.type)]
+        if not atoms or element_type(self.rhs.type) != element_type(self.lhs.type):
+            types = ", ".join(str(atom.element) for atom in MMA_ATOMS)
+            raise VerifyException(f"the operands are both of one type of {types}")
+        needed: list[str] = []
+        for atom in atoms:
+            if (blocks := rows - atom.row_bits) < 0:
+                raise VerifyException(f"no bit of rows numbers the halves of the {atom.m} rows of {atom.shape}")
+            a, b = atom.registers[0] << blocks, atom.registers[1] << cols
+            if (lhs, rhs) == (a, b):
+                return atom
+            needed.append(f"{a} and {b}")
+        given = f"rows {list(self.rows.get_values())} and cols {list(self.cols.get_values())}"
+        raise VerifyException(f"{given} need {' or '.join(needed)} registers")
+
     def verify_(self) -> None:
         rows, cols = list(self.rows.get_values()), list(self.cols.get_values())
-        (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
-        if not rows or sorted(rows + cols) != list(range(1, c.bit_length() - 1)):
-            raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers in pairs")
-        if not is_factor(self.lhs.type) or element_type(self.rhs.type) != element_type(self.lhs.type):
-            raise VerifyException("the operands are both bf16, or f16, or f32")
-        least = 2 * word_elements(self.lhs.type)
-        if a != least << len(rows) or b != least << len(cols):
-            needed = f"{least << len(rows)} and {least << len(cols)}"
-            raise VerifyException(f"rows {rows} and cols {cols} need {needed} registers")
-        if not isinstance(element_type(self.acc.type), Float32Type):
-            raise VerifyException("the accumulator and the result are f32")
+        (registers,) = shape_of(self.acc.type)
+        if sorted(rows + cols) != list(range(1, registers.bit_length() - 1)):
+            raise VerifyException(f"rows {rows} and cols {cols} do not number {registers} registers in pairs")
+        if element_type(self.acc.type) != self.atom.accumulator:
+            raise VerifyException(f"the accumulator and the result are {self.atom.accumulator}")

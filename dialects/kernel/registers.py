@@ -30,6 +30,12 @@ from ..support.assembly import PureOp
 from ..tensor import KindAttr, ReductionKind, verify_kind
 
 
+def verify_lanes(lanes: int, warps: int) -> None:
+    """Raise VerifyException unless warps have `LANES` lanes, or a block is one thread."""
+    if lanes != LANES and (lanes, warps) != (1, 1):
+        raise VerifyException(f"{warps} warps of {lanes} lanes; a warp has {LANES}, or a block is one thread")
+
+
 @irdl_op_definition
 class ShuffleXorOp(PureOp):
     """The value of the lane whose number differs by the bits of `mask`, register by register, within a warp.
@@ -256,5 +262,42 @@ class OuterFmaOp(RegisterDotOp):
         (a,), (b,), (c,) = (shape_of(v.type) for v in (self.lhs, self.rhs, self.acc))
         if sorted(rows + cols) != list(range(c.bit_length() - 1)) or a != 1 << len(rows) or b != 1 << len(cols):
             raise VerifyException(f"rows {rows} and cols {cols} do not number {c} registers from {a} and {b}")
+        if len({element_type(v.type) for v in self.operands}) != 1:
+            raise VerifyException("operands and accumulator have one element type")
+
+
+@irdl_op_definition
+class PanelFmaOp(PureOp):
+    """acc[i, j] + the sum over k of lhs[i, k] * rhs[k, j], each term fused: matrices that one thread holds, row by row.
+
+    `depth` is the extent of k. A core keeps the matrices in its cache, and walks through them in blocks that fit into
+    its vector registers, with k innermost; which blocks these are is left to who prints it.
+
+    ```
+    %c = kernel.panel_fma %a, %b, %acc depth 64 : vector<1024xf32>, vector<4096xf32>, vector<1024xf32>
+    ```
+    """
+
+    name = "kernel.panel_fma"
+    T: ClassVar = VarConstraint("T", base(VectorType))
+    lhs = operand_def(base(VectorType))
+    rhs = operand_def(base(VectorType))
+    acc = operand_def(T)
+    depth = prop_def(IntAttr)
+    result = result_def(T)
+    assembly_format = (
+        "$lhs `,` $rhs `,` $acc `depth` custom<Int>($depth) attr-dict `:` type($lhs) `,` type($rhs) `,` type($acc)"
+    )
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Rows and columns."""
+        (lhs,), (rhs,) = shape_of(self.lhs.type), shape_of(self.rhs.type)
+        return lhs // self.depth.data, rhs // self.depth.data
+
+    def verify_(self) -> None:
+        (a,), (b,), (c,), depth = *(shape_of(v.type) for v in (self.lhs, self.rhs, self.acc)), self.depth.data
+        if depth < 1 or a % depth or b % depth or (a // depth) * (b // depth) != c:
+            raise VerifyException(f"{a} and {b} numbers {depth} deep do not make a product of {c}")
         if len({element_type(v.type) for v in self.operands}) != 1:
             raise VerifyException("operands and accumulator have one element type")

@@ -39,9 +39,8 @@ from xdsl.utils.exceptions import VerifyException
 from ..payload import element_bytes, element_type
 from ..shapes.extents import extents_of
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
-from .cluster import CLUSTERS, cluster_of, require_cluster
 from .cp_async import WaitForGroupsOp
-from .mbarrier import is_mbarriers
+from .mbarrier import CLUSTERS, cluster_of, is_mbarriers, require_cluster
 from .memory import AtomicRmwOp, StoreOp, is_shared_line, memory_bytes, shape_of_memory
 
 SWIZZLES = (0, 32, 64, 128)

@@ -13,9 +13,7 @@ from xdsl.utils.hints import isa
 
 from ..support.assembly import FormattedOp
 from ..support.locations import enclosing
-
-REGISTERS = 64 * 1024
-"""32-bit registers of a multiprocessor."""
+from ..target import launch_registers
 
 WARPGROUP = 4
 """Warps of a warpgroup; its first warp's number is a multiple of this."""
@@ -25,19 +23,6 @@ PRODUCER_REGISTERS = 24
 
 MOST_REGISTERS = 240
 """Registers of any other thread: as many as the hardware hands out."""
-
-MOST_AT_LAUNCH = 255
-"""Registers that a thread can be compiled for."""
-
-
-def launch_registers(threads: int, blocks_per_sm: int = 1) -> int:
-    """Registers that each thread of a kernel with `__launch_bounds__(threads, blocks_per_sm)` may start with.
-
-    ptxas divides the register file among the threads that have to be resident, and registers are handed out in steps of
-    eight. `setmaxnreg` moves registers within a block (PTX ISA: it "blocks until enough registers are available in the
-    per-CTA maximum register pool"), whose pool is this number times the threads, however many a multiprocessor has.
-    """
-    return min(REGISTERS // (threads * blocks_per_sm), MOST_AT_LAUNCH) // 8 * 8
 
 
 def register_pool(threads: int, blocks_per_sm: int = 1) -> int:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import Float32Type, IndexType, IntAttr, MemRefType, UnitAttr, VectorType, i1
+from xdsl.dialects.builtin import Float32Type, IndexType, IntAttr, MemRefType, UnitAttr, VectorType, f32, i1
 from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -49,7 +49,7 @@ from ..payload import element_bytes, element_type, is_vector, shape_of
 from ..support.assembly import OrderedOp
 from .cp_async import WaitForGroupsOp
 from .memory import is_shared_line, shape_of_memory
-from .mma import WORD_BYTES, is_factor
+from .mma import WORD_BYTES, mma_atom
 
 ROWS = 64
 """Rows of a warpgroup's product."""
@@ -194,7 +194,7 @@ class WgmmaOp(OrderedOp):
             raise VerifyException(f"{self.k_steps.data} k-steps swizzled by {self.swizzle.data} bytes")
         if self.scale_d_zero is not None and self.use_acc is not None:
             raise VerifyException("a product with scale-d = 0 has no `use_acc`")
-        if not is_factor(self.element):
+        if (atom := mma_atom(self.element)) is None or atom.accumulator != f32:
             raise VerifyException(f"the operands are bf16, f16 or f32, not {self.element}")
         if element_bytes(self.element) == WORD_BYTES and (self.lhs_transposed or self.rhs_transposed) is not None:
             raise VerifyException("operands of f32 lie along k")

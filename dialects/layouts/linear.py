@@ -114,7 +114,7 @@ class Redundant:
 
 @dataclass(frozen=True)
 class Linear:
-    """Who holds which element of a tile of `shape` in registers. `lane` has five bases, `warp` log2(warps)."""
+    """Who holds which element of a tile of `shape` in registers. `lane` has log2(lanes) bases, `warp` log2(warps)."""
 
     shape: tuple[int, ...]
     reg: Bases
@@ -125,6 +125,11 @@ class Linear:
     def registers(self) -> int:
         """Registers a thread uses for the tile (of the element's width)."""
         return 1 << len(self.reg)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a warp."""
+        return 1 << len(self.lane)
 
     @property
     def warps(self) -> int:
@@ -361,7 +366,12 @@ class _Filler:
 
 
 def blocked(
-    shape: Sequence[int], order: Sequence[int], vec: int, warps: int, warp_order: Sequence[int] | None = None
+    shape: Sequence[int],
+    order: Sequence[int],
+    vec: int,
+    warps: int,
+    warp_order: Sequence[int] | None = None,
+    lanes: int = LANES,
 ) -> Linear:
     """Threads side by side: `vec` elements a thread along `order[0]`, lanes along `order`, then warps.
 
@@ -370,12 +380,12 @@ def blocked(
     """
     fill = _Filler(shape)
     vector = fill.bits(order[:1], log2(vec))
-    lane = fill.padded(order, LANE_BITS)
+    lane = fill.padded(order, log2(lanes))
     warp = fill.padded(warp_order if warp_order is not None else order, log2(warps))
     return Linear(tuple(shape), tuple(vector + fill.bits(order)), lane, warp)
 
 
-def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False) -> Linear:
+def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool = False, lanes: int = LANES) -> Linear:
     """The accumulator of a contraction computed with scalar fused multiply-adds.
 
     Each thread owns `thread_rows` rows and as many columns as that leaves, in groups of up to four that are contiguous
@@ -384,16 +394,17 @@ def patch(shape: Sequence[int], thread_rows: int, warps: int, row_in_warp: bool 
     on the number of columns, so contractions that share rows agree on them.
     """
     m, n = shape
-    row_bits = min(log2(m) - min(log2(m), log2(thread_rows)), LANE_BITS + log2(warps))
-    column_bits = LANE_BITS + log2(warps) - row_bits
+    lane_bits = log2(lanes)
+    row_bits = min(log2(m) - min(log2(m), log2(thread_rows)), lane_bits + log2(warps))
+    column_bits = lane_bits + log2(warps) - row_bits
     fill = _Filler(shape)
     reg_rows = fill.bits([0], min(2, log2(m) - row_bits))
     reg_columns = fill.bits([1], min(2, max(log2(n) - column_bits, 0)))
     columns = fill.padded([1], column_bits)
     rows = fill.padded([0], row_bits)
-    lane_columns = min(column_bits, LANE_BITS if row_in_warp else 3)
-    lane_rows = min(row_bits, LANE_BITS - lane_columns)
-    lane_columns = LANE_BITS - lane_rows
+    lane_columns = min(column_bits, lane_bits if row_in_warp else 3)
+    lane_rows = min(row_bits, lane_bits - lane_columns)
+    lane_columns = lane_bits - lane_rows
     lane = columns[:lane_columns] + rows[:lane_rows]
     warp = columns[lane_columns:] + rows[lane_rows:]
     reg = (*reg_columns, *fill.bits([1]), *reg_rows, *fill.bits([0]))

@@ -1,27 +1,22 @@
 """Layouts of matrix products on tensor cores: who holds what of the accumulator and of the operands.
 
-The atom is a product of 16 x 16 and 16 x 8 elements of two bytes, or of 16 x 8 and 8 x 8 elements of four (f32 as
-tf32). Its accumulator gives lane t the columns 2 * (t % 4) and the next of the rows t / 4 and t / 4 + 8. Which columns
-and rows of the tile these are is free, so a layout is described by what must hold, and operands follow from it:
-wherever an accumulator's bit of the row (or column) goes, that bit of the left (or right) operand goes too.
+`fragments` is one `mma.sync`. In a tile, which of its columns and rows the accumulator's registers and lanes hold is
+free, so a layout is described by what must hold, and operands follow from it: wherever an accumulator's bit of the row
+(or column) goes, that bit of the left (or right) operand goes too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
-from ..kernel.mma import MMA_ATOMS, WORD_BYTES
+from ..kernel.mma import MMA_ATOMS, ROWS, MmaAtom
+from ..payload import element_bytes
 from .linear import LANE_BITS, Bases, Coordinate, Linear, log2
 
-ATOM = (MMA_ATOMS[0].m, MMA_ATOMS[0].n, MMA_ATOMS[0].k)
-"""Rows, columns and depth of one product of elements of two bytes."""
-
-
-def atom_depth(bytes_each: int) -> int:
-    """The depth of one product of elements of `bytes_each` bytes: 32 bytes of each factor."""
-    return ATOM[2] * 2 // bytes_each
-
+ATOM = MMA_ATOMS[0]
+"""The atom that tiles are made for where their type does not matter."""
 
 PAIR_BITS = 2
 """Lane bits that choose among pairs of columns; the others choose among rows."""
@@ -35,7 +30,45 @@ def _column(n: int) -> Coordinate:
     return (0, n)
 
 
-def accumulator(shape: Sequence[int], warps: int, *, rows_first: bool = False, vec: int = 2) -> Linear:
+class Fragments(NamedTuple):
+    """What a warp holds of one instruction: its operands [m, k] and [k, n] and its accumulator [m, n]."""
+
+    lhs: Linear
+    rhs: Linear
+    acc: Linear
+
+
+@cache
+def fragments(m: int, n: int, k: int, bits: int) -> Fragments:
+    """The fragments of `mma.sync` m x n x k with operands of `bits` bits, by the tables of the PTX ISA.
+
+    A lane t holds words of the operands: as many neighbours along k as 32 bits have, or one. Its word t % 4 is of row
+    (or column) t / 4; further registers have the rows from 8 on, then the words from 4 on. Of the accumulator it holds
+    columns 2 * (t % 4) and the next one, of row t / 4 and, in further registers, of the rows from 8 on.
+    """
+
+    def powers(start: int, end: int) -> list[int]:
+        return [1 << i for i in range(log2(start), log2(end))]
+
+    word = max(1, 32 // bits)
+    own, lanes, further = powers(1, word), powers(word, 4 * word), powers(4 * word, k)
+    groups, rows = powers(1, ROWS), powers(ROWS, m)
+    lhs = (*map(_column, own), *map(_row, rows), *map(_column, further))
+    rhs = (*map(_row, own), *map(_row, further))
+    return Fragments(
+        Linear((m, k), lhs, (*map(_column, lanes), *map(_row, groups)), ()),
+        Linear((k, n), rhs, (*map(_row, lanes), *map(_column, groups)), ()),
+        Linear((m, n), (_column(1), *map(_row, rows)), (*map(_column, powers(2, n)), *map(_row, groups)), ()),
+    )
+
+
+def _fragments(atom: MmaAtom) -> Fragments:
+    return fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
+
+
+def accumulator(
+    shape: Sequence[int], warps: int, *, rows_first: bool = False, vec: int = 2, atom: MmaAtom = ATOM
+) -> Linear:
     """The accumulator of a tile in `warps` warps, whose parts are about square, or with `rows_first` as wide as
     possible, so that a row is in as few warps as possible.
 
@@ -43,68 +76,69 @@ def accumulator(shape: Sequence[int], warps: int, *, rows_first: bool = False, v
     be read with its columns in another order. The tile is at least one atom; warps without one of their own replicate.
     """
     m, n = shape
-    across = min(split_of(shape, warps, rows_first), n // ATOM[1])
-    down = min(warps // across, m // ATOM[0])
+    across = min(split_of(shape, warps, rows_first, atom), n // atom.n)
+    down = min(warps // across, m // atom.m)
     width, height = n // across, m // down
     vec = max(2, min(vec, width // 4))
     columns = [_column(1 << i) for i in range(log2(width))]
     rows = [_row(1 << i) for i in range(log2(height))]
     own, pairs = columns[: log2(vec)], columns[log2(vec) : log2(vec) + PAIR_BITS]
-    reg = (*own, rows[3], *columns[log2(vec) + PAIR_BITS :], *rows[4:])
+    reg = (*own, *rows[3 : log2(atom.m)], *columns[log2(vec) + PAIR_BITS :], *rows[log2(atom.m) :])
     warp = [_column(width << i) for i in range(log2(across))] + [_row(height << i) for i in range(log2(down))]
     spare = [(0, 0)] * (log2(warps) - len(warp))
     return Linear(tuple(shape), reg, (*pairs, *rows[:3]), (*warp, *spare))
 
 
-def split_of(shape: Sequence[int], warps: int, rows_first: bool) -> int:
+def split_of(shape: Sequence[int], warps: int, rows_first: bool, atom: MmaAtom) -> int:
     """Into how many parts the columns are split among `warps`: such that least is read of the operands."""
     m, n = shape
-    fitting = [a for a in (1 << i for i in range(log2(warps) + 1)) if a * ATOM[1] <= n and warps // a * ATOM[0] <= m]
+    ways = (1 << i for i in range(log2(warps) + 1))
+    fitting = [across for across in ways if across * atom.n <= n and warps // across * atom.m <= m]
     if not fitting:
-        return max(1, warps * ATOM[0] // m)
+        return max(1, warps * atom.m // m)
     return fitting[0] if rows_first else min(fitting, key=lambda a: (n // a + m * a // warps, a))
 
 
 class Bits(NamedTuple):
-    """The register bits of an accumulator that number its rows (the first: eight rows of one atom) and its columns
-    (without bit 0, the pair)."""
+    """The register bits of an accumulator that number its rows (first those inside of an atom) and its columns (without
+    bit 0, the pair)."""
 
     rows: list[int]
     columns: list[int]
 
 
-def accumulator_bits(layout: Linear) -> Bits | None:
-    """The register bits of a layout if it is the accumulator of a matrix product, else None."""
-    if len(layout.shape) != 2 or len(layout.reg) < 2 or len(layout.lane) != LANE_BITS:
+def accumulator_bits(layout: Linear, atom: MmaAtom = ATOM) -> Bits | None:
+    """The register bits of a layout if it is the accumulator of a matrix product by `atom`, else None."""
+    if len(layout.shape) != 2 or len(layout.reg) < 1 or len(layout.lane) != LANE_BITS:
         return None
     pairs, groups = (layout.reg[0], *layout.lane[:PAIR_BITS]), layout.lane[PAIR_BITS:]
     rows = [i for i, b in enumerate(layout.reg) if b[0]]
     columns = [i for i, b in enumerate(layout.reg) if i and b[1]]
     pure = all(not (b[0] and b[1]) for b in layout.bases)
-    if not pure or not rows or sorted([0, *rows, *columns]) != list(range(len(layout.reg))):
+    if not pure or len(rows) < atom.row_bits or sorted([0, *rows, *columns]) != list(range(len(layout.reg))):
         return None
     if any(b[0] or not b[1] for b in pairs) or any(b[1] or not b[0] for b in groups):
         return None
     return Bits(rows, columns)
 
 
-def fragment(acc: Linear, operand: int, depth: int, bytes_each: int = 2) -> Linear:
-    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc`, of elements of `bytes_each` bytes; k
-    beyond one product is in further bits."""
-    bits = accumulator_bits(acc)
+def fragment(acc: Linear, operand: int, depth: int, atom: MmaAtom = ATOM) -> Linear:
+    """Who holds what of operand 0 ([m, k]) or 1 ([k, n]) of a product into `acc` by `atom`; k beyond one product is in
+    further bits."""
+    bits = accumulator_bits(acc, atom)
     assert bits is not None
-    own, k = _placing(acc, operand)
-    word, high = WORD_BYTES // bytes_each, atom_depth(bytes_each) // 2
-    reg: list[Coordinate] = [k(1 << i) for i in range(log2(word))]
-    if operand == 0:
-        reg += [own(acc.reg[bits.rows[0]]), k(high), *(own(acc.reg[b]) for b in bits.rows[1:])]
-        groups = acc.lane[PAIR_BITS:]
-    else:
-        reg += [k(high), *(own(acc.reg[b]) for b in bits.columns)]
-        groups = (acc.reg[0], *acc.lane[:PAIR_BITS])
-    lane = (k(word), k(2 * word), *map(own, groups))
-    reg += [k(1 << i) for i in range(log2(2 * high), log2(depth))]
-    return Linear(_shape(acc, operand, depth), tuple(reg), lane, tuple(map(own, acc.warp)))
+    one, k = _fragments(atom), (_column, _row)[operand]
+    held = (acc.reg[0], *(acc.reg[b] for b in bits.rows[: atom.row_bits]), *acc.lane)
+    place = dict(zip((*one.acc.reg, *one.acc.lane), held, strict=True))
+
+    def own(bases: Iterable[Coordinate]) -> Bases:
+        return tuple(b if b[1 - operand] else place[b] for b in bases)
+
+    blocks = [acc.reg[b] for b in (bits.rows[atom.row_bits :], bits.columns)[operand]]
+    further = [k(1 << i) for i in range(log2(atom.k), log2(depth))]
+    warp = tuple((b[0], 0) if operand == 0 else (0, b[1]) for b in acc.warp)
+    shape = (acc.shape[0], depth) if operand == 0 else (depth, acc.shape[1])
+    return Linear(shape, (*own(one[operand].reg), *blocks, *further), own(one[operand].lane), warp)
 
 
 class Rows(NamedTuple):
@@ -115,29 +149,16 @@ class Rows(NamedTuple):
     matrices: int
 
 
-def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool, bytes_each: int = 2) -> Rows:
+def matrix_rows(acc: Linear, operand: int, depth: int, trans: bool, atom: MmaAtom = ATOM) -> Rows:
     """The rows of the matrices that make up `fragment`: along k, or, transposed, along the operand's other dimension,
     which elements of two bytes can be.
 
     Register bits of k beyond one product come last.
     """
-    part = fragment(acc, operand, depth, bytes_each)
-    _, k = _placing(acc, operand)
-    inside = log2(atom_depth(bytes_each)) - 1
-    along, other = [k(1 << i) for i in range(inside)], list(part.lane[PAIR_BITS:])
+    part, k = fragment(acc, operand, depth, atom), (_column, _row)[operand]
+    along, other = [k(1 << i) for i in range(log2(4 * atom.word))], list(part.lane[PAIR_BITS:])
     row, names = (other, along) if trans else (along, other)
-    matrices = part.reg[log2(WORD_BYTES // bytes_each) :]
-    chosen = matrices[: min(2, len(matrices) - (log2(depth) - inside - 1))]
+    matrices = part.reg[log2(atom.word) :]
+    chosen = matrices[: min(2, len(matrices) - log2(depth // atom.k))]
     lane: Bases = (*names, *chosen, *([(0, 0)] * (2 - len(chosen))))
     return Rows(Linear(part.shape, (*row, *matrices[len(chosen) :]), lane, part.warp), 1 << len(chosen))
-
-
-def _shape(acc: Linear, operand: int, depth: int) -> tuple[int, int]:
-    return (acc.shape[0], depth) if operand == 0 else (depth, acc.shape[1])
-
-
-def _placing(acc: Linear, operand: int) -> tuple[Callable[[Coordinate], Coordinate], Callable[[int], Coordinate]]:
-    """The operand's coordinate of an accumulator's basis, and of a number k."""
-    if operand == 0:
-        return (lambda b: _row(b[0])), _column
-    return (lambda b: _column(b[1])), _row

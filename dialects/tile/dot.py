@@ -25,6 +25,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from ..kernel.mma import mma_atom
 from ..payload import element_type, shape_of
 from ..support.assembly import OrderedOp, PureOp
 from .schedule import LEGAL
@@ -52,9 +53,12 @@ def _verify_contraction(lhs: Attribute, rhs: Attribute, acc: Attribute, atom: st
         raise VerifyException(f"no contraction of {lhs} and {rhs} into {acc}")
     if atom is not None and atom not in LEGAL["atom"]:
         raise VerifyException(f"atom {atom} is none of {', '.join(map(str, LEGAL['atom']))}")
-    types = tuple(element_type(t) for t in (lhs, rhs, acc))
-    if atom is not None and (types[0] != types[1] or types[0] not in (*NARROW, f32) or types[2] != f32):
-        raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32, not {types}")
+    if atom is None:
+        return
+    types, able = tuple(element_type(t) for t in (lhs, rhs, acc)), mma_atom(lhs)
+    if able is None or types != (able.element, able.element, able.accumulator) or (atom == "wgmma" and types[2] != f32):
+        more = "" if atom == "wgmma" else ", or f64 into f64"
+        raise VerifyException(f"atom {atom} multiplies bf16, f16 or f32 into f32{more}, not {types}")
 
 
 @irdl_op_definition
@@ -62,8 +66,8 @@ class DotOp(PureOp):
     """A contraction: acc[m, n] + sum over k of a[m, k] * b[k, n], in the accumulator's type.
 
     `atom` names the hardware's product that computes it: `mma` and `wgmma` take bf16 or f16, and sum in f32. Factors
-    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits. Without an
-    atom it is scalar multiply-adds of one type.
+    in f32 are multiplied as tf32: `mma` rounds them to the nearest, `wgmma` leaves out the last 13 bits; `mma` also
+    takes f64 and sums in f64. Without an atom it is scalar multiply-adds of one type.
 
     ```
     %c = tile.dot %a, %b, %acc : tensor<64x16xf32>, tensor<16x64xf32>, tensor<64x64xf32> -> tensor<64x64xf32>

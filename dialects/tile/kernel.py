@@ -25,7 +25,9 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from ..kernel.cluster import CLUSTERS
+from ..kernel.mbarrier import CLUSTERS
+from ..kernel.registers import verify_lanes
+from ..layouts.linear import LANES
 from ..payload import element_type
 from ..shapes.extents import Count, CountAttr, extents_in, extents_of, memref_of
 from ..support.assembly import FormattedOp, PureOp
@@ -44,7 +46,8 @@ class KernelOp(FormattedOp):
     }
     ```
     An extent that depends on a size known only at run time is a quotient, rounded up: `in [#s0 / 64, 32]`. With
-    `cluster N` behind the warps N blocks that are neighbours along the last index form a cluster.
+    `cluster N` behind the warps N blocks that are neighbours along the last index form a cluster. With
+    `lanes 1` a block is a single thread, the program of a core.
     """
 
     name = "tile.kernel"
@@ -52,11 +55,13 @@ class KernelOp(FormattedOp):
     grid = prop_def(ArrayAttr[IntAttr | CountAttr])
     warps = prop_def(IntAttr)
     cluster = prop_def(IntAttr, default_value=IntAttr(1))
+    lanes = prop_def(IntAttr, default_value=IntAttr(LANES))
     body = region_def("single_block")
     traits = traits_def(IsolatedFromAbove(), SymbolOpInterface(), NoTerminator())
     assembly_format = (
         "$sym_name `` custom<Buffers>(ref($body)) `blocks` custom<Indices>(ref($body)) `in` custom<Counts>($grid)"
-        " `warps` custom<Int>($warps) (`cluster` custom<Int>($cluster)^)? attr-dict-with-keyword custom<Body>($body)"
+        " `warps` custom<Int>($warps) (`lanes` custom<Int>($lanes)^)?"
+        " (`cluster` custom<Int>($cluster)^)? attr-dict-with-keyword custom<Body>($body)"
     )
 
     @property
@@ -93,6 +98,7 @@ class KernelOp(FormattedOp):
             raise VerifyException("a kernel takes memrefs, then one block index for each extent of its grid")
         if self.warps.data not in (1, 2, 4, 8, 16, 32):
             raise VerifyException(f"a block has 1, 2, 4, 8, 16 or 32 warps, not {self.warps.data}")
+        verify_lanes(self.lanes.data, self.warps.data)
         if self.cluster_size not in CLUSTERS:
             raise VerifyException(f"a cluster has 1, 2, 4 or 8 blocks, not {self.cluster_size}")
         if self.cluster_size > 1 and not self.has_clusters_of(self.cluster_size):

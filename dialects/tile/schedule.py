@@ -15,7 +15,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from ..kernel.cluster import CLUSTERS
+from ..kernel.mbarrier import CLUSTERS
+from ..layouts.linear import LANES
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Schedule:
     chunk: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
     warps: int = 4
+    lanes: int = LANES
     stages: int = 1
     split_k: int = 1
     group_m: int = 1
@@ -44,6 +46,7 @@ PLAIN: dict[str, Any] = vars(Schedule(()))
 
 LEGAL: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "warps": (1, 2, 4, 8, 16, 32),
+    "lanes": (1, LANES),
     "cluster": CLUSTERS,
     "atom": ("fma", "mma", "wgmma"),
     "copy": ("sync", "cp_async", "tma"),
@@ -63,6 +66,7 @@ class ScheduleAttr(Data[Schedule]):
              covers its range computes the reduction at once, a smaller one loops over chunks.
     thread   register tile of one thread in a contraction, [rows, columns].
     warps    warps a block.
+    lanes    threads of a warp: 32, or 1 where a block, of one warp, is a single thread: a core's.
     atom     how contractions are computed: fma, mma (tensor cores, sm_80 and newer), wgmma (sm_90a).
     copy     how operands reach shared memory: sync, cp_async, tma.  stages: depth of that pipeline.
     split_k  blocks that share one reduction: so many equal parts of its longest index.

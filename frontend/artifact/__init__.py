@@ -44,7 +44,7 @@ class SavedCompilation(Compilation):
         super().__init__(modules["tensor"], target)
         self._levels.clear()
         self._levels.update(modules)
-        self._cuda = cuda
+        self._texts["print-cuda"] = cuda
         self.cubin = cubin
 
     def at(self, level: str) -> Any:

@@ -21,22 +21,20 @@ from unittest.mock import patch
 import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch.export import ExportedProgram, _trace
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, SymIntArgument, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument, TensorArgument
 from torch.utils import _pytree as pytree
 
-from ...backend.interpreter.running import main_function
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
-from .aliasing import A_COPY, Lies, memory_of
-from .captured_program import Binding, CapturedProgram, Output, announce, differentiable, float8_in, kind_of
-from .complex import Rewritten, without_complex, without_rule
+from .aliasing import Lies, memory_of
+from .captured_program import Binding, CapturedProgram, kind_of
+from .complex import without_rule
 from .complex.pairs import is_complex
 from .computed_indices import index_by_tensors
-from .decompositions.table import decomposition_table, is_ours
-from .eager_fallback import Fallback, warn
+from .decompositions.table import decomposed, is_ours
+from .eager_fallback import Fallback
+from .graph_capture import Argument, import_graph
 from .host_checks import trace
-from .importer import GraphImporter
-from .known_indices import check_known_indices
 from .known_sizes import known_sizes
 from .source_locations import innermost_of_error, users_frames_in_stack_traces
 from .specialization_check import check_at_one
@@ -77,22 +75,13 @@ def capture(
         _without_views(exported, lies)
     else:
         lies = (None,) * len(lies)
-    left = fallback is not None and bool(without_rule(exported.graph))
-    rewritten = Rewritten() if left else without_complex(exported.graph)
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     viewed = {x.source for x in lies if x is not None and x.source}
-    bindings, values = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
-    bindings = _with_closed_over(bindings, function)
-    bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
-    values += [node for _, node, _ in rewritten.constants]
-    written = _in_place(exported, lies, rewritten)
-    importer = GraphImporter(place, fallback, sizes, exported.graph.nodes)
-    importer.declare([(b.name, node) for b, node in zip(bindings, values, strict=True)])
-    importer.run(exported.graph.nodes)
-    outputs, updates = _bind_outputs(exported, importer, rewritten, written, lies)
+    arguments = _bind_inputs(exported, leaves, list(names or []), fallback, viewed)
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
-    return finish(importer, bindings, outputs, updates, leaves, specs, None if left else rewritten, in_memory)
+    given = _with_closed_over(arguments, function), *_returned(exported), lies, leaves, specs
+    return import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -103,50 +92,6 @@ def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
             other = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
             leaves[i] = other.requires_grad_(leaf.requires_grad)
     return pytree.tree_unflatten(leaves, spec)
-
-
-def finish(
-    importer: GraphImporter,
-    bindings: Sequence[Binding],
-    outputs: tuple[Output, ...],
-    updates: tuple[tuple[int, int], ...],
-    examples: Sequence[Any],
-    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
-    rewritten: Rewritten | None = None,
-    in_memory: bool = False,
-) -> CapturedProgram:
-    """What the importer made, with what lies between it and the caller."""
-    warn(list(importer.eager.values()))
-    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
-    module = importer.finish()
-    announce(module, outputs, updates)
-    constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
-    check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
-    signature = main_function(module).function_type
-    viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
-    if rewritten is not None:
-        tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
-        viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
-        viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
-    return CapturedProgram(
-        module,
-        (*bindings, *(Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))),
-        outputs,
-        updates,
-        tuple(examples),
-        *specs,
-        importer.eager,
-        viewed,
-        importer.dense,
-        checks,
-        "tf32" if allows_tf32() else None,
-        differentiable(module) if in_memory else (),
-    )
-
-
-def allows_tf32() -> bool:
-    """Whether PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def callable_module(function: Callable[..., Any]) -> torch.nn.Module:
@@ -210,8 +155,7 @@ def _export(
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             training = any(_is_training(node) for node in exported.graph.nodes)
-            table = decomposition_table({*unruled, *([_BATCH_NORM] if training else [])})
-            exported = exported.run_decompositions(table)
+            exported = decomposed(exported, {*unruled, *([_BATCH_NORM] if training else [])})
             index_by_tensors(exported.graph)
             return exported, lies
     except CompileError:
@@ -292,10 +236,9 @@ def _bind_inputs(
     names: list[str],
     fallback: Fallback,
     viewed: Collection[str],
-) -> tuple[list[Binding], list[torch.fx.Node]]:
+) -> list[Argument]:
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    bindings: list[Binding] = []
-    values: list[torch.fx.Node] = []
+    arguments: list[Argument] = []
     needed = {spec.target for spec in exported.graph_signature.output_specs if spec.target}
     user = 0
     for spec in exported.graph_signature.input_specs:
@@ -314,16 +257,16 @@ def _bind_inputs(
         if spec.kind == InputKind.USER_INPUT:
             tensors_before = sum(isinstance(v, torch.Tensor) for v in leaves[:leaf])
             name = names[tensors_before] if tensors_before < len(names) else node.name
-            bindings.append(Binding(name, "input", leaf))
+            binding = Binding(name, "input", leaf)
         elif node.users or spec.target in needed or node.name in viewed:
             tensor = exported.state_dict.get(spec.target or "", exported.constants.get(spec.target or ""))
             if not isinstance(tensor, torch.Tensor):
                 raise CaptureError(f"the tensor {spec.target!r} has no value")
-            bindings.append(Binding(spec.target or "", _KINDS[spec.kind], tensor=tensor))
+            binding = Binding(spec.target or "", _KINDS[spec.kind], tensor=tensor)
         else:
             continue  # state that nothing reads, writes or returns, such as a count of batches
-        values.append(node)
-    return bindings, values
+        arguments.append((binding, node))
+    return arguments
 
 
 def _effect(token: torch.fx.Node) -> str:
@@ -332,12 +275,12 @@ def _effect(token: torch.fx.Node) -> str:
     return str(targets[0]) if targets else token.name
 
 
-def _with_closed_over(bindings: list[Binding], function: Callable[..., Any]) -> list[Binding]:
-    """The bindings with the parameters themselves that a function closes over, or that are global to it: PyTorch
+def _with_closed_over(arguments: list[Argument], function: Callable[..., Any]) -> list[Argument]:
+    """The arguments with the parameters themselves that a function closes over, or that are global to it: PyTorch
     exports them as constants, of which it is not known that they require gradients."""
     code = getattr(function, "__code__", None)
     if code is None:
-        return bindings
+        return arguments
     known = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     known += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
     modules = [m for m in known if isinstance(m, torch.nn.Module)]
@@ -351,7 +294,7 @@ def _with_closed_over(bindings: list[Binding], function: Callable[..., Any]) -> 
         same = None if b.kind != "constant" or t is None else places.get((t.data_ptr(), t.shape, t.stride(), t.dtype))
         return b if same is None else replace(b, tensor=same)
 
-    return [itself(b) for b in bindings]
+    return [(itself(b), node) for b, node in arguments]
 
 
 def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> None:
@@ -364,51 +307,16 @@ def _without_views(exported: ExportedProgram, lies: Sequence[Lies | None]) -> No
     exported.graph.eliminate_dead_code()
 
 
-def _in_place(exported: ExportedProgram, lies: Sequence[Lies | None], rewritten: Rewritten) -> dict[str, str]:
-    """Results of which it is known where they lie -> what is written to dense memory for them."""
-    output: Any = exported.graph.output_node().args[0]
-    pairs = zip(output[len(output) - len(lies) :], lies, strict=True)
-    places = {node: x.place for i, (node, x) in enumerate(pairs) if x is not None and x.shares == i and x.place}
-    others = rewritten.names.values()
-    return {n.name: place.written(exported.graph, n).name for n, place in places.items() if n.name not in others}
-
-
-def _bind_outputs(
-    exported: ExportedProgram,
-    importer: GraphImporter,
-    rewritten: Rewritten,
-    written: Mapping[str, str],
-    lies: Sequence[Lies | None],
-) -> tuple[tuple[Output, ...], tuple[tuple[int, int], ...]]:
-    """The results, and the pairs (result, argument) of updates."""
-    names = {**rewritten.names, **written}
-    updates: list[tuple[int, int]] = []
+def _returned(exported: ExportedProgram) -> tuple[list[tuple[int, str]], list[int]]:
+    """Which of what the graph returns replaces which argument, and which are the program's results."""
     changed = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION}
     targets = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs if spec.target}
-    specs = exported.graph_signature.output_specs
-    users = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
-    for spec in specs:
+    updates, results = list[tuple[int, str]](), list[int]()
+    for i, spec in enumerate(exported.graph_signature.output_specs):
         if spec.kind in changed:
-            argument = importer.argument_index(targets.get(spec.target or "", spec.target or ""))
-            if argument is None or not isinstance(spec.arg, TensorArgument):
-                raise UnsupportedError(f"the program changes {spec.target!r} in a way that is not supported")
-            updates.append((importer.result_index(names.get(spec.arg.name, spec.arg.name)), argument))
-        elif spec.kind not in (OutputKind.TOKEN, OutputKind.USER_OUTPUT):
+            updates.append((i, targets.get(spec.target or "", spec.target or "")))
+        elif spec.kind == OutputKind.USER_OUTPUT:
+            results.append(i)
+        elif spec.kind != OutputKind.TOKEN:
             raise UnsupportedError(f"a result of kind {spec.kind.name.lower()} is not supported")
-
-    def output(arg: Any, known: Lies | None) -> Output:
-        if isinstance(arg, ConstantArgument):
-            return Output("constant", value=arg.value)
-        if not isinstance(arg, TensorArgument):
-            raise UnsupportedError(f"a result of type {type(arg).__name__} is not supported")
-        if known is not None and known.source:
-            steps = tuple(step.sized(importer.extent) for step in known.steps)
-            return Output("argument", importer.argument_index(known.source) or 0, steps=steps)
-        known = None if arg.name in rewritten.names else known  # which are other tensors now
-        owner = arg.name if known is None else users[known.shares].name
-        argument = importer.argument_index(owner)
-        if argument is not None:  # with a place PyTorch left out what made a copy of it
-            return Output("argument", argument, steps=() if known is None else (A_COPY,))
-        return Output("result", importer.result_index(names.get(owner, owner)), place=known and known.place)
-
-    return tuple(map(output, users, lies)), tuple(updates)
+    return updates, results

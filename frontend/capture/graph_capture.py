@@ -1,22 +1,27 @@
-"""From a graph of ATen operators, which something else has traced, to a module of the torch dialect."""
+"""From a graph of ATen operators to a captured program: a graph that something else has traced, or an exported one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from ...backend.interpreter.running import main_function
 from ...errors import UnsupportedError
-from .aliasing import Place, place_of
-from .captured_program import Binding, CapturedProgram, Output
+from .aliasing import A_COPY, Lies, place_of
+from .captured_program import Binding, CapturedProgram, Output, announce, differentiable, float8_in
 from .complex import Rewritten, without_complex, without_rule
-from .eager_fallback import Fallback
-from .export import finish
+from .eager_fallback import Fallback, warn
 from .importer import GraphImporter
+from .known_indices import check_known_indices
+from .symbolic_shapes import NamedDim
+
+Argument: TypeAlias = tuple[Binding, Node]
+"""An argument of a program, and the node that it is in a graph."""
 
 
 def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequence[str] = ()) -> CapturedProgram:
@@ -28,29 +33,16 @@ def capture_graph(graph: GraphModule, fallback: Fallback = None, updated: Sequen
     """
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     examples = [n.meta.get("val") for n in inputs]
-    bindings = [Binding(n.name, "input", i) for i, n in enumerate(inputs) if isinstance(examples[i], torch.Tensor)]
-    given = [inputs[b.leaf] for b in bindings]
-    for node, tensor in _constants(graph):
-        bindings.append(Binding(node.name, "constant", tensor=tensor))
-        given.append(node)
-    rewritten = Rewritten() if fallback and without_rule(graph.graph) else without_complex(graph.graph)
+    arguments = [
+        *((Binding(n.name, "input", i), n) for i, n in enumerate(inputs) if isinstance(examples[i], torch.Tensor)),
+        *((Binding(n.name, "constant", tensor=tensor), n) for n, tensor in _constants(graph)),
+    ]
     leaves: Sequence[Any] = graph.graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
     first = len(leaves) - len(updated)
-    places = {n: place_of(n.meta["val"]) for n in leaves[:first] if _is_computed(n) and n.name not in rewritten.results}
-    written = {n: place.written(graph.graph, n) for n, place in places.items() if place is not None}
-    bindings += [Binding(name, "constant", tensor=tensor) for name, _, tensor in rewritten.constants]
-    given += [node for _, node, _ in rewritten.constants]
-    nodes = list(graph.graph.nodes)
-    importer = GraphImporter(None, fallback, (), nodes)
-    importer.declare([(b.name, node) for b, node in zip(bindings, given, strict=True)])
-    importer.run(node for node in nodes if node not in given)
-    updates = tuple(
-        (importer.result_index(leaf.name), importer.argument_index(name) or 0)
-        for leaf, name in zip(leaves[first:], updated, strict=True)
-    )
-    outputs = tuple(_output(importer, leaf, places.get(leaf), written.get(leaf)) for leaf in leaves[:first])
+    lies = [Lies(shares=i, place=place_of(n.meta["val"])) if _is_computed(n) else None for i, n in enumerate(leaves)]
     specs = pytree.tree_flatten((tuple(examples), {}))[1], pytree.tree_flatten(list(leaves[:first]))[1]
-    return finish(importer, bindings, outputs, updates, examples, specs, rewritten)
+    updates, results = list(enumerate(updated, first)), range(first)
+    return import_graph(graph.graph, arguments, updates, results, lies[:first], examples, specs, fallback=fallback)
 
 
 def _constants(graph: GraphModule) -> list[tuple[Node, torch.Tensor]]:
@@ -80,12 +72,104 @@ def _is_computed(leaf: Any) -> bool:
     return isinstance(leaf, Node) and leaf.op != "placeholder" and isinstance(leaf.meta.get("val"), torch.Tensor)
 
 
-def _output(importer: GraphImporter, leaf: Any, place: Place | None, written: Node | None) -> Output:
-    if not isinstance(leaf, Node):
-        return Output("constant", value=leaf)
-    if not isinstance(leaf.meta.get("val"), torch.Tensor):
-        raise UnsupportedError("a result that is a number and varies is not supported", argument=leaf.name)
-    argument = importer.argument_index(leaf.name)
-    if argument is not None:
-        return Output("argument", argument)
-    return Output("result", importer.result_index((written or leaf).name), place=place)
+def import_graph(
+    graph: Graph,
+    arguments: Sequence[Argument],
+    updates: Sequence[tuple[int, str]],
+    results: Sequence[int],
+    lies: Sequence[Lies | None],
+    examples: Sequence[Any],
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    place: tuple[str, int] | None = None,
+    fallback: Fallback = None,
+    sizes: Sequence[NamedDim] = (),
+    in_memory: bool = False,
+) -> CapturedProgram:
+    """The program of a graph, which is rewritten on the way.
+
+    `updates` are pairs (number among what the graph returns, name of the argument that it replaces), `results` the
+    numbers of the results, of which `lies` says where they lie in memory, `examples` the leaves of the caller's
+    arguments, `specs` their structure and that of the result. For the others see `capture`. Raises UnsupportedError.
+    """
+    left = fallback is not None and bool(without_rule(graph))
+    rewritten = Rewritten() if left else without_complex(graph)
+    arguments = [*arguments, *((Binding(name, "constant", tensor=t), node) for name, node, t in rewritten.constants)]
+    leaves: Sequence[Any] = graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
+    found = [(leaves[i], x) for i, x in zip(results, lies, strict=True)]
+    found = [(leaf, None if leaf in rewritten.nodes else x) for leaf, x in found]  # which is another tensor now
+    written = {
+        leaf: x.place.written(graph, leaf)
+        for i, (leaf, x) in enumerate(found)
+        if x is not None and x.place and x.shares == i and _is_computed(leaf)
+    }
+    importer = GraphImporter(place, fallback, sizes, graph.nodes)
+    importer.declare([(b.name, node) for b, node in arguments])
+    importer.run(graph.nodes)
+
+    def output(leaf: Any, x: Lies | None) -> Output:
+        if x is not None and x.source:
+            steps = tuple(step.sized(importer.extent) for step in x.steps)
+            return Output("argument", importer.argument_index(x.source) or 0, steps=steps)
+        if not isinstance(leaf, Node):
+            return Output("constant", value=leaf)
+        if not isinstance(leaf.meta.get("val"), torch.Tensor):
+            raise UnsupportedError("a result that is a number and varies is not supported", argument=leaf.name)
+        owner = leaf if x is None else found[x.shares][0]
+        argument = importer.argument_index(owner.name)
+        if argument is not None:  # with a place PyTorch left out what made a copy of it
+            return Output("argument", argument, steps=() if x is None else (A_COPY,))
+        return Output("result", importer.result_index(written.get(owner, owner).name), place=x and x.place)
+
+    replaced = list[tuple[int, int]]()
+    for number, name in updates:
+        argument = importer.argument_index(name)
+        if argument is None:
+            raise UnsupportedError(f"the program changes {name!r} in a way that is not supported")
+        replaced.append((importer.result_index(leaves[number].name), argument))
+    outputs = tuple(output(*result) for result in found)
+    bindings = [b for b, _ in arguments]
+    return _finish(importer, bindings, outputs, replaced, examples, specs, None if left else rewritten, in_memory)
+
+
+def _finish(
+    importer: GraphImporter,
+    bindings: Sequence[Binding],
+    outputs: tuple[Output, ...],
+    updates: Sequence[tuple[int, int]],
+    examples: Sequence[Any],
+    specs: tuple[pytree.TreeSpec, pytree.TreeSpec],
+    rewritten: Rewritten | None,
+    in_memory: bool,
+) -> CapturedProgram:
+    """What the importer made, with what lies between it and the caller."""
+    warn(list(importer.eager.values()))
+    checks = tuple((importer.result_index(name), message) for name, message in importer.checks)
+    module = importer.finish()
+    announce(module, outputs, updates)
+    constants = {i: b.tensor for i, b in enumerate(bindings) if b.kind == "constant"}
+    check_known_indices(module, {i: t for i, t in constants.items() if t is not None and not t.is_meta})
+    signature = main_function(module).function_type
+    viewed = float8_in(signature.inputs.data), float8_in(signature.outputs.data)
+    if rewritten is not None:
+        tensors = [examples[b.leaf] if b.kind == "input" else b.tensor for b in bindings]
+        viewed[0].update({i: t.dtype for i, t in enumerate(tensors) if t is not None and t.is_complex()})
+        viewed[1].update({importer.result_index(name): dtype for name, dtype in rewritten.results.items()})
+    return CapturedProgram(
+        module,
+        (*bindings, *(Binding(f"generator_{i}", "generator", i) for i in range(importer.generators))),
+        outputs,
+        tuple(updates),
+        tuple(examples),
+        *specs,
+        importer.eager,
+        viewed,
+        importer.dense,
+        checks,
+        "tf32" if allows_tf32() else None,
+        differentiable(module) if in_memory else (),
+    )
+
+
+def allows_tf32() -> bool:
+    """Whether PyTorch may multiply f32 as tf32 now (`torch.set_float32_matmul_precision` and its relatives)."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -1,15 +1,18 @@
-"""What layout a class of tiles would like: by the memory it is loaded from or stored to, or by its contractions."""
+"""Which tiles of a kernel have one layout, because the payload and loops tie them together; and what layout they would
+like: by the memory they are loaded from or stored to, or by their contractions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import gcd, prod
 
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.disjoint_set import DisjointSet
 
-from ...dialects import tile
+from ...dialects import payload, tile
 from ...dialects.kernel.mma import WORD_BYTES
 from ...dialects.layouts.linear import LANE_BITS, LANES, Coordinate, Linear, blocked, log2, patch, unit
 from ...dialects.layouts.mma import accumulator
@@ -19,10 +22,123 @@ from ...dialects.shapes.affine import DIM, SYM, Form, Simplifier, number_of
 from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import refused
+from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
 from ...dialects.tile.schedule import ScheduleAttr
-from .layout_classes import Access, Classes, TileClass
 from .memory_access import WIDEST, element_bytes, memory_type
+from .swizzle import atom_of
 from .tile_layouts import route
+
+Access = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp
+
+
+def is_tile(value: SSAValue) -> bool:
+    """Whether `value` has dimensions, and so a layout."""
+    return isinstance(value.type, TensorType)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`op` reduces the tile `high` along `dims` to `low`, or repeats `low` along them as `high`."""
+
+    op: tile.ReduceOp | tile.BroadcastOp
+    low: SSAValue
+    high: SSAValue
+    dims: tuple[int, ...]
+
+
+@dataclass
+class TileClass:
+    """Tiles that have the same layout, in the order in which they appear."""
+
+    members: list[SSAValue] = field(default_factory=list[SSAValue])
+    accesses: list[Access] = field(default_factory=list[Access])
+    dots: list[tile.DotOp] = field(default_factory=list[tile.DotOp])
+    reduced: set[int] = field(default_factory=set[int])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every member."""
+        return shape_of(self.members[0].type)
+
+
+class Classes:
+    """The classes of all tiles of a kernel and the links between them."""
+
+    def __init__(self, kernel: tile.KernelOp) -> None:
+        members: dict[SSAValue, None] = {}
+        self._sets = DisjointSet[SSAValue]()
+        self.links: list[Link] = []
+        ops = list(kernel.body.walk())
+        for op in ops:
+            for group in _groups(op):
+                for v in group:
+                    if v not in members:
+                        members[v] = None
+                        self._sets.add(v)
+                    self._sets.union_left(group[0], v)
+            if isinstance(op, tile.ReduceOp) and is_tile(op.result):
+                self.links.append(Link(op, op.result, op.source, op.dims.get_values()))
+            if isinstance(op, tile.BroadcastOp) and is_tile(op.source):
+                self.links.append(Link(op, op.source, op.result, op.along.get_values()))
+        self._classes: dict[SSAValue, TileClass] = {}
+        for value in members:
+            self._classes.setdefault(self._sets.find(value), TileClass()).members.append(value)
+        for op in ops:
+            self._describe(op)
+
+    def _describe(self, op: Operation) -> None:
+        if isinstance(op, tile.LoadOp) and is_tile(op.result):
+            self.of(op.result).accesses.append(op)
+        elif isinstance(op, tile.StoreOp | tile.AtomicRmwOp) and is_tile(op.value):
+            self.of(op.value).accesses.append(op)
+        elif isinstance(op, tile.DotOp):
+            self.of(op.acc).dots.append(op)
+        elif isinstance(op, tile.ReduceOp):
+            self.of(op.source).reduced.update(op.dims.get_values())
+
+    def __iter__(self) -> Iterator[TileClass]:
+        return iter(self._classes.values())
+
+    def of(self, value: SSAValue) -> TileClass:
+        """The class of a tile."""
+        return self._classes[self._sets.find(value)]
+
+    def replace(self, old: SSAValue, new: SSAValue) -> None:
+        """Let `new`, which has its layout already, stand for `old`, which is about to go away."""
+        members = self.of(old).members
+        members[members.index(old)] = new
+
+
+def _groups(op: Operation) -> Iterator[list[SSAValue]]:
+    """Groups of tiles that `op` ties to one layout; every result of `op` is in one."""
+    if isinstance(op, scf.ForOp):
+        last = op.body.block.last_op
+        assert isinstance(last, scf.YieldOp)
+        for values in zip(op.iter_args, op.body.block.args[1:], last.operands, op.results, strict=True):
+            if is_tile(values[0]):
+                yield list(values)
+    elif isinstance(op, tile.DotOp):
+        yield [op.acc, op.result]
+    elif isinstance(op, Access):
+        value = op.result if isinstance(op, tile.LoadOp) else op.value
+        if is_tile(value):
+            yield [value, *(s for s in op.symbols if is_tile(s))]
+    elif isinstance(op, RowBufferOp):  # who puts a tile into shared memory is who reads it back
+        users = [use.operation for use in op.result.uses]
+        yield [
+            u.value if isinstance(u, RowBufferStoreOp) else u.result
+            for u in users
+            if isinstance(u, RowBufferStoreOp | RowBufferLoadOp)
+        ]
+    elif payload.is_payload(op):
+        values = [v for v in (*op.operands, *op.results) if is_tile(v)]
+        if values:
+            yield values
+    else:
+        for v in (*op.operands, *op.results):
+            if is_tile(v):
+                yield [v]
+
 
 SECTOR_ELEMENTS = 8
 """Fewer neighbours in memory than these are not worth gathering: global memory moves 32 bytes at a time."""
@@ -93,7 +209,9 @@ def _others(form: Form, d: int, symbols: Sequence[SSAValue]) -> int:
     return divisor
 
 
-def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int) -> Linear:
+def memory_layout(
+    shape: Sequence[int], wishes: Iterable[Preference], reduced: set[int], warps: int, lanes: int = LANES
+) -> Linear:
     """Threads side by side along what is contiguous in memory for the most bytes, 16 bytes each where that is aligned.
 
     Warps go first along dimensions that are not reduced, so that fewer partial results meet in shared memory.
@@ -111,9 +229,9 @@ def memory_layout(shape: Sequence[int], wishes: Iterable[Preference], reduced: s
     else:
         order = tuple(reversed(range(len(shape))))
         vec = min(4, shape[order[0]])
-    vec = min(vec, max(prod(shape) // (LANES * warps), 1))
+    vec = min(vec, max(prod(shape) // (lanes * warps), 1))
     warp_order = [d for d in order if d not in reduced] + [d for d in order if d in reduced]
-    return blocked(shape, order, vec, warps, warp_order)
+    return blocked(shape, order, vec, warps, warp_order, lanes)
 
 
 def turned_factor(c: TileClass, wishes: Sequence[Preference], warps: int) -> Linear | None:
@@ -152,7 +270,7 @@ def coalesced(op: Access, layout: Linear) -> Linear | None:
         together *= 2
     if together >= SECTOR_ELEMENTS or shape[fast] < SECTOR_ELEMENTS:
         return None
-    return memory_layout(shape, [wish], set(), layout.warps)
+    return memory_layout(shape, [wish], set(), layout.warps, layout.lanes)
 
 
 def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None:
@@ -164,14 +282,14 @@ def widened(op: Access, layout: Linear, as_boxes: bool = False) -> Linear | None
         return None
     size = element_bytes(accessed_tile(op).type)
     own = 1
-    while layout.reg[log2(own)] == unit(len(shape), wish.order[0], own):
+    while own < layout.registers and layout.reg[log2(own)] == unit(len(shape), wish.order[0], own):
         own *= 2
     if own * size >= SHORTEST or wish.vec < 2 * own:
         return None
     beside = None if as_boxes else within_warps(layout, wish.order[0], wish.vec)
     if beside is not None and route(layout, beside, size) == "shuffles":
         return beside
-    return memory_layout(shape, [wish], set(), layout.warps)
+    return memory_layout(shape, [wish], set(), layout.warps, layout.lanes)
 
 
 def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
@@ -196,17 +314,17 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
     return Linear(layout.shape, reg, tuple(lane), layout.warp)
 
 
-def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, warps: int) -> int:
+def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, threads: int) -> int:
     """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
     as the schedule says, or such that the largest accumulator's registers are about square."""
     if schedule is not None and schedule.data.thread:
         return schedule.data.thread[0]
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
-    return 1 << log2(max(largest // (LANES * warps), 1)) // 2
+    return 1 << log2(max(largest // threads, 1)) // 2
 
 
 def product_layout(
-    c: TileClass, classes: Classes, rows: int, warps: int, row_in_warp: bool, as_boxes: bool = False
+    c: TileClass, classes: Classes, rows: int, warps: int, lanes: int, row_in_warp: bool, as_boxes: bool = False
 ) -> Linear:
     """The layout of the accumulator of contractions: a patch of `rows` rows a thread, or that of their atom.
 
@@ -215,7 +333,7 @@ def product_layout(
     at once; but not where they come as boxes, which are swizzled for eight rows in their order.
     """
     if any(dot.atom is None for dot in c.dots):
-        return patch(c.shape, rows, warps, row_in_warp)
+        return patch(c.shape, rows, warps, row_in_warp, lanes)
     if any(dot.atom is not None and dot.atom.data == "wgmma" for dot in c.dots):
         found = warpgroup_accumulator(c.shape, warps)
         if isinstance(found, str):
@@ -226,4 +344,4 @@ def product_layout(
     if not as_boxes and right and all(wish.order[0] == 0 for wish in right):
         own = [preference(a) for a in c.accesses]
         vec = max((wish.vec for wish in own if wish.order[0] == 1), default=2)
-    return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec)
+    return accumulator(c.shape, warps, rows_first=row_in_warp, vec=vec, atom=atom_of(c.dots[0]))

@@ -81,7 +81,8 @@ def plan_access(op: tile.LoadOp | Write | tile.StageAsyncOp, forms: TileForms, m
             checks.append(forms.offsets(form))
             bounds.append((lo, hi))
     access = Access(coordinates, checks, bounds, 1, never)
-    access.vec = _width(access, len(forms.layout.reg), memory)
+    if forms.layout.lanes > 1:  # a core's vectors need no alignment, so its accesses are of single elements
+        access.vec = _width(access, len(forms.layout.reg), memory)
     return access
 
 

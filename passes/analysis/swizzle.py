@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...dialects import tile
-from ...dialects.kernel.mma import ROW_BYTES, WORD_BYTES
+from ...dialects.kernel.mma import ROW_BYTES, MmaAtom, mma_atom
 from ...dialects.layouts.linear import Coordinate, Linear, Shared, ordered, register_width, wavefronts
-from ...dialects.layouts.mma import Bits, accumulator_bits, atom_depth, fragment, matrix_rows
+from ...dialects.layouts.mma import Bits, accumulator_bits, fragment, matrix_rows
 from ...dialects.payload import shape_of
 from ...dialects.support.locations import refused
 from .memory_access import element_bytes
@@ -92,37 +92,46 @@ def _swizzled(shape: tuple[int, ...], order: Sequence[int], readers: Sequence[Re
 Dot = tile.DotOp | tile.DotAsyncOp
 
 
+def atom_of(op: Dot) -> MmaAtom:
+    """The atom whose fragments the operands of a contraction on tensor cores are. Raises ScheduleError."""
+    atom = mma_atom(op.lhs.type, shape_of(op.lhs.type)[1])
+    if atom is None:
+        raise refused(op, f"multiplies tiles of {op.lhs.type}, for which tensor cores have no product")
+    return atom
+
+
 def bits_of_accumulator(op: Dot, acc: Linear) -> Bits:
     """The register bits of rows and columns. Raises ScheduleError if the layout is not one of tensor cores."""
-    bits = accumulator_bits(acc)
+    bits = accumulator_bits(acc, atom_of(op))
     if bits is None:
         raise refused(op, "accumulates in registers that are not those of a product on tensor cores")
     return bits
 
 
 def readers(op: Dot, acc: Linear, operand: int) -> tuple[Reader, Reader]:
-    """How a warp may read an operand: with rows along k, or transposed; of f32, number by number. Raises
-    ScheduleError."""
+    """How a warp may read an operand that lies along k, and one that lies across: by rows of matrices, which only
+    elements of two bytes are transposed from, or element by element. Raises ScheduleError."""
     bits_of_accumulator(op, acc)
-    depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.operands[operand].type)
+    atom, depth = atom_of(op), shape_of(op.lhs.type)[1]
+    bytes_each = element_bytes(op.operands[operand].type)
 
-    def rows(trans: bool) -> Reader:
-        layout = matrix_rows(acc, operand, depth, trans, bytes_each).layout
+    def reader(trans: bool) -> Reader:
+        if trans not in atom.matrix_orders:
+            return Reader(fragment(acc, operand, depth, atom), bytes_each)
+        layout = matrix_rows(acc, operand, depth, trans, atom).layout
         return Reader(layout, bytes_each, elements=ROW_BYTES // bytes_each)
 
-    if bytes_each == WORD_BYTES:
-        return rows(False), Reader(fragment(acc, operand, depth, bytes_each), bytes_each)
-    return rows(False), rows(True)
+    return reader(False), reader(True)
 
 
 def held_fragments(op: Dot, acc: Linear, lhs: Linear) -> list[tuple[int, ...]] | None:
     """If the threads that hold the left operand are those that multiply it: for every k of an atom their registers."""
     bits_of_accumulator(op, acc)
-    depth, bytes_each = shape_of(op.lhs.type)[1], element_bytes(op.lhs.type)
-    picks = fragment(acc, 0, depth, bytes_each).picks(lhs)
+    atom, depth = atom_of(op), shape_of(op.lhs.type)[1]
+    picks = fragment(acc, 0, depth, atom).picks(lhs)
     if picks is None:
         return None
-    size = len(picks) * atom_depth(bytes_each) // depth
+    size = len(picks) * atom.k // depth
     return [picks[i : i + size] for i in range(0, len(picks), size)]
 
 

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from ...dialects import tile
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr, bases_of
 from ...dialects.layouts.conversion import Exchange, find_exchange
-from ...dialects.layouts.linear import Bases, Linear, Shared
+from ...dialects.layouts.linear import LANES, Bases, Linear, Shared
 from ...dialects.payload import element_bytes, shape_of
 from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
@@ -51,12 +51,13 @@ def attr_of(layout: Linear | Shared) -> LayoutAttr | SharedAttr:
     return LayoutAttr.get(layout.reg, layout.lane, layout.warp)
 
 
-def layout_in_registers(value: SSAValue, warps: int) -> Linear:
-    """The register layout of a tile in a block of `warps` warps. Raises `ScheduleError` if that is missing or bad."""
+def layout_in_registers(value: SSAValue, warps: int, lanes: int = LANES) -> Linear:
+    """The register layout of a tile in a block of `warps` warps of `lanes` lanes. Raises `ScheduleError` if that
+    is missing or bad."""
     found = linear_of(value.type)
     if found is None:
         raise _refused(value, "has no layout in registers (tile-assign-layouts gives it one)")
-    if len(found.lane) != 5 or 1 << len(found.warp) != warps:
+    if (found.lanes, found.warps) != (lanes, warps):
         raise _refused(value, f"has a layout with {len(found.lane)} lane and {len(found.warp)} warp bits")
     _verify_bases(value, found.shape, found.bases)
     if not found.is_surjective:

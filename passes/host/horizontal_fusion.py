@@ -15,8 +15,9 @@ from xdsl.utils.hints import isa
 
 from ...dialects import kernel, payload
 from ...dialects.kernel.tma import is_written
-from ...dialects.kernel.warp_specialize import launch_registers, register_pool
+from ...dialects.kernel.warp_specialize import register_pool
 from ...dialects.support.locations import copy_location
+from ...dialects.target import launch_registers
 from ..rewriting import erase, insert_before
 
 PARTS = "parts"
@@ -95,7 +96,7 @@ class _Needs:
     def of(cls, function: kernel.FuncOp) -> _Needs:
         found = function.partitions
         multiplies = any(isinstance(op, kernel.MmaOp | kernel.WgmmaOp) for op in function.walk())
-        kind = (function.warps, None if found is None else (found.names, found.warps), multiplies)
+        kind = (function.warps, function.lanes, None if found is None else (found.names, found.warps), multiplies)
         written = frozenset(i for i, a in enumerate(function.body.block.args) if is_written(a))
         resident = max(1, function.resident)
         shared = function.shared.data if function.shared is not None else 0
@@ -187,7 +188,7 @@ class _Sharing:
             name += "_"
         shared = max((k.shared.data for k in (a, b) if k.shared is not None), default=None)
         resident = min(a.resident, b.resident)  # each finds the registers that it had alone
-        grid, bounds = [a.blocks + b.blocks], {"blocks_per_sm": resident or None, "shared": shared}
+        grid, bounds = [a.blocks + b.blocks], {"blocks_per_sm": resident or None, "shared": shared, "lanes": a.lanes}
         made = kernel.FuncOp(name, grid, a.warps, body=Region(block), **bounds)
         made.attributes[PARTS] = ArrayAttr([StringAttr(k.sym_name.data) for k in (a, b)])
         if all("schedule" in k.attributes for k in (a, b)):

@@ -115,7 +115,7 @@ class InsertBarriersPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for func in op.body.ops:
-            if isinstance(func, kernel.FuncOp):
+            if isinstance(func, kernel.FuncOp) and func.threads > 1:
                 placement = _Placement(func)
                 placement.end(func, placement.whole(func.body.block, NOTHING))
                 placement.insert()

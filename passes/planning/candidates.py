@@ -14,23 +14,14 @@ from ...dialects.payload import element_bytes
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
 from ..analysis.nest_schedule import splittable
-from .clusters import BLOCKS, may_cluster, operand_loads
-from .elementwise import elementwise_plans
-from .legality import violated
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
 from .matmul_space import matmul_plans
 from .nest_info import NestInfo
-from .points import Floats, Points, join, points_of, total
-from .resources import resources
-from .row_space import row_plans
-from .staging import loads_by_tma, staged
+from .points import Bools, Floats, Points, join, points_of, total
+from .roofline import MIN_PART_BYTES, MOST_PARTS
+from .row_space import elementwise_plans, row_plans
+from .staging import loads_by_tma, operand_loads, staged
 from .tiles import Tiles
-
-SMALLEST = 1 << 14
-"""Bytes that a part of a divided reduction reads at least."""
-
-MOST_PARTS = 256
-"""Parts at most; more would make combining them the long reduction."""
 
 FULL, CROWD = (2, 1), (8, 4, 2)
 """Blocks on a multiprocessor that a divided reduction is to give: usually, and of single warps that each have products
@@ -42,6 +33,9 @@ STAGES = (3, 4, 2)
 SLOTS = (4, 3, 2)
 """The same where boxes come through a ring: its depth costs no registers, and hides what arrives late."""
 
+BLOCKS = 2
+"""Blocks of a cluster that a plan may have: the published step that is worth it."""
+
 GROUPS = (8, 4, 2)
 """Tiles down a patch of blocks that run at the same time."""
 
@@ -51,8 +45,7 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
         points = _with_grid_swizzle(info, points) if products else points
-        whole, *divided = points.variants(1 + len(CROWD))
-        parts = join([whole, *_divided(info, divided, target, bool(products) and is_nested(products))])
+        parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
         for found, rows in by_products(once, Tiles(info, parts)):
             yield from _with_copies(info, parts.at(rows), target, found)
 
@@ -84,36 +77,34 @@ def _with_grid_swizzle(info: NestInfo, points: Points) -> Points:
 def _with_copies(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Iterator[Points]:
     """Schedules that have the same matmuls with plain copies, and with asynchronous ones where some operand comes chunk
     by chunk and is used as it is."""
-    boxes, clustered, ahead, plain = points.variants(4)
-    if points.atom == "wgmma" and target.has("tma") and loads_by_tma(products, points.precision):
-        ring = _ring(info, replace(boxes, copy="tma").repeated(stages=SLOTS), target, products)
+    if points.atom == "wgmma" and target.has("tma") and loads_by_tma(products, points.f32_matmul_precision):
+        ring = replace(points, copy="tma").repeated("stages", SLOTS)
+        ring = ring.at(ring.stages <= np.maximum(staged(Tiles(info, ring), products).chunks, 2))
         yield ring
         if target.has("cluster") and not is_nested(products):
-            ring = replace(ring, cluster=BLOCKS, order=ring.order + clustered.order[0] - boxes.order[0])
-            yield ring.at(may_cluster(info, replace(ring, cluster=1), operand_loads(products)))
+            yield replace(ring, cluster=BLOCKS).at(_may_cluster(info, ring, products))
     if products and target.has("cp_async"):
-        found = replace(ahead, copy="cp_async").repeated(stages=STAGES)
+        found = replace(points, copy="cp_async").repeated("stages", STAGES)
         held = staged(Tiles(info, found), products)
         fits = held.bytes(found) <= target.shared_per_block * 3 // 4
         yield found.at(fits & (held.early > 0) & (found.stages <= held.chunks))
-    yield plain
+    yield points
 
 
-def _ring(info: NestInfo, points: Points, target: Target, products: list[Matmul]) -> Points:
-    """Schedules with TMA operands that have room for their stages, with persistent blocks where there are more tiles
-    than run at once."""
-    points = points.at(points.stages <= np.maximum(staged(Tiles(info, points), products).chunks, 2))
-    tiles = Tiles(info, points)
-    takes = resources(info, tiles, target, products)
-    at_once = takes.resident * target.sms
-    points = replace(points, num_ctas=np.where(tiles.blocks > at_once, at_once, 0))
-    return points.at(~violated(takes.violations, len(points)))
+def _may_cluster(info: NestInfo, points: Points, products: list[Matmul]) -> Bools:
+    """Where clusters make up the grid of schedules, and their blocks have an operand of one of the products in
+    common."""
+    tiles, loads = Tiles(info, points), [access_indices(op) for op in operand_loads(products)]
+    found, count = tiles.neighbours()
+    common = [i for i in found if any(i not in indices for indices in loads)]
+    known = all(isinstance(info.sizes[i], int) for i in info.free)
+    return (count % BLOCKS == 0) & (points.split_k == 1) & tiles.any_of(found, common) & known
 
 
-def _divided(info: NestInfo, variants: list[Points], target: Target, nested: bool) -> Iterator[Points]:
+def _divided(info: NestInfo, points: Points, target: Target, nested: bool) -> Iterator[Points]:
     """Schedules with their reduction in parts, where the grid leaves most of the target idle: enough for so many blocks
     on every multiprocessor as `FULL` or `CROWD` says."""
-    points, first = variants[0], next((r for r in info.reductions if r.outermost), None)
+    first = next((r for r in info.reductions if r.outermost), None)
     if (
         first is None
         or points.cache_rows != "registers"
@@ -130,16 +121,16 @@ def _divided(info: NestInfo, variants: list[Points], target: Target, nested: boo
     read = total((element_bytes(op.source.type) * _read(op, tiles) for op in info.loads), len(points))
     read //= max(1, len(info.groups[0]))
     tried = [np.ones(len(points), dtype=np.int64)]
-    for full, crowd, divided in zip((*FULL, 0), CROWD, variants, strict=True):
+    for full, crowd in zip((*FULL, 0), CROWD, strict=True):
         wanted = np.where(idle & (tiles.blocks > 0), np.where(crowded, crowd, full), 0)
         most = np.minimum(
-            -(-wanted * target.sms // np.maximum(1, tiles.blocks)), np.minimum(MOST_PARTS, read // SMALLEST)
+            -(-wanted * target.sms // np.maximum(1, tiles.blocks)), np.minimum(MOST_PARTS, read // MIN_PART_BYTES)
         )
         parts = np.ones(len(points), dtype=np.int64)
         for index, here in tiles.divisible(known).items():
             divisors = np.array([d for d in range(1, MOST_PARTS + 1) if info.extents[index] % d == 0])
             parts = np.where(here, divisors[np.searchsorted(divisors, np.maximum(1, most), "right") - 1], parts)
-        yield replace(divided, split_k=parts).at(np.all([parts != t for t in tried], axis=0))
+        yield replace(points, split_k=parts).at(np.all([parts != t for t in tried], axis=0))
         tried.append(parts)
 
 

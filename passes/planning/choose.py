@@ -49,8 +49,8 @@ def presplit_plans(info: NestInfo, target: Target) -> Iterator[Predictions]:
         for points in candidates(model.info, target, model.found, "bf16x3") if makers else ():
             if points.copy != "sync":
                 for found in model.predict_all(points.at(points.split_k == 1)):
-                    split = replace(found.points, precision=STORED)
-                    yield replace(found, points=split, combine=found.combine + before)
+                    split = replace(found.points, f32_matmul_precision=STORED)
+                    yield replace(found, points=split, all=replace(found.all, combine=found.all.combine + before))
 
 
 def _seconds(maker: NestOp, target: Target) -> float:
@@ -134,7 +134,7 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)
-    able = [p.seconds[~(p.violated | p.takes.spills)] for p in found]
+    able = [p.all.seconds[~(p.violated | p.spills)] for p in found]
     least = 0.0 if model.found else ALIKE * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [
         (refused, spills, max(seconds, least), others > 0, order, Candidate(predictions, row))
@@ -142,9 +142,9 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
         for row, (refused, spills, seconds, others, order) in enumerate(
             zip(
                 predictions.violated,
-                predictions.takes.spills,
+                predictions.spills,
                 _weighed(model, predictions),
-                predictions.combine,
+                predictions.all.combine,
                 predictions.points.order,
                 strict=True,
             )
@@ -156,10 +156,10 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
 def _weighed(model: Model, p: Predictions) -> Floats:
     """Seconds by which schedules are compared."""
     if not model.found:
-        return p.seconds
+        return p.all.seconds
     weights = np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0)
     weights = weights * (MIN_CLUSTER_SPEEDUP if p.points.cluster > 1 else 1.0)
-    return p.seconds * weights + HIDING * p.times.hidden
+    return p.all.seconds * weights + HIDING * p.all.times.hidden
 
 
 def explain_nest(name: str, nest: NestOp, target: Target, shown: int = 8, precision: str = "ieee") -> str:

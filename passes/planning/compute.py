@@ -13,21 +13,14 @@ from ...dialects.layouts.mma import ATOM
 from ...dialects.loop.dependence import yielded
 from ...dialects.loop.work import nest_operations
 from ...dialects.payload import CastOp, CombineBf16x3Op, element_type
-from ...dialects.target import Target
+from ...dialects.target import PARTITIONS, Target
 from ..analysis.operand_types import widened_from
-from .matmul import Matmul
-from .matmul_precision import computed_operands, is_tf32, lies_along_k, may_be_narrow
+from .matmul import Matmul, computed_operands, is_nested, is_tf32, lies_along_k, may_be_narrow
 from .nest_info import NestInfo
 from .points import Bools, Floats, Ints, Points, largest, total
 from .roofline import SPECIAL
 from .staging import PART_BYTES, loads_of
 from .tiles import Tiles
-
-WGMMA_CYCLES = ((256, 129.3), (192, 97.5), (128, 65.0), (64, 32.8))
-"""Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""
-
-SHARED_WIDTH = 128
-"""Bytes of shared memory that a multiprocessor moves in a cycle."""
 
 COPIED, ISSUED = 16, 4
 """Bytes that one instruction copies into shared memory, and the instructions that this takes with its address; twice as
@@ -39,12 +32,6 @@ TF32, ROUNDING = 2, 2
 ALONE = 12
 """Warps with which a multiprocessor works at its rate on what is between two products of a warp: there each operation
 waits for the one before."""
-
-PARTITIONS = 4
-"""Parts of a multiprocessor that each issue instructions of their own warps: fewer warps leave some of them idle."""
-
-CHAINED = 33.0
-"""Cycles from an `mma.sync` to the next one that adds to the same sums."""
 
 SPLITTING = 10
 """Operations that split an f32 into three bf16."""
@@ -68,7 +55,7 @@ class Arithmetic:
     def __init__(self, info: NestInfo, products: list[Matmul]) -> None:
         self.info = info
         self.products = products
-        self.nested = any(not p.reduction.outermost for p in products)
+        self.nested = is_nested(products)
         inside: set[Operation] = set()
         self.widenings: dict[SSAValue, Matmul] = {}
         """Factors of products: those on tensor cores take them before they were widened."""
@@ -92,7 +79,7 @@ class Arithmetic:
                 times = times * ~on[widened]
             vector = vector + (times / 2 if isinstance(counted.op, CastOp) else times)
             special = special + (times if counted.op.name in SPECIAL else 0.0)
-        if points.precision == "bf16x3":
+        if points.f32_matmul_precision == "bf16x3":
             vector = vector + SPLITTING * total((self._split(p, tiles) * on[p] for p in self.products), rows)
         if points.copy != "tma":
             issued = ISSUED if points.copy == "cp_async" else 2 * ISSUED
@@ -107,7 +94,7 @@ class Arithmetic:
             moved = self._filled(p, tiles, on[p])
             scalar = flops * target.sms / rates.fma / (_pipe(points) * _busy(warps, 1.44, 7.0, 1.0))
             if points.atom == "wgmma":
-                multiplied = multiplied + on[p] * parts * wide * self._wgmma(p, tiles) / rates.clock
+                multiplied = multiplied + on[p] * parts * wide * self._wgmma(p, tiles, target) / rates.clock
                 narrow = 0.0
             else:
                 read = self._read(p, tiles) * wide
@@ -116,7 +103,7 @@ class Arithmetic:
                 if wide > 1:
                     narrow = narrow + read / 4 * ROUNDING / rates.vector * target.sms
             compute = compute + np.where(on[p], narrow, scalar)
-            shared = shared + on[p] * moved / SHARED_WIDTH / rates.clock
+            shared = shared + on[p] * moved / rates.shared / rates.clock
         groups = np.maximum(1.0, warps / WARPGROUP) if self.nested else 1.0
         return Cost(_beside(compute, multiplied, groups), shared)
 
@@ -126,7 +113,13 @@ class Arithmetic:
         for p in self.products if tiles.points.atom == "mma" else ():
             outer = (i for i in p.reduction.around if i not in tiles.counts)
             parts, wide = self._passes(p, tiles.points)
-            own = parts * tiles.span(p.reduction.indices) / (ATOM[2] // wide) * tiles.trip_count(outer) * CHAINED
+            own = (
+                parts
+                * tiles.span(p.reduction.indices)
+                / (ATOM.k // wide)
+                * tiles.trip_count(outer)
+                * target.rates.mma_latency
+            )
             own = own * on_tensor_cores(p, tiles)
             cycles = cycles + own if self.nested else np.maximum(cycles, own)
         return cycles / target.rates.clock
@@ -134,16 +127,14 @@ class Arithmetic:
     @staticmethod
     def _passes(p: Matmul, points: Points) -> tuple[int, int]:
         """How many products of 16 bits a product on tensor cores takes, and how many times as long each does."""
-        parts = PARTS[computed_operands(p)] if points.precision == "bf16x3" else 1
-        return parts, TF32 if is_tf32(p, points.precision) else 1
+        parts = PARTS[computed_operands(p)] if points.f32_matmul_precision == "bf16x3" else 1
+        return parts, TF32 if is_tf32(p, points.f32_matmul_precision) else 1
 
-    def _wgmma(self, p: Matmul, tiles: Tiles) -> Floats:
+    def _wgmma(self, p: Matmul, tiles: Tiles, target: Target) -> Floats:
         """Cycles of a block's products, each of 64 rows."""
-        columns = tiles.tile[p.column]
-        wide, cycles = np.full(tiles.rows, WGMMA_CYCLES[-1][0]), np.full(tiles.rows, WGMMA_CYCLES[-1][1])
-        for n, c in reversed(WGMMA_CYCLES):
-            wide, cycles = np.where(columns >= n, n, wide), np.where(columns >= n, c, cycles)
-        return tiles.span(self.steps[p]) / (64 * 16 * wide) * cycles
+        columns, cycles = map(np.array, zip(*target.rates.wgmma_cycles, strict=True))
+        n = np.maximum(0, np.searchsorted(columns, tiles.tile[p.column], "right") - 1)
+        return tiles.span(self.steps[p]) / (64 * 16 * columns[n]) * cycles[n]
 
     def _split(self, p: Matmul, tiles: Tiles) -> Floats:
         """Elements of factors that a block splits into parts."""
@@ -152,7 +143,7 @@ class Arithmetic:
 
     def _filled(self, p: Matmul, tiles: Tiles, on: Bools) -> Floats:
         """Bytes of both factors that a block writes into shared memory."""
-        precision = tiles.points.precision
+        precision = tiles.points.f32_matmul_precision
         found = np.zeros(tiles.rows)
         for f in p.factors:
             narrow = 4.0 if is_tf32(p, precision) else 2.0
@@ -163,7 +154,7 @@ class Arithmetic:
     def _moved(self, p: Matmul, tiles: Tiles, on: Bools) -> Floats:
         """Those bytes, of which 4 count as 16 where a factor is turned on its way: each element is moved alone."""
         bytes = self._filled(p, tiles, on)
-        if tiles.points.atom == "wgmma" and is_tf32(p, tiles.points.precision):
+        if tiles.points.atom == "wgmma" and is_tf32(p, tiles.points.f32_matmul_precision):
             loads = [load for f in p.factors for load in loads_of(f, narrow=False)]
             if not all(lies_along_k(p, load) for load in loads):
                 bytes = np.where(on, bytes * COPIED / 4, bytes)
@@ -185,15 +176,15 @@ def _beside(computed: Floats, multiplied: Floats, groups: Floats | float) -> Flo
 def on_tensor_cores(p: Matmul, tiles: Tiles) -> Bools:
     """Where the atom of schedules computes a product: where its tiles hold one. CUDA cores do otherwise."""
     wide = isinstance(element_type(yielded(p.reduction.op.body.block)[0].type), Float32Type)
-    able = tiles.points.atom != "fma" and wide and may_be_narrow(p, tiles.points.precision)
+    able = tiles.points.atom != "fma" and wide and may_be_narrow(p, tiles.points.f32_matmul_precision)
     sides = [tiles.tile[p.row], tiles.tile[p.column], largest((tiles.tile[i] for i in p.reduction.indices), tiles.rows)]
-    return np.logical_and.reduce([side >= ATOM[0] for side in sides]) & able
+    return np.logical_and.reduce([side >= ATOM.m for side in sides]) & able
 
 
 def warp_tile(rows: Ints, columns: Ints, warps: Ints) -> tuple[Ints, Ints]:
     """Rows and columns of a warp's part of a tile, halved along the longer side as long as there are warps."""
     while (warps > 1).any():
-        down = ((rows >= columns) & (rows > ATOM[0])) | (columns <= ATOM[1])
+        down = ((rows >= columns) & (rows > ATOM.m)) | (columns <= ATOM.n)
         rows = np.where((warps > 1) & down, np.maximum(1, rows // 2), rows)
         columns = np.where((warps > 1) & ~down, columns // 2, columns)
         warps = warps // 2

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 from xdsl.ir import Operation, SSAValue
 
 from ...dialects.loop import LoadOp, NestOp, ReduceOp
 from ...dialects.target import Target
-from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ..analysis.block_order import first_use
 from .choose import Candidate
 from .cost_model import Prediction
@@ -52,13 +53,10 @@ def together(
     fastest = [c[0].prediction for c in (first, second)]
     best = sum(p.seconds if p is not None else float("inf") for p in fastest)
     found: tuple[ScheduleAttr, ScheduleAttr] | None = None
-    for a in first:
-        for b in second:
-            if a.prediction is None or b.prediction is None or not _fit(a, b):
-                continue
-            seconds = _seconds(a.prediction, b.prediction, target)
-            if seconds < best:
-                best, found = seconds, (a.schedule, b.schedule)
+    able = [[(c, p) for c in ranked if (p := c.prediction) and p.seconds < best] for ranked in (first, second)]
+    for (a, p), (b, q) in product(*able):
+        if _fit(a.schedule.data, p, b.schedule.data, q) and (seconds := _seconds(p, q, target)) < best:
+            best, found = seconds, (a.schedule, b.schedule)
     return found
 
 
@@ -72,12 +70,9 @@ def _seconds(a: Prediction, b: Prediction, target: Target) -> float:
     return max(total, a.seconds, b.seconds)
 
 
-def _fit(a: Candidate, b: Candidate) -> bool:
+def _fit(s: Schedule, p: Prediction, t: Schedule, q: Prediction) -> bool:
     """Whether blocks of the two need about the same, as `host-horizontal-fusion` wants it."""
-    s, t = a.schedule.data, b.schedule.data
-    assert a.prediction is not None
-    assert b.prediction is not None
     if s.warps != t.warps or s.atom != t.atom or (s.copy == "tma") != (t.copy == "tma"):
         return False
-    less, more = sorted((a.prediction.shared, b.prediction.shared))
+    less, more = sorted((p.shared, q.shared))
     return more <= 2 * less and s.split_k == t.split_k == s.cluster == t.cluster == 1

@@ -1,21 +1,27 @@
-"""Which schedules of a nest can be carried out on a target: the same for schedules that the planner considers, one
-that a person wrote, and one from a record."""
+"""What a block takes of a multiprocessor under a schedule, and which schedules can be carried out on a target: the same
+for those that the planner considers, one that a person wrote, and one from a record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ...dialects.target import Target
+from ...dialects.kernel.warp_specialize import WARPGROUP, consumer_registers
+from ...dialects.loop.dependence import access_indices
+from ...dialects.payload import element_bytes, element_type
+from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...errors import ScheduleError
 from ..analysis.cluster_rows import no_shared_rows
 from ..analysis.nest_schedule import find_split
-from .clusters import last_of_grid
+from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
+from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
 from .nest_info import NestInfo
-from .points import Bools, Ints, largest
-from .resources import Resources, Violation, resources
+from .points import Bools, Floats, Ints, largest, total
+from .staging import reused_bytes, staged
 from .tiles import Tiles
 
 LARGEST_TILE = 1 << 18
@@ -23,6 +29,178 @@ LARGEST_TILE = 1 << 18
 
 MOST_STAGES = 8
 """Stages of a pipeline of copies: more groups than these are not told apart."""
+
+FUSED, NESTED, FUSED_ATOMS = 40, 60, 20
+"""Registers more where other reductions are computed beside a product, where one product is a factor of another, and in
+both cases with `mma.sync`, where ptxas was seen to need less."""
+
+ROWS, SUMS, ATOMS = 30, 38, 52
+"""Registers for addresses, counters and what is just being computed: without products, with them, on tensor cores."""
+
+
+WIDEST, BESIDE = 128, 32
+"""Accumulators that one product of a warpgroup writes in a thread, at most, and registers that the thread needs beside
+them. All of them are there at the launch: ptxas compiles no such instruction for fewer (C7602), whatever `setmaxnreg`
+gives its warps."""
+
+
+AHEAD = 10
+"""Registers more of a thread that walks on, for where it is."""
+
+COMPUTING = 40
+"""Registers of a thread of a warpgroup beside its accumulators, while it computes."""
+
+BARRIERS, EXCHANGES = 1024, 4096
+"""Bytes of the mbarriers of rings and what alignment leaves free; with what warps exchange for other reductions."""
+
+
+EXCHANGED = 1024
+"""Bytes for what warps exchange beside a row in shared memory."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A decision that schedules cannot have: `where`, the field of the schedule, and why, a text with the numbers of
+    the schedule's row in `columns`."""
+
+    where: Bools
+    argument: str
+    reason: str
+    columns: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """`registers` of a thread (an estimate) and where that is more than one can have (`spills`), `shared` bytes of a
+    block, `resident` blocks of a multiprocessor, and what is more than there is."""
+
+    registers: Ints
+    spills: Bools
+    shared: Ints
+    resident: Ints
+    violations: list[Violation]
+
+
+def resources(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Resources:
+    """What a block takes."""
+    points = tiles.points
+    shared = staged(tiles, products).bytes(points)
+    threads = 32 * points.warps
+    if points.copy == "tma":  # a producer's warps, and parts of results on their way out beside the rings
+        threads = threads + 32 * WARPGROUP
+        shared = shared + _outgoing(info, tiles, products)
+        shared = shared + (BARRIERS if len(info.reductions) == len(products) else EXCHANGES)
+    found: list[Violation] = []
+    if tiles.kept:
+        kept, room = reused_bytes(tiles), target.shared_per_block - EXCHANGED
+        nothing = "no two loops read the same chunks, so there is nothing to keep"
+        row = "the chunks of a row take {:.0f} bytes of shared memory; " + (
+            f"{target.name} has {room} for a block, beside what warps exchange"
+        )
+        found.append(Violation(kept == 0, "cache_rows", nothing))
+        found.append(Violation(kept > room, "cache_rows", row, (kept,)))
+        shared = shared + kept
+    argument = "stages" if (points.stages > 1).any() else "block"
+    much = "the factors of products take {:.0f} bytes of shared memory; " + (
+        f"{target.name} has {target.shared_per_block} for a block"
+    )
+    found.append(Violation(shared > target.shared_per_block, argument, much, (shared,)))
+    held = total((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
+    many = f"a thread would keep {{:.0f}} sums in registers; it has {REGISTERS} of them"
+    found.append(Violation(held > REGISTERS, "block", many, (held,)))
+    if products:
+        estimate = needed = _registers(info, tiles, products, threads)
+    else:
+        estimate, needed = _row_registers(info, tiles, threads)
+    registers = np.minimum(REGISTERS, estimate)
+    spills = needed > np.minimum(REGISTERS, REGISTERS_PER_SM // threads)
+    if points.atom == "wgmma":
+        spills = _held(tiles, products) + COMPUTING > _consumer_registers(points.warps)
+    resident = occupancy(target, threads, registers, shared)
+    if points.atom == "wgmma":
+        sums = largest((_accumulators(p, tiles) for p in products), tiles.rows) / (32 * points.warps)
+        at_launch = np.maximum(1, np.ceil((np.minimum(sums, WIDEST) + BESIDE) / 8)).astype(np.int64) * 8
+        resident = np.minimum(resident, np.maximum(1, REGISTERS_PER_SM // (threads * at_launch)))
+    text = (
+        "{} blocks of {} threads with some {} registers each and {:.0f} bytes of shared memory do not fit on a"
+        f" multiprocessor of {target.name}"
+    )
+    columns = (points.blocks_per_sm, threads, registers, shared)
+    found.append(Violation(resident < points.blocks_per_sm, "blocks_per_sm", text, columns))
+    # The compiler is told the number of threads, and will not take more registers than fit.
+    given = np.where(resident == 0, REGISTERS_PER_SM // threads, registers)
+    resident = np.where(resident == 0, occupancy(target, threads, given // 8 * 8, shared), resident)
+    return Resources(given, spills, shared.astype(np.int64), np.maximum(1, resident).astype(np.int64), found)
+
+
+def _largest_tile(info: NestInfo, tiles: Tiles) -> Floats:
+    """Elements of the largest tile, of the result or in a reduction."""
+    sets = [info.free, *({*r.around, *r.indices} for r in info.reductions)]
+    return largest((tiles.elements(indices) for indices in sets), tiles.rows)
+
+
+def _row_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> tuple[Ints, Floats]:
+    """Registers of a thread without matmuls: for the largest tile, and if the compiler is free to use them, for which
+    elements there are, and where a block walks on for the tiles of two tensors and the next ones as well."""
+    held = _largest_tile(info, tiles) / threads
+    sources = len({op.source for op in info.loads})
+    walks = np.any([n > 1 for n in tiles.steps.values()], axis=0)
+    tails = np.any([n % tiles.tile[i] != 0 for i, n in info.extents.items()], axis=0)
+    least = np.rint(ROWS + held * (1.0 if sources <= 2 else 1.5)).astype(np.int64)
+    free = ROWS + np.where(walks, AHEAD + 2 * (1 + min(2, sources)) * held, np.where(tails, 2 * held, 0))
+    return least, np.maximum(least, free)
+
+
+def _held(tiles: Tiles, products: list[Matmul]) -> Floats:
+    """Registers of a thread of a warpgroup for the accumulators of all matmuls, and for those that are an operand of
+    the next one, rounded to half of their size."""
+    sums = (_accumulators(p, tiles) * (1.0 if p.reduction.outermost else 1.5) for p in products)
+    return total(sums, tiles.rows) / (32 * tiles.points.warps)
+
+
+def _consumer_registers(warps: Ints) -> Ints:
+    """Registers of a thread of so many warps beside those that copy."""
+    counts, each = np.unique(warps, return_inverse=True)
+    return np.array([consumer_registers(int(n)) for n in counts])[each]
+
+
+def _outgoing(info: NestInfo, tiles: Tiles, products: list[Matmul]) -> Floats:
+    """Bytes of the parts of results that are on their way out through shared memory at a time, and of what is loaded
+    beside them: two of each type, each of a row of a box for every row of the tile. What is in f32 needs none."""
+    found = next(((p.row, p.column) for p in products if p.row in info.free and p.column in info.free), ())
+    columns = tiles.tile[max(found, key=info.free.index)] if found else 1
+    elements = tiles.elements(info.free)
+    beside = [op.source.type for op in info.loads if found and {*found} <= {*access_indices(op)}]
+    types = dict.fromkeys(element_type(t) for t in (*(r.type for r in info.nest.res), *beside))
+    sizes = [size for t in types if (size := element_bytes(t)) < 4]
+    return total(
+        (np.minimum(elements * n, EPILOGUE_BUFFERS * EPILOGUE_ROW * elements // columns) for n in sizes), tiles.rows
+    )
+
+
+def _registers(info: NestInfo, tiles: Tiles, products: list[Matmul], threads: Ints) -> Ints:
+    """Registers of a thread with matmuls."""
+    points, rows = tiles.points, tiles.rows
+    operands, base = np.zeros(rows), np.full(rows, SUMS)
+    for p in products:
+        on = on_tensor_cores(p, tiles)
+        fragments = 1.0 * (points.thread.sum(axis=1) if points.thread.size else 4) * ~on
+        if points.atom == "mma":
+            base = np.where(on, ATOMS, base)
+            fragments = np.where(
+                on, sum(warp_tile(tiles.tile[p.row], tiles.tile[p.column], points.warps)) / 4, fragments
+            )
+        operands = np.maximum(operands, fragments)
+    if len(info.reductions) > 1:
+        more = FUSED if len(products) == 1 else NESTED
+        base = base + (FUSED_ATOMS if points.atom == "mma" else more)
+    sums = total((_accumulators(p, tiles) / threads for p in products), rows)
+    return np.rint(base + sums + operands).astype(np.int64)
+
+
+def _accumulators(p: Matmul, tiles: Tiles) -> Ints:
+    """Sums of a product in the registers of a block at once."""
+    return tiles.tile[p.row] * tiles.tile[p.column]
 
 
 def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> tuple[Resources, list[Violation]]:
@@ -42,13 +220,13 @@ def raise_first(violations: list[Violation], row: int = 0) -> None:
     """Raise ScheduleError for the first violation of the schedule in `row`, if there is one."""
     for v in violations:
         if v.where[row]:
-            raise ScheduleError(v.reason(row), argument=v.argument)
+            raise ScheduleError(v.reason.format(*(c[row] for c in v.columns)), argument=v.argument)
 
 
 def _always(tiles: Tiles, condition: bool, argument: str, reason: str) -> Iterator[Violation]:
     """A violation of what all schedules have in common."""
     if condition:
-        yield Violation(np.ones(tiles.rows, dtype=np.bool_), argument, lambda _: reason)
+        yield Violation(np.ones(tiles.rows, dtype=np.bool_), argument, reason)
 
 
 def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
@@ -56,13 +234,13 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
     for group in (g for g in info.groups if g[0].sizes):
         chunks = [np.stack([tiles.tile[a] for a in op.body.block.args]) for op in group]
         unequal: Bools = np.any([(c != chunks[0]).any(axis=0) for c in chunks], axis=0)
-        yield Violation(unequal, "chunk", lambda _: "the stages of a staged reduction need equal chunks")
+        yield Violation(unequal, "chunk", "the stages of a staged reduction need equal chunks")
     serial = tiles.points.serial
     yield from _always(tiles, len({*serial}) != len(serial), "serial", "an index is listed twice")
     around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
     elements = largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
     text = f"a tile of {{:.0f}} elements; at most {LARGEST_TILE} are possible"
-    yield Violation(elements > LARGEST_TILE, "block", lambda n: text.format(elements[n]))
+    yield Violation(elements > LARGEST_TILE, "block", text, (elements,))
 
 
 def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) -> Iterator[Violation]:
@@ -76,13 +254,14 @@ def _cluster(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul
         yield from _always(tiles, bool(products), "cluster", reason)
         reason = "blocks that share rows are not divided, ordered or kept any further"
         further = (points.split_k > 1) | (points.group_m > 1) | (points.num_ctas > 0)
-        yield Violation(further, "cluster", lambda _: reason)
+        yield Violation(further, "cluster", reason)
         shared = tiles.any_of(tiles.shared, info.reduction_indices)
-        yield Violation(~shared, "cluster", lambda _: no_shared_rows(points.cluster))
+        yield Violation(~shared, "cluster", no_shared_rows(points.cluster))
     elif all(isinstance(info.sizes[i], int) for i in info.free):
-        last: Ints = last_of_grid(tiles)
+        own = (points.num_ctas > 0) & (points.num_ctas < tiles.blocks)  # a grid of persistent blocks
+        last: Ints = np.where(own, points.num_ctas, tiles.neighbours()[1])
         text = f"clusters of {points.cluster} blocks do not make up the last extent of the grid, {{}}"
-        yield Violation(last % points.cluster != 0, "cluster", lambda n: text.format(last[n]))
+        yield Violation(last % points.cluster != 0, "cluster", text, (last,))
 
 
 def _split(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
@@ -90,13 +269,12 @@ def _split(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
     parts = tiles.points.split_k
     reason = "blocks that share a reduction have no row of their own to keep"
     if tiles.kept:
-        yield Violation(parts > 1, "cache_rows", lambda _: reason)
+        yield Violation(parts > 1, "cache_rows", reason)
     for count in map(int, np.unique(parts[parts > 1])):
         try:
             find_split(info.nest, count)
         except ScheduleError as error:
-            refused = error
-            yield Violation(parts == count, refused.argument or "split_k", lambda _, e=refused: e.reason)
+            yield Violation(parts == count, error.argument or "split_k", error.reason)
 
 
 def _copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
@@ -109,6 +287,6 @@ def _copies(tiles: Tiles, target: Target) -> Iterator[Violation]:
     yield from _always(tiles, lacks, "copy", f"{target.name} has no {points.copy}")
     if points.copy == "sync":
         reason = "synchronous copies do not run ahead: several stages need cp_async"
-        yield Violation(stages > 1, "stages", lambda _: reason)
+        yield Violation(stages > 1, "stages", reason)
     many = f"{{}} stages; at most {MOST_STAGES} are possible"
-    yield Violation(stages > MOST_STAGES, "stages", lambda n: many.format(stages[n]))
+    yield Violation(stages > MOST_STAGES, "stages", many, (stages,))

@@ -12,10 +12,8 @@ from ...dialects.layouts.mma import ATOM
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
-from .matmul import Matmul, is_nested, longest_index, main_matmul
-from .matmul_precision import is_tf32, may_be_narrow, narrow_type
-from .nest_info import NestInfo, pow2_at_least
-from .tile_extents import TileExtents
+from .matmul import Matmul, is_nested, is_tf32, longest_index, main_matmul, may_be_narrow, narrow_type
+from .nest_info import NestInfo, TileExtents, pow2_at_least
 
 EXTENTS = (256, 128, 64, 32, 16)
 """Rows and columns of a tile of the result, from the best use of operands to the most blocks."""
@@ -109,7 +107,7 @@ class _Space:
             return
         bytes_each = 4 if is_tf32(self.main, precision) and atom == "wgmma" else 2
         depths = [2 * depth // bytes_each for depth in DEPTHS[atom]]
-        least = ATOM[0] if not self.nested or all(p.row is self.main.row for p in self.products) else 1
+        least = ATOM.m if not self.nested or all(p.row is self.main.row for p in self.products) else 1
         for tile, warps in product(self._tiles(least), WARPS):
             if self._may_have(atom, tile, warps):
                 for sizes in self._chunks(tile, warps, depths, KEYS):
@@ -120,7 +118,7 @@ class _Space:
         """Whether warps of an atom can have a tile of the result."""
         least, most = ACCUMULATORS[atom]
         if self.nested:
-            return ATOM[0] * warps == tile[0]
+            return ATOM.m * warps == tile[0]
         return least <= self.several * tile[0] * tile[1] // (32 * warps) <= most and (
             atom == "wgmma" or warps <= MOST_WARPS
         )
@@ -132,7 +130,7 @@ class _Space:
         if atom == "mma":
             return _holds_atom(sizes.tile, p)
         shape = sizes.tile[p.row], sizes.tile[p.column]
-        return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM[2]
+        return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM.k
 
     def _tiles(self, least: int) -> list[tuple[int, int]]:
         """Rows and columns of the main matmul's tiles, the range or `least` where that is less: the rest is padding."""
@@ -188,4 +186,4 @@ def _depth(tile: Mapping[SSAValue, int], p: Matmul) -> int:
 
 def _holds_atom(tile: Mapping[SSAValue, int], p: Matmul) -> bool:
     """Whether the tiles of a matmul hold an atom, whichever operand is on the left."""
-    return min(tile[p.row], tile[p.column], _depth(tile, p)) >= ATOM[0]
+    return min(tile[p.row], tile[p.column], _depth(tile, p)) >= ATOM.m

@@ -1,20 +1,25 @@
-"""What a planner needs to know about a nest."""
+"""What a planner needs to know about a nest, and its tile extents while they are being decided."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Any
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
-from ...dialects.loop.dependence import Contraction, Dependence, Indices, find_contraction, yielded
+from ...dialects.loop.dependence import Contraction, Dependence, Indices, access_indices, find_contraction, yielded
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
+from ...dialects.tile.schedule import Schedule
 from ..analysis.nest_schedule import reduction_groups
 from .mask_density import MaskDensity
+
+MAX_WARPS = 32
 
 
 def pow2_at_least(n: int) -> int:
@@ -42,6 +47,18 @@ class Reduction:
     around: Indices
     outermost: bool
     contraction: Contraction | None
+
+
+@dataclass(frozen=True)
+class LoadSite:
+    """Where a load stands: in the loop of the reductions `group` (-1: in that over the results), its indices, and the
+    numbers of the sites that read the same tensor by the same map, over indices of equal extents: they may give the
+    same tiles."""
+
+    op: loop.LoadOp
+    indices: tuple[SSAValue, ...]
+    group: int
+    alike: list[int]
 
 
 class NestInfo:
@@ -72,12 +89,10 @@ class NestInfo:
     def _add(self, op: loop.ReduceOp) -> None:
         indices = tuple(op.body.block.args)
         self.sizes.update(zip(indices, op.sizes, strict=True))
-        outer = op.parent_op()
-        while outer is not None and not isinstance(outer, loop.NestOp | loop.ReduceOp):
-            outer = outer.parent_op()
+        outermost = not any(isinstance(o, loop.ReduceOp) for o in enclosing_ops(op))
         around = self.dependence.of(yielded(op.body.block)[0]) - frozenset(indices)
         found = find_contraction(op, self.dependence)
-        self.reductions.append(Reduction(op, indices, around, isinstance(outer, loop.NestOp), found))
+        self.reductions.append(Reduction(op, indices, around, outermost, found))
 
     @property
     def reduction_indices(self) -> list[SSAValue]:
@@ -93,14 +108,27 @@ class NestInfo:
         return any(most(self.sizes[i]) > self.extents[i] for i in indices)
 
     @cached_property
+    def sites(self) -> list[LoadSite]:
+        """Every load with its place: that of the outermost reduction around it, whose stages load the same once."""
+        groups = {op: n for n, group in enumerate(self.groups) for op in group}
+        alike: dict[Hashable, list[int]] = {}
+        found: list[LoadSite] = []
+        for n, op in enumerate(self.loads):
+            indices = access_indices(op)
+            around = [groups[o] for o in enclosing_ops(op) if isinstance(o, loop.ReduceOp)]
+            same = alike.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
+            same.append(n)
+            found.append(LoadSite(op, indices, around[-1] if around else -1, same))
+        return found
+
+    @cached_property
     def contiguous(self) -> dict[SSAValue, int]:
         """Index -> bytes of the tensors that are read with neighbouring elements at neighbouring values of it."""
         found: dict[SSAValue, int] = {}
         for op in self.loads:
             index = contiguous_index(op)
             if index is not None:
-                size = self.read_size(op)
-                found[index] = found.get(index, 0) + size
+                found[index] = found.get(index, 0) + tensor_bytes(op.source.type)
         return found
 
     @cached_property
@@ -109,15 +137,11 @@ class NestInfo:
         along which memory is contiguous first."""
         around = {r.op: r.around for r in self.reductions}
         found: list[tuple[list[Indices], list[tuple[SSAValue, ...]]]] = []
-        for group in sorted(self.groups, key=lambda g: _nesting(g[0])):
+        for group in sorted(self.groups, key=lambda g: len(enclosing_ops(g[0]))):
             axes = [*zip(*(op.body.block.args for op in group), strict=True)]
             axes.sort(key=lambda axis: sum(self.contiguous.get(i, 0) for i in axis))
             found.append(([around[op] for op in group], axes[::-1]))
         return found
-
-    def read_size(self, op: loop.LoadOp) -> int:
-        """Bytes of the tensor that `op` reads."""
-        return tensor_bytes(op.source.type)
 
     def vector(self) -> int:
         """Elements of the narrowest tensor read or written that fill 16 bytes."""
@@ -125,10 +149,10 @@ class NestInfo:
         return max(1, 16 // min(sizes, default=4))
 
 
-def _nesting(op: Operation) -> int:
-    """How many operations lie around `op`."""
+def enclosing_ops(op: Operation) -> list[Operation]:
+    """The operations around `op`, from the inside out."""
     parent = op.parent_op()
-    return 0 if parent is None else 1 + _nesting(parent)
+    return [] if parent is None else [parent, *enclosing_ops(parent)]
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
@@ -150,3 +174,58 @@ def _terms(expr: AffineExpr) -> list[AffineExpr]:
     if isinstance(expr, AffineBinaryOpExpr) and expr.kind == AffineBinaryOpKind.Add:
         return _terms(expr.lhs) + _terms(expr.rhs)
     return [expr]
+
+
+class TileExtents:
+    """A tile extent for every index of a nest, 1 until decided, and what follows from all of them."""
+
+    def __init__(self, info: NestInfo) -> None:
+        self.info = info
+        self.tile: dict[SSAValue, int] = dict.fromkeys(info.extents, 1)
+        self.decided: set[SSAValue] = set()
+
+    def set(self, index: SSAValue, extent: int) -> int:
+        """Decide on `extent`, or on the range where that is less; returns what is left of `extent` for others."""
+        self.tile[index] = min(pow2_at_most(extent), pow2_at_least(self.info.extents[index]))
+        self.decided.add(index)
+        return max(1, extent // self.tile[index])
+
+    def pad(self, index: SSAValue, extent: int) -> None:
+        """Decide on `extent`, a power of two, even where it is more than the range: the rest of a tile is padding."""
+        self.tile[index] = extent
+        self.decided.add(index)
+
+    def fill(self, indices: Iterable[SSAValue], budget: int) -> int:
+        """Decide on indices, in this order, so that a tile over them has at most `budget` elements; returns what is
+        left."""
+        for index in indices:
+            budget = self.set(index, budget)
+        return budget
+
+    def elements(self, indices: Iterable[SSAValue]) -> int:
+        """Elements of a tile over `indices`."""
+        return prod(self.tile[i] for i in indices)
+
+    def blocks(self) -> int:
+        """How many tiles the free indices have."""
+        return prod(-(-self.info.extents[i] // self.tile[i]) for i in self.info.free)
+
+    def chunk_reductions(self, budget: int) -> None:
+        """Decide on the reduction indices that are still open: tiles of at most `budget` elements, and the index along
+        which memory is contiguous first. Reductions that run together get the same."""
+        for around, axes in self.info.chunk_order:
+            if not self.decided.issuperset(i for axis in axes for i in axis):
+                room = max(1, budget // max(self.elements(indices) for indices in around))
+                for axis in axes:
+                    left = [self.set(index, room) for index in axis]
+                    room = left[0]
+
+    def plan(self, warps: int, **decisions: Any) -> Schedule:
+        """The schedule with these extents, warps and further decisions."""
+        info = self.info
+        return Schedule(
+            block=tuple(self.tile[i] for i in info.free),
+            chunk=tuple(self.tile[i] for i in info.reduction_indices),
+            warps=max(1, min(MAX_WARPS, pow2_at_most(warps))),
+            **decisions,
+        )

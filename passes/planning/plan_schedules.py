@@ -20,6 +20,7 @@ from ..analysis.nest_schedule import schedule_of
 from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
+from .core_space import core_schedule
 from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
 from .nest_info import NestInfo
@@ -34,6 +35,7 @@ class ScheduleOverrides:
     serial: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
     warps: int | None = None
+    lanes: int | None = None
     stages: int | None = None
     split_k: int | None = None
     group_m: int | None = None
@@ -89,15 +91,16 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `thread`, `warps`,
-    `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and `cache_rows` decide in
-    the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they fit; if that is none,
-    it is an error. How many blocks a product counts on at once on a multiprocessor (`blocks_per_sm`) follows from what
-    is decided, unless it is decided, too. `record` names a file of schedules (`records.py`): a nest that is in it gets
-    that schedule, checked, the others the model's. Where several speak, what is in the text comes first, then the
-    options, the record, the model. `multiprocessors` is their number, where it is not that of the card which the target
-    stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for each number of them. `again` plans
-    what `loop-split-k` made: the options have decided by then, and nothing is divided twice. `f32_matmul_precision =
-    input_dtype` permits it to round factors computed in f32 (the weights of attention) for tensor cores.
+    `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and `cache_rows`
+    decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they fit; if that
+    is none, it is an error. How many blocks a product counts on at once on a multiprocessor (`blocks_per_sm`) follows
+    from what is decided, unless it is decided, too. `record` names a file of schedules (`records.py`): a nest that is
+    in it gets that schedule, checked, the others the model's. Where several speak, what is in the text comes first,
+    then the options, the record, the model. `multiprocessors` is their number, where it is not that of the card which
+    the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for each number of them.
+    `again` plans what `loop-split-k` made: the options have decided by then, and nothing is divided twice.
+    `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of attention) for
+    tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 
@@ -137,7 +140,9 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
-                if nest not in chosen:
+                if nest not in chosen and target.lanes == 1:
+                    chosen[nest] = core_schedule(NestInfo(nest))
+                elif nest not in chosen:
                     ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
                 step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
@@ -244,6 +249,8 @@ def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> Sched
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
     """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
+    if target.lanes == 1:
+        return
     try:
         Model(NestInfo(nest), target).predict(schedule_of(nest))
     except ScheduleError as error:

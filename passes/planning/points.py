@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
+WORDS = ("serial", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "cache_rows")
 NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm")
 LISTS = ("block", "chunk", "thread")
 
@@ -30,7 +31,7 @@ def plan_of(schedule: ScheduleAttr) -> Schedule:
 
 @dataclass(frozen=True)
 class Points:
-    """Schedules of one nest that agree in `serial`, `cluster`, `atom`, `copy`, `f32_matmul_precision` and `cache_rows`.
+    """Schedules of one nest that agree in `WORDS`.
 
     `block`, `chunk` and `thread` have a row for each schedule and a column for each index (`thread` two or none); the
     other numbers are vectors. Of equally good schedules the one with the lowest `order` is to be taken.
@@ -38,9 +39,10 @@ class Points:
 
     serial: tuple[int, ...]
     cluster: int
+    lanes: int
     atom: str
     copy: str
-    precision: str
+    f32_matmul_precision: str
     cache_rows: str
     block: Ints
     chunk: Ints
@@ -60,38 +62,26 @@ class Points:
         """Those of the schedules that `rows` selects, by number or by mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in (*LISTS, *NUMBERS, "order")})
 
-    def variants(self, count: int) -> Iterator[Points]:
-        """These schedules `count` times, to be changed; what is made of the first comes first."""
-        for n in range(count):
-            yield replace(self, order=self.order * count + n)
-
-    def repeated(self, **choices: Sequence[int]) -> Points:
-        """These schedules with each of the `choices` of one number, of equally good ones the first choice first."""
-        ((name, values),) = choices.items()
-        variants = zip(self.variants(len(values)), values, strict=True)
-        return join([replace(v, **{name: np.full(len(self), n)}) for v, n in variants])
+    def repeated(self, name: str, values: Sequence[int]) -> Points:
+        """These schedules with each of the values of one number."""
+        return join([replace(self, **{name: np.full(len(self), n)}) for n in values])
 
     def schedule(self, row: int) -> ScheduleAttr:
         """One of the schedules as an attribute."""
-        numbers = {name: int(getattr(self, name)[row]) for name in NUMBERS}
-        lists = {name: [int(n) for n in getattr(self, name)[row]] for name in LISTS}
-        words = {"atom": self.atom, "copy": self.copy, "cache_rows": self.cache_rows}
-        precision = {"f32_matmul_precision": self.precision}
-        return ScheduleAttr.get(serial=self.serial, cluster=self.cluster, **numbers, **lists, **words, **precision)
+        words: dict[str, Any] = {name: getattr(self, name) for name in WORDS}
+        words |= {name: int(getattr(self, name)[row]) for name in NUMBERS}
+        return ScheduleAttr.get(**words, **{name: getattr(self, name)[row].tolist() for name in LISTS})
 
 
 def points_of(plans: Iterable[Schedule]) -> list[Points]:
     """Schedules of one nest in groups."""
-    groups: dict[Hashable, list[tuple[int, Schedule]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[int, Schedule]]] = {}
     for order, p in enumerate(plans):
-        words = (p.serial, p.cluster, p.atom, p.copy, p.f32_matmul_precision, p.cache_rows)
-        groups.setdefault((words, bool(p.thread)), []).append((order, p))
+        groups.setdefault((*(getattr(p, n) for n in WORDS), bool(p.thread)), []).append((order, p))
     found: list[Points] = []
-    for members in groups.values():
-        order, p = np.array([order for order, _ in members]), members[0][1]
-        columns = {n: np.array([getattr(q, n) for _, q in members], dtype=np.int64) for n in (*LISTS, *NUMBERS)}
-        words = (p.serial, p.cluster, p.atom, p.copy, p.f32_matmul_precision, p.cache_rows)
-        found.append(Points(*words, **columns, order=order))
+    for words, members in groups.items():
+        columns = {n: np.array([getattr(p, n) for _, p in members], dtype=np.int64) for n in (*LISTS, *NUMBERS)}
+        found.append(Points(*words[:-1], **columns, order=np.array([order for order, _ in members])))
     return found
 
 

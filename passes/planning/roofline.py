@@ -10,13 +10,16 @@ import numpy as np
 
 from ...dialects.target import Rates
 
-GAP = 1.0e-6
-"""Seconds from the last block of a kernel to the next kernel, which needs its results."""
+MIN_PART_BYTES = 1 << 14
+"""Bytes that a part of a divided reduction reads at least."""
+
+MOST_PARTS = 256
+"""Parts at most; more would make combining them the long reduction."""
 
 
 def another_kernel(rates: Rates, seconds: Any) -> Any:
     """Seconds that one more kernel takes, whose bytes alone take `seconds`, with the gap before or behind it."""
-    return GAP + rates.launch + rates.ramp + seconds
+    return rates.gap + rates.launch + rates.ramp + seconds
 
 
 @dataclass(frozen=True)
@@ -73,25 +76,6 @@ class Times:
             ("epilogue", self.drain),
             key=lambda part: part[1],
         )[0]
-
-
-@dataclass(frozen=True)
-class Operations:
-    """Operations of a kernel by the unit that does them.
-
-    `matrix` are those of sums of products of 16-bit numbers, `wide` of f32; a product and a sum are two.
-    """
-
-    vector: float = 0.0
-    special: float = 0.0
-    matrix: float = 0.0
-    wide: float = 0.0
-
-    def seconds(self, rates: Rates) -> float:
-        """Seconds with every unit of the card at work, one after the other."""
-        return (
-            self.vector / rates.vector + self.special / rates.special + self.matrix / rates.mma + self.wide / rates.fma
-        )
 
 
 SPECIAL = frozenset(

@@ -1,4 +1,5 @@
-"""The space of schedules of a nest without matmuls: rows and elements of a tile, chunks of the sums, and warps."""
+"""The space of schedules of a nest without matmuls: rows and elements of a tile, chunks of the sums, and warps; without
+sums, tiles of the result."""
 
 from __future__ import annotations
 
@@ -8,13 +9,12 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...dialects.kernel.cluster import CLUSTERS
+from ...dialects.kernel.mbarrier import CLUSTERS
 from ...dialects.payload import element_bytes, tensor_bytes
-from ...dialects.target import Target
+from ...dialects.target import SECTOR, Target
 from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import SHARED_LENGTH
-from .nest_info import NestInfo, contiguous_index
-from .tile_extents import MAX_WARPS, TileExtents
+from .nest_info import MAX_WARPS, NestInfo, TileExtents, contiguous_index, pow2_at_least
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Elements of a tile over the free indices that reductions depend on."""
@@ -38,8 +38,11 @@ WASTED = 1.125
 SMALL = 8
 """A tensor with so many times fewer bytes than another one may be moved in parts of sectors: a number for each row."""
 
-SECTOR, ACCESS = 32, 16
-"""Bytes of memory that are moved together, and that one thread moves at once."""
+TILES = (1024, 512, 256)
+"""Elements of a tile of elementwise work: large ones, if they still give every multiprocessor two blocks."""
+
+ACCESS = 16
+"""Bytes that one thread moves at once."""
 
 
 def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
@@ -48,10 +51,11 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     they are walked through, and long ones may be shared by the blocks of a cluster. Tiles have whole sectors, if
     these are enough to give every other multiprocessor one."""
     tiles = _tiles(info)
+    twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
     wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
     found: dict[Schedule, tuple[int, ...]] = {}
     for sizes in wide if any(2 * sizes.blocks() >= target.sms for sizes in wide) else tiles:
-        for plan, rank in _plans(info, target, sizes):
+        for plan, rank in _plans(info, target, sizes, twice):
             found.setdefault(plan, rank)
     return sorted(found, key=lambda plan: found[plan])
 
@@ -94,10 +98,12 @@ def _executed(info: NestInfo, sizes: TileExtents) -> float:
     return sum(done) / max(1, sum(prod(info.extents[i] for i in own) for own in sets))
 
 
-def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
-    """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once, in
-    few blocks, to compute little that nobody asked for, with results that each are in one thread, and then as `WARPS`
-    and `HELD` say."""
+def _plans(
+    info: NestInfo, target: Target, sizes: TileExtents, twice: bool
+) -> Iterator[tuple[Schedule, tuple[int, ...]]]:
+    """The schedules with some tiles, and what decides among those that are about equally fast: to read a row once,
+    where two loops need it (`twice`), in few blocks, to compute little that nobody asked for, with results that each
+    are in one thread, and then as `WARPS` and `HELD` say."""
     rest = [i for i in info.free if i not in info.reduced and info.extents[i] > 1]
     walked, varies, tile = tuple(info.free.index(i) for i in rest), info.may_be_longer(rest), _largest(info, sizes)
     too_long = prod(info.extents[i] for i in rest) > LARGEST
@@ -108,11 +114,12 @@ def _plans(info: NestInfo, target: Target, sizes: TileExtents) -> Iterator[tuple
         warps = max(1, tile // (32 * held))
         if warps > MAX_WARPS:
             continue
+        again = twice and any(ranks * sizes.tile[i] < info.extents[i] for i in info.reduction_indices)
         copies = sizes.elements(info.free) < 32 * warps * info.vector()
         off = abs(warps.bit_length() - WARPS.bit_length())
         off += abs((tile // (32 * warps)).bit_length() - HELD.bit_length())
         if all(ranks * sizes.tile[i] >= info.extents[i] for i in rest) and not varies:
-            yield sizes.plan(warps, cluster=ranks), (0, ranks, 0, wasted, copies, off)
+            yield sizes.plan(warps, cluster=ranks), (again, ranks, 0, wasted, copies, off)
             continue
         if not looped and not varies and too_long:  # every block reduces again
             yield sizes.plan(warps, cluster=ranks), (1, ranks, 0, wasted, copies, off)
@@ -134,3 +141,53 @@ def _clusters(info: NestInfo, target: Target, sizes: TileExtents) -> tuple[int, 
     long = any(info.extents[i] >= SHARED_LENGTH for i in info.reduction_indices)
     one = all(sizes.tile[i] == 1 for i in info.reduced)
     return CLUSTERS if long and one and target.has("cluster") else (1,)
+
+
+def elementwise_plans(info: NestInfo, target: Target) -> Iterator[Schedule]:
+    """Nothing is shared between elements: tiles along the last indices, in vectors of 16 bytes.
+
+    Where a tensor is read along another index than the one it is written along, a square tile, so that both are
+    contiguous.
+    """
+    total = prod(info.extents[i] for i in info.free)
+    enough = [n for n in TILES if total // n >= 2 * target.sms]
+    for elements in (*enough, *(n for n in reversed(TILES) if n not in enough)):
+        yield _elementwise(info, elements)
+
+
+def _elementwise(info: NestInfo, elements: int) -> Schedule:
+    """The schedule with tiles of `elements`, where they are not square."""
+    sizes = TileExtents(info)
+    order = [*reversed(info.free)]
+    if order and info.extents[order[0]]:
+        other = _other_direction(info)
+        if other is not None:
+            sizes.set(other, 32)
+            left = sizes.set(order[0], 32)
+            order = [i for i in order if i not in (other, order[0])]
+            sizes.fill(order, 1 if left == 1 else elements // sizes.elements(sizes.decided))
+        else:
+            left = sizes.set(order[0], _snug(info.extents[order[0]], elements))
+            sizes.fill(order[1:], elements // sizes.tile[order[0]])
+    sizes.chunk_reductions(4096)
+    per_thread = max(4, min(8, info.vector()))
+    return sizes.plan(max(1, sizes.elements(info.free) // (32 * per_thread)))
+
+
+def _snug(extent: int, most: int) -> int:
+    """A tile along a range: large, but not mostly past its end."""
+    tile = min(most, pow2_at_least(extent))
+    while tile > 32 and -(-extent // tile) * tile > extent + extent // 4:
+        tile //= 2
+    return tile
+
+
+def _other_direction(info: NestInfo) -> SSAValue | None:
+    """A free index other than the last along which large tensors are contiguous in memory."""
+    found = info.contiguous
+    last = info.free[-1]
+    others = [(size, i) for i, index in enumerate(info.free[:-1]) if (size := found.get(index, 0)) > 4096]
+    if not others or info.extents[last] < 8:
+        return None
+    best = info.free[max(others)[1]]
+    return best if info.extents[best] >= 8 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -15,9 +15,8 @@ from ...dialects import loop, payload
 from ...dialects.payload import element_bytes, element_type
 from ...dialects.shapes.extents import extents_of
 from ..analysis.operand_types import parts_of
-from .matmul import Matmul
-from .matmul_precision import is_tf32, lies_along_k
-from .points import Floats, Points
+from .matmul import Matmul, is_tf32, lies_along_k
+from .points import Bools, Floats, Points, product
 from .tiles import Tiles
 
 PART_BYTES = 6
@@ -49,7 +48,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
     early, late, most = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     for p in products:
         for factor in p.factors:
-            tf32 = narrow and is_tf32(p, points.precision)
+            tf32 = narrow and is_tf32(p, points.f32_matmul_precision)
             if narrow and _is_kept(factor, inner):
                 continue
             loads = loads_of(factor, narrow and not tf32)
@@ -57,7 +56,7 @@ def staged(tiles: Tiles, products: list[Matmul]) -> Staged:
             each = sum(element_bytes(load.source.type) for load in loads) if loads else 4
             size = tiles.elements(indices) * each
             chunks = tiles.trip_count(i for i in indices if i not in tiles.counts)
-            if narrow and points.precision == "bf16x3" and any(map(is_wide, loads)):
+            if narrow and points.f32_matmul_precision == "bf16x3" and any(map(is_wide, loads)):
                 late = late + size * PART_BYTES // 4
             else:
                 ahead = (chunks > 1) & bool(loads)
@@ -98,6 +97,11 @@ def loads_of(factor: SSAValue, narrow: bool) -> list[loop.LoadOp]:
     return [op] if isinstance(op, loop.LoadOp) else []
 
 
+def operand_loads(products: Iterable[Matmul]) -> list[loop.LoadOp]:
+    """The loads that operands of products are, on tensor cores."""
+    return list(dict.fromkeys(op for p in products for f in p.factors for op in loads_of(f, narrow=True)))
+
+
 def loads_by_tma(products: list[Matmul], precision: str) -> bool:
     """Whether some factor is read as boxes: as it lies in memory, with rows that start at multiples of 16 bytes; of
     f32, if all lie along what is summed."""
@@ -119,3 +123,25 @@ def _is_box(load: loop.LoadOp) -> bool:
         return False
     size = element_bytes(load.source.type)
     return all(prod(known[d:]) * size % PITCH == 0 for d in range(1, len(known)))
+
+
+def reused_bytes(tiles: Tiles) -> Floats:
+    """Bytes of what `cache_rows = shared` keeps: tiles of several chunks, each of which more than one loop reads."""
+    info, kept = tiles.info, np.zeros(tiles.rows)
+    looped: list[Bools] = []
+    for place in info.sites:
+        several = [tiles.steps[i] > 1 for i in place.indices]
+        unknown = [s for i, s in zip(place.indices, several, strict=True) if not isinstance(info.sizes[i], int)]
+        none = np.zeros(tiles.rows, dtype=np.bool_)
+        looped.append(np.logical_or.reduce([none, *several]) & ~np.logical_or.reduce([none, *unknown]))
+    for n, place in enumerate(info.sites):
+        first, shared = looped[n], np.zeros(tiles.rows, dtype=np.bool_)
+        for m in place.alike:
+            if m != n:
+                other = info.sites[m]
+                same = looped[m] & tiles.same(place, other)
+                first = first & ~same if m < n else first
+                shared |= same if other.group != place.group else False
+        size = product((tiles.tile[i] * tiles.steps[i] for i in place.indices), tiles.rows)
+        kept += np.where(first & shared, size * element_bytes(place.op.source.type), 0)
+    return kept

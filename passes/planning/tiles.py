@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...dialects.tile.schedule import Schedule
 from ..analysis.cluster_rows import shared_indices
-from .nest_info import NestInfo
+from .nest_info import LoadSite, NestInfo
 from .points import Bools, Floats, Ints, Points, ceil_div, points_of, product
 
 
@@ -113,6 +113,14 @@ class Tiles:
             ),
         ]
 
+    def neighbours(self) -> tuple[dict[SSAValue, Bools], Ints]:
+        """Where each index is the one along which blocks with consecutive numbers stand next to each other, and how
+        many do before another index changes (1 where all is on one block)."""
+        if not (order := self.order()):
+            return {}, np.ones(self.rows, dtype=np.int64)
+        (down, group), (along, count) = order[:2]
+        return {i: np.where(group > 1, down[i], along[i]) for i in along}, np.where(group > 1, group, count)
+
     @property
     def blocks(self) -> Ints:
         """Blocks of the grid."""
@@ -158,3 +166,12 @@ class Tiles:
     def trip_count(self, indices: Iterable[SSAValue]) -> Floats:
         """Tiles over `indices` that one block walks through."""
         return product((self.steps[i] for i in indices), self.rows)
+
+    def same(self, a: LoadSite, b: LoadSite) -> Bools:
+        """Where two loads that are alike give the same tiles, maybe at different times."""
+        found = np.ones(self.rows, dtype=np.bool_)
+        for i, j in zip(a.indices, b.indices, strict=True):
+            if i is not j:
+                alone = [self.counts[k] == 1 for k in (i, j) if k in self.counts]
+                found &= (self.tile[i] == self.tile[j]) & np.logical_and.reduce([found, *alone])
+        return found

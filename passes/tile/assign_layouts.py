@@ -13,10 +13,13 @@ from xdsl.passes import ModulePass
 from ...dialects import payload, tile
 from ...dialects.layouts.linear import Linear
 from ...dialects.payload import element_type, shape_of
-from ..analysis.layout_classes import Classes, Link, TileClass, is_tile
 from ..analysis.layout_preferences import (
+    Classes,
+    Link,
     Preference,
+    TileClass,
     coalesced,
+    is_tile,
     memory_layout,
     preference,
     product_layout,
@@ -81,7 +84,7 @@ def assign(kernel: tile.KernelOp) -> None:
                 _detour(access, layout, own)
     for op in kernel.body.walk():
         if isinstance(op, tile.ConvertLayoutOp) and op.via is None:
-            ends = [layout_in_registers(v, kernel.warps.data) for v in (op.source, op.result)]
+            ends = [layout_in_registers(v, kernel.warps.data, kernel.lanes.data) for v in (op.source, op.result)]
             op.properties["via"] = StringAttr(route(ends[0], ends[1], element_bytes(op.source.type)))
 
 
@@ -104,18 +107,18 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
 
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
-    warps = kernel.warps.data
+    warps, lanes = kernel.warps.data, kernel.lanes.data
     schedule = kernel.schedule
     as_boxes = schedule is not None and schedule.data.copy == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
-    rows = thread_rows(classes, schedule, warps)
+    rows = thread_rows(classes, schedule, warps * lanes)
     layouts: dict[int, Linear] = {}
     given: dict[int, Linear] = {}
     for c in classes:
         for value in c.members:
             if linear_of(value.type) is not None:
-                given.setdefault(id(c), layout_in_registers(value, warps))
+                given.setdefault(id(c), layout_in_registers(value, warps, lanes))
 
     def strength(c: TileClass) -> tuple[bool, bool, int]:
         return id(c) not in given, not c.dots, -len(c.shape)
@@ -123,12 +126,12 @@ def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     for c in sorted(classes, key=strength):
         layout = given.get(id(c))
         if layout is None and c.dots:
-            layout = product_layout(c, classes, rows, warps, row_in_warp, as_boxes)
+            layout = product_layout(c, classes, rows, warps, lanes, row_in_warp, as_boxes)
         if layout is None:
             layout = _slice(c, classes, layouts)
         if layout is None:
             wishes = _wishes(c, classes)
-            layout = turned_factor(c, wishes, warps) or memory_layout(c.shape, wishes, c.reduced, warps)
+            layout = turned_factor(c, wishes, warps) or memory_layout(c.shape, wishes, c.reduced, warps, lanes)
         layouts[id(c)] = layout
     return layouts
 

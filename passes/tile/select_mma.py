@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, bf16, f32
+from xdsl.dialects.builtin import ModuleOp, StringAttr, bf16, f32, f64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
-from ...dialects.layouts.mma import ATOM, atom_depth
+from ...dialects.kernel.mma import MMA_ATOMS, mma_atom
 from ...dialects.layouts.wgmma import warpgroup_accumulator
-from ...dialects.payload import element_bytes, element_type, shape_of, with_element
+from ...dialects.payload import element_type, shape_of, with_element
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.layout_classes import Classes, TileClass
+from ..analysis.layout_preferences import Classes, TileClass
 from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from ..remarks import emit_remark
@@ -33,7 +34,8 @@ class SelectMmaPass(ModulePass):
     declined, unless the schedule has `f32_matmul_precision = input_dtype`; then it is rounded to the type of the other
     factor. With `f32_matmul_precision = bf16x3` it is split into three bf16 numbers, and there are three products, or
     six if both factors are. With `f32_matmul_precision = tf32` both are multiplied as they are, with 10 bits of their
-    fraction: rounded to those, but for what a copy brings to products of warpgroups, which is cut. Products that share
+    fraction: rounded to those, but for what a copy brings to products of warpgroups, which is cut. Factors in f64 are
+    multiplied as they are. Products that share
     an accumulator stay alike. Whole warpgroups multiply 64 rows each; a product of another shape is one for `mma`
     instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
@@ -70,19 +72,20 @@ def choose(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
             continue
         found = [(dot, operand_type(dot, precision)) for dot in c.dots]
         refused = next((why for _, why in found if isinstance(why, str)), None)
-        own = _atom_of(c, kernel.warps.data, atom)
+        own = _atom_of(c, kernel.warps.data, atom, [narrow for _, narrow in found])
         for dot, narrow in found:
             if refused is None and not isinstance(narrow, str):
-                (_rewrite_in_parts if precision == "bf16x3" else _rewrite)(dot, narrow, own)
+                (_rewrite_in_parts if precision == "bf16x3" and narrow != f64 else _rewrite)(dot, narrow, own)
                 if own == "wgmma" and narrow == f32:
                     _round(dot, copied)
             else:
                 emit_remark(dot, NAME, narrow if isinstance(narrow, str) else f"its accumulator is shared: {refused}")
 
 
-def _atom_of(c: TileClass, warps: int, atom: str) -> str:
-    """The atom of the products that share an accumulator, if they are on tensor cores."""
-    if atom == "wgmma" and isinstance(why := warpgroup_accumulator(c.shape, warps), str):
+def _atom_of(c: TileClass, warps: int, atom: str, types: Sequence[Attribute | str]) -> str:
+    """The atom of the products of `types` that share an accumulator, if they are on tensor cores."""
+    why = "it does not multiply f64" if f64 in types else warpgroup_accumulator(c.shape, warps)
+    if atom == "wgmma" and isinstance(why, str):
         emit_remark(c.dots[0], NAME, f"mma instead of wgmma: {why}")
         return "mma"
     return atom
@@ -94,16 +97,19 @@ def operand_type(dot: tile.DotOp, precision: str) -> Attribute | str:
     if isinstance(found, str):
         return found
     (m, k), (_, n) = shape_of(dot.lhs.type), shape_of(dot.rhs.type)
-    atom = (*ATOM[:2], atom_depth(element_bytes(found)))
-    if any(extent < least for extent, least in zip((m, n, k), atom, strict=True)):
-        return f"a product of {m}x{k} and {k}x{n} is smaller than {atom[0]}x{atom[2]} and {atom[2]}x{atom[1]}"
+    atom = mma_atom(found)
+    assert atom is not None
+    atom = mma_atom(found, k) or atom
+    if m < atom.m or n < atom.n or k < atom.k:
+        return f"a product of {m}x{k} and {k}x{n} is smaller than {atom.m}x{atom.k} and {atom.k}x{atom.n}"
     return found
 
 
 def _factor_type(dot: tile.DotOp, precision: str) -> Attribute | str:
     """The type of the factors of `dot`, whatever its size, or why they cannot be multiplied on tensor cores."""
-    if not isinstance(element_type(dot.acc.type), Float32Type):
-        return f"sums in {element_type(dot.acc.type)}"
+    sums = element_type(dot.acc.type)
+    if sums != f32:
+        return sums if any(sums == a.element == a.accumulator for a in MMA_ATOMS) else f"sums in {sums}"
     factors = (dot.lhs, dot.rhs)
     exact = [widened_from(f) for f in factors]
     types = {t for t in exact if t is not None}

@@ -20,7 +20,7 @@ from ...dialects.payload import is_payload, shape_of
 from ...dialects.support.locations import refused
 from ...dialects.tile import encoding_of
 from ..analysis.memory_access import element_bytes
-from ..analysis.swizzle import Reader, choose_shared, held_fragments, operand_layout, readers
+from ..analysis.swizzle import Reader, atom_of, choose_shared, held_fragments, operand_layout, readers
 from ..analysis.tile_layouts import attr_of, layout_in_registers, route, shared_of
 from ..rewriting import insert_after, insert_at_start, insert_before
 
@@ -35,7 +35,8 @@ class StageDotOperandsPass(ModulePass):
     warp can exchange it for that (those of f32, multiplied as tf32). What warpgroups multiply
     lies in boxes: rows of at most 128 bytes, swizzled as `kernel.wgmma` reads them.
     Why: each element of an operand is needed by many threads; shared memory brings it to them, and is read 16 bytes at
-    a time where its layout allows.
+    a time where its layout allows. The operands of a kernel of one thread (`lanes 1`) stay where they are: in its
+    registers, which are the cache of a core.
     Why here: who writes and who reads is known once the tiles have layouts. Whether all of it fits is asked by
     `kernel-allocate-shared`, which knows what lives at the same time.
 
@@ -54,7 +55,7 @@ class StageDotOperandsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.ops:
-            if isinstance(kernel, tile.KernelOp):
+            if isinstance(kernel, tile.KernelOp) and kernel.lanes.data > 1:
                 stage_operands(kernel)
 
 
@@ -62,12 +63,12 @@ def stage_operands(kernel: tile.KernelOp) -> None:
     """Stage the operands of every contraction of `kernel`; equal tiles that are read alike are staged once."""
     staged: dict[tuple[SSAValue, SharedAttr], tile.StageOp] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.DotOp)]:
-        acc = layout_in_registers(op.acc, kernel.warps.data)
+        acc = layout_in_registers(op.acc, kernel.warps.data, kernel.lanes.data)
         depth = shape_of(op.lhs.type)[1]
         for i, operand in enumerate((op.lhs, op.rhs)):
             if isinstance(encoding_of(operand.type), SharedAttr):
                 continue
-            held = layout_in_registers(operand, kernel.warps.data)
+            held = layout_in_registers(operand, kernel.warps.data, kernel.lanes.data)
             size = element_bytes(operand.type)
             if op.atom is not None and i == 0 and (kept := _kept(op, acc, held)) is not None:
                 op.operands[0] = kept
@@ -92,7 +93,7 @@ def _kept(op: tile.DotOp, acc: Linear, held: Linear) -> SSAValue | None:
     another product, can exchange it for that; else None."""
     if held_fragments(op, acc, held) is not None:
         return op.lhs
-    wanted = fragment(acc, 0, held.shape[1], element_bytes(op.lhs.type))
+    wanted = fragment(acc, 0, held.shape[1], atom_of(op))
     if not _is_product(op.lhs) or route(held, wanted, element_bytes(op.lhs.type)) != "shuffles":
         return None
     convert = tile.ConvertLayoutOp(op.lhs, attr_of(wanted), "shuffles")

@@ -9,17 +9,20 @@ import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from deplodock.backend.cpu.printer import print_cpp
+from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.emulator import EmulatedModule, EmulatedProgram, compile_many
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.reference import run
 from deplodock.backend.simulator import simulate
 from deplodock.errors import ExecutionError
+from deplodock.frontend.capture.arrays import to_numpy, to_torch
 from deplodock.passes.pipelines import parse_passes
 
 from .opdb import TooLarge, largest
 
-LEVELS = ("tensor", "loop", "tile", "kernel", "cuda")
+LEVELS = ("tensor", "loop", "tile", "kernel", "cuda", "cpu")
 
 _STEPS = ("torch-to-tensor", "tensor-to-loop", "loop-to-tile", "tile-to-kernel")
 
@@ -47,14 +50,16 @@ class Level:
         """Take `module` from the torch level to this one. Raises TooLarge."""
         count = min(LEVELS.index(self.name), len(_STEPS) - 1) + 1
         for name in _STEPS[:count]:
-            for p in parse_passes(name, {"target": self.target}):
+            for p in parse_passes(name, {"target": "cpu" if self.name == "cpu" else self.target}):
                 p.apply(Context(), module)
-            if name == _STEPS[0] and largest(module) > MOST_WORK:
+            if name == _STEPS[0] and self.name != "cpu" and largest(module) > MOST_WORK:
                 raise TooLarge
         module.verify()
 
     def build(self, modules: Sequence[ModuleOp]) -> list[Run]:
         """Lowered modules, ready to run. The host compiler takes about as long for a few of them as for one."""
+        if self.name == "cpu":
+            return [_on_this_machine(m) for m in modules]
         if self.name != "cuda" or not modules:
             return [lambda args, m=m: self._interpret(m, args) for m in modules]
         sources = [print_cuda(m) for m in modules]
@@ -67,6 +72,12 @@ class Level:
         result = simulate(module, args)
         result.report.raise_errors()
         return result.outputs
+
+
+def _on_this_machine(module: ModuleOp) -> Run:
+    """A program as C++, compiled for this machine."""
+    program = CpuProgram(module, print_cpp(module))
+    return lambda args: [to_numpy(t) for t in program.run([to_torch(a) for a in args])]
 
 
 @dataclass(frozen=True)

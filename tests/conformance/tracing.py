@@ -7,13 +7,13 @@ the real capture altogether, and both must give the same verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch.export import exported_program as export_internals
+from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -22,7 +22,7 @@ from deplodock.frontend.capture import export as capturing
 from deplodock.frontend.capture.captured_program import CapturedProgram
 from deplodock.frontend.capture.complex import without_rule
 from deplodock.frontend.capture.computed_indices import index_by_tensors
-from deplodock.frontend.capture.decompositions.table import decomposition_table
+from deplodock.frontend.capture.decompositions.table import tables
 from deplodock.frontend.capture.graph_capture import capture_graph
 from deplodock.frontend.capture.known_sizes import known_sizes
 
@@ -30,7 +30,7 @@ from deplodock.frontend.capture.known_sizes import known_sizes
 class Tracer:
     """Traces functions under one table of decompositions; use it inside `with tracer():`."""
 
-    def __init__(self, python_table: dict[Any, Any]) -> None:
+    def __init__(self, python_table: Mapping[Any, Any]) -> None:
         self._table = python_table
 
     def trace(self, function: Callable[..., Sequence[Any]], tensors: Sequence[torch.Tensor]) -> CapturedProgram:
@@ -77,9 +77,9 @@ Capture = Tracer | Exporter
 @contextmanager
 def tracer() -> Iterator[Tracer]:
     """A tracer whose table leaves alone what deplodock decomposes by itself."""
-    composite, python_table = export_internals._split_decomp_table_to_cia_and_python_decomp(decomposition_table())
-    with export_internals._override_composite_implicit_decomp(composite):
-        yield Tracer(python_table)
+    composite, others = tables()
+    with _override_composite_implicit_decomp(dict(composite)):
+        yield Tracer(others)
 
 
 _TAKES_CONSTANTS: dict[str, Any] = {"_allow_non_fake_inputs": True}

@@ -285,23 +285,6 @@ def ring_too_short(module: ModuleOp) -> None:
     loop.operands[3 + len(loop.iter_args) - 1] = loop.operands[3 + len(loop.iter_args) - 3]
 
 
-PLANTED: list[Callable[[ModuleOp], None]] = [
-    wait_for_too_little,
-    no_wait,
-    no_barrier,
-    barrier_before_the_wait,
-    barrier_behind_the_copies,
-    no_group,
-    group_closed_early,
-    copy_into_the_slot_that_is_read,
-    read_the_slot_that_is_filled,
-    slots_that_stay,
-    no_predicate,
-    no_first_copy,
-    ring_too_short,
-]
-
-
 ORDER = (
     wait_for_too_little,
     no_wait,
@@ -313,6 +296,15 @@ ORDER = (
     slots_that_stay,
 )
 """Mistakes in the order of accesses alone, which the simulator does not know: what is asynchronous is done at once."""
+
+PLANTED: list[Callable[[ModuleOp], None]] = [
+    *ORDER,
+    copy_into_the_slot_that_is_read,
+    read_the_slot_that_is_filled,
+    no_predicate,
+    no_first_copy,
+    ring_too_short,
+]
 
 
 @pytest.mark.parametrize("plant", [p for p in PLANTED if p not in ORDER], ids=lambda p: p.__name__)

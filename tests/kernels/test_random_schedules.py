@@ -49,7 +49,8 @@ def test_what_is_drawn() -> None:
     rare = {name: dict(counts) for name, counts in seen.items() if min(counts.values()) < 5 and name != "split_k"}
     assert rare == {}
     several = {name for name, counts in seen.items() if len(counts) > 1}
-    assert several == set(seen) - {"block", "blocks_per_sm"}  # the latter is a promise to ptxas and changes no value
+    # `blocks_per_sm` is a promise to ptxas and changes no value; blocks of one thread are tests/cpu's.
+    assert several == set(seen) - {"block", "blocks_per_sm", "lanes"}
     for name, values in (
         ("atom", 3),
         ("copy", 3),
@@ -81,4 +82,4 @@ def test_what_was_once_wrong(name: str) -> None:
 def test_a_wrong_schedule_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the masks of tails left out, some of the same schedules are wrong."""
     monkeypatch.setattr(Reducer, "_masked", lambda self, value, tails, op: self.emitter.tile_of(value))  # type: ignore[reportUnknownLambdaType]
-    assert "wrong" in {judge(draw(s))[0] for s in range(8, 24)}
+    assert any(judge(draw(s))[0] == "wrong" for s in range(8, 24))

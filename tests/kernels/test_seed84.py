@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from seed84 import BY_NAME, NAMES, Case, make_case
+from seed84 import BY_NAME, DISTINCT, Case, make_case
 
 from deplodock.backend.check_each import Checker
 from deplodock.backend.emulator import EmulatedProgram, compile_many
@@ -28,21 +28,10 @@ def compiled(case: Case, target: str = "sm_90a") -> CompiledFunction:
     return CompiledFunction(captured, target, "reference")
 
 
-def every() -> list[object]:
-    """All cases in both types as parameters; a family's go to one process, which builds them at once."""
-    return [
-        pytest.param(
-            name, dtype, id=f"{name}-{dtype}", marks=pytest.mark.xdist_group(f"{BY_NAME[name]['family']}-{dtype}")
-        )
-        for name in NAMES
-        for dtype in DTYPES
-    ]
-
-
 @cache
 def small_programs(family: str, dtype: str) -> dict[str, tuple[Case, CompiledFunction, EmulatedProgram]]:
     """The shrunk cases of a family, compiled, with their CUDA built for the host in one go."""
-    cases = [make_case(n, DTYPES[dtype], small=True) for n in NAMES if BY_NAME[n]["family"] == family]
+    cases = [make_case(n, DTYPES[dtype], small=True) for n in DISTINCT if BY_NAME[n]["family"] == family]
     programs = [compiled(c) for c in cases]
     modules = compile_many([p.ir("cuda") for p in programs])
     plans = [make_plan(p.compilation.at("kernel")) for p in programs]
@@ -52,7 +41,8 @@ def small_programs(family: str, dtype: str) -> dict[str, tuple[Case, CompiledFun
     }
 
 
-@pytest.mark.parametrize(("name", "dtype"), every())
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_small_is_right_at_every_level(name: str, dtype: str) -> None:
     case, program, emulated = small_programs(BY_NAME[name]["family"], dtype)[name]
     compilation = program.compilation

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helper_units import HELPER_UNITS
 from test_exchange import CASES, lowered
+from test_f64_products import PRODUCTS as F64_PRODUCTS
 from test_hopper_units import UNITS, allocated
 from test_tensor_cores import PRODUCTS
 from test_tf32 import PRODUCTS as TF32_PRODUCTS
@@ -60,7 +61,7 @@ def test_every_helper_is_tested_on_the_device() -> None:
     used = {key for unit in HELPER_UNITS.values() for key in (*unit.keys, *unit.more)}
     for module in (allocated(unit.text()) for unit in UNITS.values()):
         used |= used_helpers(module)
-    for product in (*PRODUCTS.values(), *TF32_PRODUCTS.values()):
+    for product in (*PRODUCTS.values(), *TF32_PRODUCTS.values(), *F64_PRODUCTS.values()):
         used |= used_helpers(product.lowered())
     for name in CASES:
         used |= used_helpers(lowered(name))

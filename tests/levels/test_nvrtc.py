@@ -136,6 +136,7 @@ def test_occupancy() -> None:
     assert occupancy(target, 256, 32, 0) == 8
     assert occupancy(target, 256, 64, 0) == 4
     assert occupancy(target, 32, 16, 0) == 32
+    assert occupancy(target, 64, 140, 0) == 6  # three warps fit into each of four partitions, not 14 into all
     assert occupancy(target, 256, 32, 100 * 1024) == 2
     assert occupancy(target, 256, 32, 300 * 1024) == 0
     assert occupancy(target, 1024, 128, 0) == 0

@@ -26,15 +26,14 @@ from deplodock.dialects.kernel.warp_specialize import (
     WARPGROUP,
     WarpSpecializeOp,
     consumer_registers,
-    launch_registers,
     register_pool,
 )
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.dialects.target import TARGETS, occupancy
+from deplodock.dialects.target import TARGETS, launch_registers, occupancy
 from deplodock.errors import CompileError, ScheduleError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
-from deplodock.passes.planning import resources
+from deplodock.passes.planning import legality
 
 SUBJECT = SUBJECTS["two warpgroups"]
 
@@ -153,7 +152,7 @@ def test_the_plan_knows_what_ptxas_compiles(
     if not fits:
         with pytest.raises(ScheduleError, match="do not fit on a multiprocessor of sm_90a"):
             lowered()
-        monkeypatch.setattr(resources, "BESIDE", -(1 << 10))
+        monkeypatch.setattr(legality, "BESIDE", -(1 << 10))
         with pytest.raises(CompileError, match="the CUDA compiler refuses the text"):
             compile_cubin(print_cuda(lowered()), "sm_90a")
         return

@@ -31,7 +31,9 @@ BATCH = 36
 Results = list[torch.Tensor]
 
 
+@cache
 def load_program(code: str) -> Loaded:
+    """A program, compiled once; whoever lets PyTorch change its arguments in place is the last to use it."""
     return load(None, code, "sm_90a", 0)
 
 

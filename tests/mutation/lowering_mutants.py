@@ -14,10 +14,10 @@ Pull = Code("passes.tensor.fusion.inline").Pull
 attention, normalization, reductions = (
     Code(f"passes.convert.torch_to_tensor.{name}") for name in ("attention", "normalization", "reductions")
 )
-dots, emitter, host, shared, global_access, lower_tile_to_kernel = (
+dots, emitter, shared, global_access, lower_tile_to_kernel = (
     Code(f"passes.convert.tile_to_kernel.{name}")
     for name in (
-        "dots", "emitter", "host", "shared_staging", "global_access", "conversion"
+        "dots", "emitter", "shared_staging", "global_access", "conversion"
     )
 )  # fmt: skip
 accesses, Ranges = Code("passes.analysis.memory_access"), Code("dialects.shapes.ranges").Ranges
@@ -325,7 +325,7 @@ TO_THREADS = [
     in_pass(
         "results of launches swapped",
         "two kernels",
-        host._Host._add_launch,
+        lower_tile_to_kernel._Host._add_launch,
         "[A, B]",
         "[B, A]",
     ),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.export import exported_program
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -213,6 +214,5 @@ def patch(put: Callable[[Any, str, Any], object]) -> OnDevice:
     put(torch, "compile", _bypassed)
     put(torch, "Generator", _Generator)
     put(torch.export, "export", _without_device(torch.export.export))
-    exported = torch.export.ExportedProgram
-    put(exported, "run_decompositions", _without_device(exported.run_decompositions))
+    put(exported_program, "_decompose_exported_program", _without_device(exported_program._decompose_exported_program))
     return OnDevice()

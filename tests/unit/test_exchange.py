@@ -18,6 +18,7 @@ from deplodock.backend.interpreter.domains import Array
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.dialects import kernel
+from deplodock.dialects.kernel.mma import MMA_ATOMS
 from deplodock.dialects.layouts.attributes import format_bases
 from deplodock.dialects.layouts.conversion import Exchange, find_exchange
 from deplodock.dialects.layouts.linear import LANES, Linear, Span, blocked, combine
@@ -29,6 +30,8 @@ from deplodock.errors import ScheduleError
 from deplodock.passes.analysis.tile_layouts import route
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
+
+TF32 = next(atom for atom in MMA_ATOMS if atom.ptx_type == "tf32")
 
 
 def check(source: Linear, target: Linear, found: Exchange) -> None:
@@ -92,8 +95,8 @@ def test_layouts_of_every_atom(atom: str) -> None:
     acc = ATOMS[atom]
     assert isinstance(acc, Linear)
     depth, done = acc.shape[1], 0
-    others = [fragment(acc, 0, depth, size) for size in (2, 4)]
-    others += [matrix_rows(acc, 0, depth, False, size).layout for size in (2, 4)]
+    others = [fragment(acc, 0, depth, atom) for atom in (MMA_ATOMS[0], TF32)]
+    others += [matrix_rows(acc, 0, depth, False, atom).layout for atom in (MMA_ATOMS[0], TF32)]
     others += [blocked(acc.shape, (1, 0), vec, acc.warps, (0, 1)) for vec in (2, 4, 8)]
     for other in others:
         for source, target in ((acc, other), (other, acc)):
@@ -161,7 +164,7 @@ REPEATED = Linear((2, 16), ((0, 8), (0, 0)), ((0, 1), (0, 0), (0, 2), (1, 4), (0
 CASES = {
     **{f"accumulators to rows, {t}": (ACC, ROWS, t) for t in DTYPES},
     "rows to accumulators, f16": (ROWS, ACC, "f16"),
-    "a fragment of tf32": (ACC, fragment(ACC, 0, 64, 4), "f32"),
+    "a fragment of tf32": (ACC, fragment(ACC, 0, 64, TF32), "f32"),
     "mixed bases": (MIXED, ROWS, "f32"),
     "other lanes": (MIXED, Linear(MIXED.shape, MIXED.reg[::-1], MIXED.lane[::-1], MIXED.warp), "bf16"),
     "held several times": (REPEATED, Linear((2, 16), ((1, 0), (0, 8)), REPEATED.lane[::-1], ()), "bf16"),

@@ -6,8 +6,11 @@ from itertools import product
 
 import pytest
 
+from deplodock.dialects.kernel.mma import MMA_ATOMS
 from deplodock.dialects.layouts.linear import Linear, blocked, patch
-from deplodock.dialects.layouts.mma import accumulator, accumulator_bits, fragment, matrix_rows
+from deplodock.dialects.layouts.mma import accumulator, accumulator_bits, fragment, fragments, matrix_rows
+
+TF32, F64 = (next(a for a in MMA_ATOMS if a.ptx_type == t) for t in ("tf32", "f64"))
 
 TILES = [
     ((16, 8), 1, False, 2),
@@ -60,11 +63,65 @@ def m16n8k8_b(lane: int, i: int) -> tuple[int, int]:
 
 def test_one_atom_of_tf32() -> None:
     acc = accumulator((16, 8), 1)
-    a, b = fragment(acc, 0, 8, 4), fragment(acc, 1, 8, 4)
+    a, b = fragment(acc, 0, 8, TF32), fragment(acc, 1, 8, TF32)
     assert (a.registers, b.registers) == (4, 2)
     for lane in range(32):
         assert [a.apply(i, lane, 0) for i in range(4)] == [m16n8k8_a(lane, i) for i in range(4)]
         assert [b.apply(i, lane, 0) for i in range(2)] == [m16n8k8_b(lane, i) for i in range(2)]
+
+
+def test_fragments_of_f64() -> None:
+    """m8n8k4: a lane has one element of each operand and two neighbouring columns of the sums."""
+    one = fragments(8, 8, 4, 64)
+    assert tuple(layout.registers for layout in one) == (1, 1, 2)
+    for lane in range(32):
+        assert one.lhs.apply(0, lane, 0) == (lane >> 2, lane % 4)
+        assert one.rhs.apply(0, lane, 0) == (lane % 4, lane >> 2)
+        assert [one.acc.apply(i, lane, 0) for i in range(2)] == [(lane >> 2, lane % 4 * 2 + i) for i in range(2)]
+
+
+def test_fragments_of_f64_with_sixteen_rows() -> None:
+    """m16n8k8 of f64: the rows from 8 on before the second half of k."""
+    one = fragments(16, 8, 8, 64)
+    for lane in range(32):
+        held = [(lane >> 2) + 8 * (i & 1) for i in range(4)], [lane % 4 + 4 * (i >> 1) for i in range(4)]
+        assert [one.lhs.apply(i, lane, 0) for i in range(4)] == [*zip(*held, strict=True)]
+        assert [one.rhs.apply(i, lane, 0) for i in range(2)] == [(lane % 4 + 4 * i, lane >> 2) for i in range(2)]
+
+
+def test_fragments_of_16_bits_and_half_the_depth() -> None:
+    """m16n8k8 of 16 bits: the first half of the fragments of m16n8k16."""
+    one = fragments(16, 8, 8, 16)
+    assert tuple(layout.registers for layout in one) == (4, 2, 4)
+    for lane in range(32):
+        assert [one.lhs.apply(i, lane, 0) for i in range(4)] == [m16n8k16_a(lane, i) for i in range(4)]
+        assert [one.rhs.apply(i, lane, 0) for i in range(2)] == [m16n8k16_b(lane, i) for i in range(2)]
+
+
+def test_fragments_of_bytes() -> None:
+    """m16n8k32 of 8 bits: four neighbours along k."""
+    one = fragments(16, 8, 32, 8)
+    for lane in range(32):
+        row = [(lane >> 2) + (0 if i % 8 < 4 else 8) for i in range(16)]
+        k = [lane % 4 * 4 + (i & 3) + (0 if i < 8 else 16) for i in range(16)]
+        assert [one.lhs.apply(i, lane, 0) for i in range(16)] == [*zip(row, k, strict=True)]
+
+
+@pytest.mark.parametrize(("shape", "warps", "rows_first", "vec"), TILES)
+def test_operands_of_f64_belong_to_their_accumulator(
+    shape: tuple[int, int], warps: int, rows_first: bool, vec: int
+) -> None:
+    acc = accumulator(shape, warps, rows_first=rows_first, vec=vec, atom=F64)
+    bits = accumulator_bits(acc, F64)
+    assert bits is not None
+    a, b = (fragment(acc, operand, 16, F64) for operand in (0, 1))
+    assert a.is_surjective
+    assert b.is_surjective
+    blocks = product(range(1 << len(bits.rows)), range(1 << len(bits.columns)), range(2), range(16))
+    for warp, (i, j, e, k), lane in product(sorted({0, warps - 1}), list(blocks), range(32)):
+        row, column = acc.apply(numbered(bits.rows, i) | numbered(bits.columns, j) | e, lane, warp)
+        assert a.apply(i | k // 4 << len(bits.rows), lane // 4 * 4 + k % 4, warp) == (row, k)
+        assert b.apply(j | k // 4 << len(bits.columns), (2 * (lane % 4) + e) * 4 + k % 4, warp) == (k, column)
 
 
 @pytest.mark.parametrize(("shape", "warps", "rows_first", "vec"), TILES)
@@ -75,7 +132,7 @@ def test_operands_of_tf32_belong_to_their_accumulator(
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
     bits = accumulator_bits(acc)
     assert bits is not None
-    a, b = fragment(acc, 0, 8, 4), fragment(acc, 1, 8, 4)
+    a, b = fragment(acc, 0, 8, TF32), fragment(acc, 1, 8, TF32)
     assert a.is_surjective
     assert b.is_surjective
     high, *down = bits.rows
@@ -98,8 +155,8 @@ def test_rows_of_f32_become_fragments(
 ) -> None:
     """A row of 16 bytes is four f32, of which each lane gets one."""
     acc = accumulator(shape, warps, rows_first=rows_first, vec=vec)
-    part = fragment(acc, operand, 8, 4)
-    rows, count = matrix_rows(acc, operand, 8, False, 4)
+    part = fragment(acc, operand, 8, TF32)
+    rows, count = matrix_rows(acc, operand, 8, False, TF32)
     steps = rows.registers // 4
     assert part.registers == count * steps
     for warp, step, m, lane in product(sorted({0, warps - 1}), range(steps), range(count), range(32)):

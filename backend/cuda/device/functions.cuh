@@ -392,39 +392,33 @@ static __device__ __forceinline__ void stmatrix_x$count$trans($t* p, const $t* r
 }
 
 // The product of a pair of blocks: c and d are rows t / 4 and t / 4 + 8 of the accumulator. On the host the four lanes
-// of a row of A, and of a column of B, have all of its k between them; of an f32 the last 13 bits do not count.
+// of a row of A, and of a column of B, have all of its k between them, word by word; of an f32 the last 13 bits do not
+// count.
 
 //// mma_$shape.$t needs $own for products
-static __device__ void mma_$shape(float* c, float* d, const $t* a, const $t* b) {
-  const unsigned *u = (const unsigned*)a, *v = (const unsigned*)b;
-  asm volatile("$instruction {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(d[0]), "+f"(d[1])
-               : "r"(u[0]), "r"(u[1]), "r"(u[2]), "r"(u[3]), "r"(v[0]), "r"(v[1]));
+static __device__ void mma_$shape($rows, const $t* a, const $t* b) {
+  const $word *u = (const $word*)a, *v = (const $word*)b;
+  asm volatile("$instruction {$sums}, {$left}, {$right}, {$sums};"
+               : $outputs
+               : $inputs);
 }
 //// host
 {
-  const auto widen = [](unsigned x) { $widen float r; __builtin_memcpy(&r, &x, 4); return r; };
-  emu_wide(a, 4), emu_wide(b, 4);
-  const int lane = threadIdx.x % 32, first = lane & ~3;
-  float s[4] = {c[0], c[1], d[0], d[1]};
-  for (int q = 0; q < 4; ++q) {
-    unsigned u[4], v[4];
-    for (int i = 0; i < 4; ++i) {
-      unsigned w; __builtin_memcpy(&w, a + $each * i, 4);
-      u[i] = __shfl_sync(~0u, w, first + q);
-    }
-    for (int e = 0; e < 2; ++e)
-      for (int i = 0; i < 2; ++i) {
-        unsigned w; __builtin_memcpy(&w, b + $each * i, 4);
-        v[2 * e + i] = __shfl_sync(~0u, w, (2 * (lane % 4) + e) * 4 + q);
+  const auto widen = [](unsigned long long x) { $widen };
+  const int lane = threadIdx.x % 32, first = lane & ~3, bytes = sizeof($word);
+  emu_wide(a, bytes), emu_wide(b, bytes);
+  $sum* rows[] = {$heads};
+  for (int q = 0; q < 4; ++q)
+    for (int i = 0; i < $deep; ++i)
+      for (int e = 0; e < 2; ++e) {
+        unsigned long long v = 0; __builtin_memcpy(&v, b + $each * i, bytes);
+        v = __shfl_sync(~0u, v, (2 * (lane % 4) + e) * 4 + q);
+        for (int h = 0; h < $halves; ++h) {
+          unsigned long long u = 0; __builtin_memcpy(&u, a + $each * ($halves * i + h), bytes);
+          u = __shfl_sync(~0u, u, first + q);
+          for (int n = 0; n < 8 * bytes; n += 8 * bytes / $each) rows[h][e] += widen(u >> n) * widen(v >> n);
+        }
       }
-    for (int h = 0; h < 2; ++h)
-      for (int e = 0; e < 2; ++e)
-        for (int i = 0; i < 2; ++i)
-          for (int n = 0; n < 32; n += 32 / $each)
-            s[2 * h + e] += widen(u[2 * i + h] >> n) * widen(v[2 * e + i] >> n);
-  }
-  c[0] = s[0]; c[1] = s[1]; d[0] = s[2]; d[1] = s[3];
 }
 
 // Boxes through tensor maps, with coordinates as in the IR. The host texts call the emulator, which does with bytes what

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import f32, i32
 
-from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom, word_elements
+from ....dialects.kernel.mma import MMA_ATOMS, ROWS, MmaAtom
+from ....dialects.payload import element_bytes
 from ....dialects.tensor.reduction_kinds import MONOIDS, Monoid
 from ...dtypes import STRUCTS
 
@@ -158,8 +159,8 @@ def _numbered(text: str, first: int, count: int, separator: str = ",") -> str:
 
 def _element(atom: MmaAtom) -> dict[str, str]:
     """`t` is the type in C, `own` the struct that it is, if it is one, and a word has `each` elements."""
-    t, each = atom.c_type, word_elements(atom.element())
-    return {"t": t, "own": t if t in STRUCTS else "", "each": str(each)}
+    t = atom.c_type
+    return {"t": t, "own": t if t in STRUCTS else "", "each": str(atom.word)}
 
 
 def _matrices() -> list[dict[str, str]]:
@@ -171,7 +172,7 @@ def _matrices() -> list[dict[str, str]]:
         element = _element(atom)
         word = f"{element['each']} * (lane % 4) + e"
         for count in _COUNTS:
-            for trans in ("", "_trans")[: int(element["each"])]:
+            for trans in ("_trans" if turned else "" for turned in atom.matrix_orders):
                 row, column = (word, "lane / 4") if trans else ("lane / 4", word)
                 mode = f"m8n8.x{count}{trans.replace('_', '.')}.shared.b16"
                 found.append(element | {"trans": trans, "row": row, "column": column, "mode": mode})
@@ -181,21 +182,37 @@ def _matrices() -> list[dict[str, str]]:
     return found
 
 
+_FLOAT = "const unsigned y = x; float r; __builtin_memcpy(&r, &y, 4); return r;"
 _WIDEN = {
-    "bf16": "x <<= 16;",
-    "f16": "const unsigned sign = (x & 0x8000) << 16, e = (x >> 10) & 31, f = x & 0x3ff; "
+    "bf16": f"x <<= 16; {_FLOAT}",
+    "f16": "x &= 0xffff; const unsigned sign = (x & 0x8000) << 16, e = (x >> 10) & 31, f = x & 0x3ff; "
     "x = sign | (f << 13) | (e == 31 ? 0x7f800000u : (e + 112) << 23); "
-    "if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&x, &v, 4); x |= sign; }",
-    "float": "x &= 0xffffe000u;",
+    "if (e == 0) { const float v = (float)f * 5.9604644775390625e-8f; __builtin_memcpy(&x, &v, 4); x |= sign; } "
+    + _FLOAT,
+    "float": f"x &= 0xffffe000u; {_FLOAT}",
+    "double": "double r; __builtin_memcpy(&r, &x, 8); return r;",
 }
-"""From the low bits of `x` to those of a float, in C."""
+"""What a product takes of the low bits of `x`, in C."""
 
 
 def _products() -> list[dict[str, str]]:
-    """Products of a pair of blocks: `widen` is what makes an element a float."""
-    return [
-        _element(a) | {"shape": a.shape, "instruction": a.instruction, "widen": _WIDEN[a.c_type]} for a in MMA_ATOMS
-    ]
+    """Products of a pair of blocks: `rows` are the parameters for the accumulator, two columns of `halves` rows, whose
+    operands of assembly are `outputs`; `sums`, `left` and `right` are their numbers and those of the words of A and B.
+    A word, of the C type `word`, is one operand, of which B has `deep`."""
+    found: list[dict[str, str]] = []
+    for atom in MMA_ATOMS:
+        (a, b), halves, names = atom.registers, atom.m // ROWS, "cd"[: atom.m // ROWS]
+        deep, left, wide = b // atom.word, a // atom.word, element_bytes(atom.element) > 4
+        word, kind, total = ("double", "d", "double") if wide else ("unsigned", "r", "float")
+        sums = [f'"+{"d" if wide else "f"}"({row}[{e}])' for row in names for e in range(2)]
+        found.append(_element(atom) | {"shape": atom.shape, "instruction": atom.instruction})
+        found[-1] |= {"rows": ", ".join(f"{total}* {row}" for row in names), "heads": ", ".join(names)}
+        found[-1] |= {"outputs": ", ".join(sums), "sums": _numbered("%{}", 0, 2 * halves), "sum": total}
+        found[-1] |= {"left": _numbered("%{}", 2 * halves, left), "right": _numbered("%{}", 2 * halves + left, deep)}
+        words = [_numbered(f'"{kind}"({name}[{{}}])', 0, n, ", ") for name, n in (("u", left), ("v", deep))]
+        found[-1] |= {"inputs": ", ".join(words), "word": word, "halves": str(halves), "deep": str(deep)}
+        found[-1] |= {"widen": _WIDEN[atom.c_type]}
+    return found
 
 
 def _boxes() -> list[dict[str, str]]:

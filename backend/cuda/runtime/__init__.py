@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ...dtypes import DTYPES
-from ...launch_plan import Buffer, EagerStep, LaunchPlan, make_plan
+from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
 from .driver import check_driver, driver_version
 from .nvrtc import Compiled, compile_cubin, compiler_version
 from .tensor_maps import encode
@@ -125,7 +124,7 @@ class CudaProgram:
             with self.cupy.cuda.Device(self.device.index):
                 for x in plan.steps:
                     if isinstance(x, EagerStep):
-                        self._eager(x, placed, [*inputs, *outputs], scratch)
+                        compute_eagerly(x, self.eager, plan, [*inputs, *outputs], scratch, torch)
                         continue
                     places = zip(x.buffers, x.begins(), strict=True)
                     starts = [pointers[i] + begin for i, begin in places]
@@ -148,35 +147,14 @@ class CudaProgram:
             reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
             raise ExecutionError(reason, operator="cuda") from error
 
-    def _eager(self, step: EagerStep, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> None:
-        """Let PyTorch compute a step, on tensors that are the buffers. Raises ExecutionError."""
-        if step.function not in self.eager:
-            raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
-        results = self.eager[step.function]([self._tensor(i, placed, arguments, scratch) for i in step.inputs])
-        for i, result in zip(step.outputs, results, strict=True):
-            buffer = self._tensor(i, placed, arguments, scratch)
-            if result.shape != buffer.shape or result.dtype != buffer.dtype:
-                raise ExecutionError(f"PyTorch gives {result.dtype}{list(result.shape)}", operator=step.function)
-            buffer.copy_(result)
-
-    def _tensor(self, number: int, placed: _Placed, arguments: Sequence[Any], scratch: Any) -> Any:
-        """The buffer `number` as a tensor."""
-        if number < len(arguments):
-            return arguments[number]
-        plan, offsets, _ = placed
-        buffer = plan.buffers[number]
-        start = offsets[max(buffer.slot, 0)]
-        part = scratch[start : start + buffer.bytes]
-        return part.view(_torch_dtype(self.torch, buffer)).view(buffer.shape)
-
     def _placed(self, args: Sequence[Any]) -> _Placed:
         """The plan in numbers for these arguments, and where scratch buffers lie; the last ones are kept."""
         shapes = tuple(tuple(a.shape) for a in args) if self.plan.program is not None else ()
         if (found := self._plans.get(shapes)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()
-            plan = self.plan.with_inputs(len(args)).at(shapes) if shapes else self.plan
-            found = self._plans[shapes] = (plan, *_scratch_offsets(plan))
+            plan = self.plan.with_inputs(len(args)).at(shapes)
+            found = self._plans[shapes] = (plan, *scratch_offsets(plan))
         return found
 
     def _empty(self, buffer: Buffer) -> Any:
@@ -215,12 +193,6 @@ def _cupy() -> Any:
         reason = "CuPy is not installed (pip install 'deplodock[cuda]')"
         raise ExecutionError(reason, operator="cuda") from error
     return cupy
-
-
-def _scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
-    """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
-    *offsets, end = accumulate((-(-size // 256) * 256 for size in plan.slots), initial=0)
-    return offsets or [0], end
 
 
 def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, capturing: bool) -> list[Any]:

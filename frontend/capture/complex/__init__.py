@@ -51,11 +51,11 @@ def without_rule(graph: Graph) -> set[Any]:
 
 @dataclass
 class Rewritten:
-    """What rewriting a graph has changed: `names` are the names under which results are found now, where they have
-    others, `results` the data types of those that were complex, by their new names, and `constants` the arguments that
-    were added: (name, placeholder, value)."""
+    """What rewriting a graph has changed: `nodes` are those that stand for others now, `results` the data types of
+    results that were complex, by their new names, and `constants` the arguments that were added: (name, placeholder,
+    value)."""
 
-    names: dict[str, str] = field(default_factory=dict[str, str])
+    nodes: set[Node] = field(default_factory=set[Node])
     results: dict[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     constants: list[tuple[str, Node, torch.Tensor]] = field(default_factory=list[tuple[str, Node, torch.Tensor]])
 
@@ -81,7 +81,7 @@ def without_complex(graph: Graph) -> Rewritten:
             error.location = error.location or (f"{place[0]}:{place[1]}" if place else None)
             raise
         if isinstance(found[node], Node) and not is_complex(node):
-            done.names[node.name] = found[node].name
+            done.nodes.add(found[node])
             node.replace_all_uses_with(found[node])
     for node in reversed(list(graph.nodes)):
         if node in found and node.op != "placeholder" and not node.users:
@@ -95,7 +95,7 @@ def _give_results(e: Emitter, output: Node, found: dict[Node, Any], done: Rewrit
     for node in output.all_input_nodes:
         if node.op != "placeholder" and isinstance(pair := found.get(node), Pair):
             whole = e.inline(output, _as_real, pair)
-            done.names[node.name] = whole.name
+            done.nodes.add(whole)
             done.results[whole.name] = node.meta["val"].dtype
             output.replace_input_with(node, whole)
 

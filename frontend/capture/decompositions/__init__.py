@@ -102,10 +102,11 @@ def _embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type:
     return (wide * scale[:, None]).to(self.dtype)
 
 
-def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
-    """The sum over targets t and other classes i of max(0, 1 - (x[t] - x[i])), by the number of classes, and which
-    classes are targets. The targets of a row end at its first negative number. `reduction` is 0 for none, 1 for the
-    mean over rows, 2 for their sum."""
+def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """The sum over targets t and other classes i of max(0, 1 - (x[t] - x[i])), by the number of classes. The targets of
+    a row end at its first negative number. `reduction` is 0 for none, 1 for the mean over rows, 2 for their sum.
+
+    (`multilabel_margin_loss_forward`, which it is made of, PyTorch decomposes itself, wherever it is traced.)"""
     if not self.is_floating_point():
         raise UnsupportedError(f"PyTorch has no kernel for {self.dtype}")
     x = self.to(torch.promote_types(self.dtype, torch.float32)).reshape(-1, self.shape[-1] if self.dim() else 1)
@@ -117,7 +118,7 @@ def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int) -> tup
     counts = listed[:, :, None] & (is_target == 0)[:, None, :] & (margin > 0)
     loss = torch.where(counts, margin, 0.0).sum((1, 2)) / classes
     loss = loss.reshape(self.shape[:-1]) if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
-    return loss.to(self.dtype), is_target.reshape(self.shape).to(self.dtype)
+    return loss.to(self.dtype)
 
 
 def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
@@ -184,7 +185,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer_fwd,
     aten.embedding_renorm.default: _embedding_renorm,
-    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten.multilabel_margin_loss.default: _multilabel_margin_loss,
     aten._cdist_forward.default: _cdist,
     aten._pdist_forward.default: _pdist,
     aten._trilinear.default: _trilinear,

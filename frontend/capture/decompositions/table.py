@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import wraps
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, wraps
 from typing import Any
 
 import torch
 import torch._refs  # which completes PyTorch's table
-from torch._decomp import get_decompositions as pytorchs
-from torch.export import default_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions as pytorchs
+from torch._export.utils import (
+    _collect_all_valid_cia_ops_for_aten_namespace,
+    _special_op_to_preserve_cia,
+)
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram, exported_program
 
 from ....dialects.torch import SCHEMAS
 from ....passes.convert.torch_to_tensor.registry import get_decompositions
@@ -51,7 +56,8 @@ _RARE = (
 """Operators that PyTorch decomposes for its compiler, though not by default for an export."""
 
 _OF_FLOATS = (
-    *(o for name in _FILTERS for o in (name.default, name.vec)),
+    *(name.default for name in _FILTERS),
+    *(name.vec for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
     aten._prelu_kernel.default,
     aten.hardsigmoid.default,
     aten.hardswish.default,
@@ -74,18 +80,42 @@ _OF_NUMBERS = (
 """Operators of which PyTorch has no kernel for truth values."""
 
 
-def decomposition_table(also: Collection[Any] = ()) -> dict[Any, Callable[..., Any]]:
-    """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`."""
-    table: Any = default_decompositions()
-    table.update(pytorchs(_RARE))
-    for target in [t for t in table if is_ours(t) and t not in also]:
-        del table[target]
-    table.update(DECOMPOSITIONS)
+@cache
+def decomposition_table(also: Collection[Any] = ()) -> Mapping[Any, Callable[..., Any]]:
+    """Operator -> how it is made of others, of all that are not ours, and of those of ours that are in `also`; without
+    those that PyTorch takes apart before it looks at a table."""
+    table: Any = {**_core_aten_decompositions_post_autograd(), **pytorchs(_RARE)}
+    table = {t: made for t, made in table.items() if not is_ours(t) or t in also} | DECOMPOSITIONS
     for target in _OF_FLOATS:
         table[target] = _refusing(table[target], lambda x: not x.is_floating_point())
     for target in _OF_NUMBERS:
         table[target] = _refusing(table[target], lambda x: x.dtype == torch.bool)
     return table
+
+
+@cache
+def tables(also: Collection[Any] = ()) -> tuple[Mapping[Any, Callable[..., Any]], Mapping[Any, Callable[..., Any]]]:
+    """How those operators are made that PyTorch would take apart by itself, which ours are kept from; and all others of
+    `decomposition_table`."""
+    table = dict(decomposition_table(also))
+    kept = {t for t in _collect_all_valid_cia_ops_for_aten_namespace() if t in table or is_ours(t) and t not in also}
+    return {t: table.pop(t, _special_op_to_preserve_cia) for t in kept}, table
+
+
+def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> ExportedProgram:
+    """The program in operators that are ours, without those in `also`, and that change nothing in place.
+
+    What `run_decompositions` does, which makes tables of all operators of PyTorch anew, and takes longer for it.
+    """
+    composite, others = tables(frozenset(also))
+    with unset_fake_temporarily():
+        return exported_program._decompose_exported_program(
+            program,
+            cia_to_decomp=dict(composite),
+            python_decomp_table=dict(others),
+            joint_loss_index=None,
+            decompose_custom_triton_ops=False,
+        )
 
 
 def is_ours(target: Any) -> bool:

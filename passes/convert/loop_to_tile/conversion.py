@@ -112,7 +112,7 @@ class KernelBuilder:
         emitter.loops([counts[i] for i in walked], [], program, [indices[i].name_hint for i in walked])
         shape = [*(counts[i] for i in grid), *ranks]
         cluster = schedule.data.cluster if shares_rows(schedule) else 1  # those that share boxes come later
-        kernel = tile.KernelOp(self.name, shape, schedule.data.warps, cluster, Region(block))
+        kernel = tile.KernelOp(self.name, shape, schedule.data.warps, schedule.data.lanes, cluster, Region(block))
         kernel.attributes["schedule"] = schedule
         kernel.location = location_of(nest)
         return kernel

@@ -1,23 +1,30 @@
-"""From a block's program over tiles to one thread's program in registers."""
+"""From a block's program over tiles to one thread's program in registers; and the host program: launches on buffers,
+results written to trailing arguments, and a fold as a loop that calls the step, with the carries in rows of buffers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import IndexType, ModuleOp, VectorType
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, ModuleOp, VectorType, i64
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 
-from ....dialects import kernel, tile
+from ....dialects import kernel, tensor, tile
+from ....dialects.kernel.host import padded_row
+from ....dialects.payload import ConstantOp, element_type
+from ....dialects.shapes.extents import extents_of, memref_of
+from ....dialects.support.calls import EAGER_RESULTS, UPDATES, pairs_of, set_pairs
 from ....dialects.support.locations import refused
+from ....errors import CompileError
 from ...rewriting import erase
 from . import dots, global_access, shared_staging  # noqa: F401  their functions lower ops  # pyright: ignore[reportUnusedImport]
 from .cp_async_pipeline import Carried, Rings
 from .emitter import Lowering, lowers
-from .host import lower_declaration, lower_host
 from .tma_pipeline import Cursors
 
 
@@ -73,9 +80,8 @@ def lower_kernel(op: tile.KernelOp) -> kernel.FuncOp:
     symbolic = any(not isinstance(n, int) for n in out.grid)
     grid = [n for n in out.grid if n != 1] if symbolic else [count]
     resident = 0 if op.schedule is None else op.schedule.data.blocks_per_sm
-    new = kernel.FuncOp(
-        op.sym_name.data, grid, out.warps + out.producers, op.cluster_size, resident or None, body=Region(out.entry)
-    )
+    warps, lanes = out.warps + out.producers, op.lanes.data
+    new = kernel.FuncOp(op.sym_name.data, grid, warps, lanes, op.cluster_size, resident or None, body=Region(out.entry))
     new.attributes.update(op.attributes)  # the schedule, for whoever reads the CUDA
     new.location = op.location
     return new
@@ -135,3 +141,190 @@ def lower_for(out: Lowering, op: scf.ForOp) -> None:
     pipelines.set(op.results, loop.results[len(kept) : cursor])
     if out.state(Rings).drains(op):  # nothing is in flight any more, and whoever reuses the memory can see that
         out.add_op(kernel.AsyncWaitOp(0))
+
+
+_STEP = AffineExpr.dimension(0)
+_READ, _WRITTEN = _STEP % 2, (_STEP + 1) % 2
+"""The row of a carry that a step reads, and the one that it writes, where only the last value is asked for."""
+
+
+def _buffer_type(t: Attribute) -> MemRefType[Attribute]:
+    """The buffer that holds a tensor."""
+    return memref_of(element_type(t), extents_of(t))
+
+
+def lower_declaration(function: func.FuncOp) -> func.FuncOp:
+    """A function without a body on buffers: its results become trailing arguments."""
+    inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
+    new = func.FuncOp.external(function.sym_name.data, [_buffer_type(t) for t in (*inputs, *outputs)], [])
+    new.attributes.update(function.attributes)
+    new.attributes[EAGER_RESULTS] = IntegerAttr(len(outputs), i64)
+    new.location = function.location
+    return new
+
+
+def lower_host(main: func.FuncOp, launchable: set[str]) -> func.FuncOp:
+    """`main` on buffers: its results become trailing arguments. A kernel that is not `launchable` has nothing to do."""
+    source, last = main.body.block, main.body.block.last_op
+    assert isinstance(last, func.ReturnOp)
+    inputs, outputs = main.function_type.inputs.data, main.function_type.outputs.data
+    host = _Host(Block(arg_types=[_buffer_type(t) for t in (*inputs, *outputs)]), launchable)
+    for old, new in zip(source.args, host.block.args, strict=False):
+        new.name_hint = old.name_hint
+        host.buffers[old] = new
+    for value, out in zip(last.operands, host.block.args[len(inputs) :], strict=True):
+        out.name_hint = value.name_hint or "out"
+        host.wanted.setdefault(value, []).append(out)
+    for op in source.ops:
+        if isinstance(op, tile.LaunchOp):
+            host.launch(op)
+        elif isinstance(op, func.CallOp):
+            results = host.results(op)
+            host.append(func.CallOp(op.callee, [*(host.buffers[i] for i in op.operands), *results], []), op)
+        elif isinstance(op, tensor.ScanOp):
+            host.results(op)
+            host.fold(op)
+        elif op is not last:
+            raise refused(op, "is no launch and no call", CompileError)
+    if any(value in source.args for value in host.wanted):
+        raise refused(last, "an argument is returned as it is", CompileError)
+    host.append(func.ReturnOp(), last)
+    types = [a.type for a in host.block.args]
+    new = func.FuncOp(main.sym_name.data, (types, []), Region(host.block), main.sym_visibility)
+    new.attributes.update(main.attributes)
+    set_pairs(new, UPDATES, [(len(inputs) + result, argument) for result, argument in pairs_of(main, UPDATES)])
+    new.location = main.location
+    return new
+
+
+@dataclass
+class _Host:
+    """The host program that is being built in `block`: the buffers that values became, the arguments that are `wanted`
+    to hold a value in the end, and the kernels that have something to do."""
+
+    block: Block
+    launchable: set[str]
+    buffers: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    wanted: dict[SSAValue, list[SSAValue]] = field(default_factory=dict[SSAValue, list[SSAValue]])
+
+    def append(self, op: Operation, source: Operation) -> Operation:
+        """Append `op`, which comes from where `source` does."""
+        op.location = source.location
+        self.block.add_op(op)
+        return op
+
+    def results(self, op: Operation) -> list[SSAValue]:
+        """The buffers of the results of `op`."""
+        found = [self._result_buffer(op, r, self.wanted.get(r, ())) for r in op.results]
+        self.buffers.update(zip(op.results, found, strict=True))
+        return found
+
+    def _result_buffer(self, op: Operation, result: SSAValue, own: Sequence[SSAValue] = (), copy: int = 0) -> SSAValue:
+        """One of the arguments for this result, or a new buffer if there are too few."""
+        return own[copy] if copy < len(own) else self._alloc(op, result, _buffer_type(result.type))
+
+    def _alloc(self, op: Operation, value: SSAValue, t: Attribute) -> SSAValue:
+        buffer = self.append(kernel.AllocOp(t), op).results[0]
+        buffer.name_hint = value.name_hint
+        return buffer
+
+    def launch(self, op: tile.LaunchOp) -> None:
+        """Launch on the buffers of the inputs and new ones for the results, or those of `main` where it returns them.
+
+        A result that is returned twice is computed twice: launches are pure. What a result starts from is in its
+        buffer, or is computed there once more if others need it, too.
+        """
+        ends = [_end(r) for r in op.res]
+        in_place = op.start is not None and _end(op.start) is ends[0]
+        copies = max((len(self.wanted.get(r, ())) for r in ends), default=1)
+        for copy in range(max(copies, 1)):
+            if op.start is not None and in_place and copy == 0:
+                results = [self.buffers[op.start]]
+            else:
+                pairs = zip(op.res, ends, strict=True)
+                results = [self._result_buffer(op, r, self.wanted.get(end, ()), copy) for r, end in pairs]
+            if op.start is not None and not in_place:
+                self._compute_again(op.start, results[0])
+            if copy == 0:
+                self.buffers.update(zip(op.res, results, strict=True))
+            self._add_launch(op, results)
+
+    def _compute_again(self, value: SSAValue, into: SSAValue) -> None:
+        """Launch what gives `value` once more, into another buffer."""
+        op = value.owner
+        assert isinstance(op, tile.LaunchOp)
+        if op.start is not None:
+            self._compute_again(op.start, into)
+        self._add_launch(op, [into if r is value else self._result_buffer(op, r) for r in op.res])
+
+    def _add_launch(self, op: tile.LaunchOp, results: list[SSAValue]) -> None:
+        name = op.kernel.string_value()
+        if name in self.launchable:
+            self.append(kernel.LaunchOp(name, [*(self.buffers[i] for i in op.inputs), *results]), op)
+
+    def fold(self, op: tensor.ScanOp) -> None:
+        """A loop that calls the step of a fold.
+
+        The first step reads the initial carries and the last one writes the results where they belong, so nothing is
+        copied; the steps between are a loop. A history is its own memory; of other carries two rows take turns.
+        """
+        rings: dict[int, SSAValue] = {}
+        if op.steps > 1:
+            for i, carry in enumerate(op.carries):
+                if i not in op.kept:
+                    rings[i] = self._alloc(op, carry, memref_of(element_type(carry.type), [2, *padded_row(carry.type)]))
+        steps = op.steps
+        self._call(op, rings, self._number(0, op), first=True, last=steps == 1)
+        end = steps - 1 if rings else steps
+        if end > 1:
+            start, stop, by = (self._number(n, op) for n in (1, end, 1))
+            inner = replace(self, block=Block(arg_types=[IndexType()]))
+            counter = inner.block.args[0]
+            counter.name_hint = "t"
+            inner._call(op, rings, counter, first=False, last=False)
+            inner.append(scf.YieldOp(), op)
+            self.append(scf.ForOp(start, stop, by, [], Region(inner.block)), op)
+        if end < steps:
+            self._call(op, rings, self._number(steps - 1, op), first=False, last=True)
+
+    def _number(self, value: int, source: Operation) -> SSAValue:
+        return self.append(ConstantOp(value, IndexType()), source).results[0]
+
+    def _call(self, op: tensor.ScanOp, rings: dict[int, SSAValue], t: SSAValue, *, first: bool, last: bool) -> None:
+        """The call of step `t`."""
+
+        def row(memory: SSAValue, row: AffineExpr, type: Attribute) -> SSAValue:
+            found = self.append(kernel.SliceOp(memory, AffineMap(1, 0, (row,)), t, type), op).results[0]
+            found.name_hint = memory.name_hint
+            return found
+
+        reads, writes = list[SSAValue](), list[SSAValue]()
+        for i, (carry, result) in enumerate(zip(op.carries, op.res, strict=True)):
+            own, kept, t_ = self.buffers[result], rings.get(i), _buffer_type(carry.type)
+            before, after = (_STEP - 1, _STEP) if kept is None else (_READ, _WRITTEN)
+            memory = own if kept is None else kept
+            reads.append(self.buffers[carry] if first else row(memory, before, t_))
+            writes.append(own if last and i not in op.kept else row(memory, after, t_))
+        slices = [row(self.buffers[v], _STEP, memref_of(element_type(v.type), extents_of(v.type)[1:])) for v in op.each]
+        shared = [self.buffers[v] for v in op.shared]
+        self.append(func.CallOp(op.step.string_value(), [*reads, *slices, *shared, *writes], []), op)
+
+
+def _end(result: SSAValue) -> SSAValue:
+    """The last of the values that lie in the buffer of `result` one after the other: what starts from it and is the
+    last that needs it, and so on."""
+    while uses := [use.operation for use in result.uses]:
+        last = uses[0]
+        for op in uses:
+            last = op if last.is_before_in_block(op) else last
+        if not isinstance(last, tile.LaunchOp) or last.start is not result or uses.count(last) > 1:
+            break
+        if any(result in op.inputs and any(map(_starts, op.res)) for op in uses if isinstance(op, tile.LaunchOp)):
+            break  # that launch may be done once more, behind the last
+        result = last.res[0]
+    return result
+
+
+def _starts(value: SSAValue) -> bool:
+    """Whether something starts from `value`."""
+    return any(isinstance(use.operation, tile.LaunchOp) and use.operation.start is value for use in value.uses)

@@ -9,15 +9,15 @@ from xdsl.dialects.builtin import Float32Type, VectorType
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects import kernel, payload, tile
-from ....dialects.kernel.mma import ROW_BYTES, WORD_BYTES
+from ....dialects.kernel.mma import ROW_BYTES
 from ....dialects.kernel.warp_specialize import WARPGROUP
 from ....dialects.kernel.wgmma import slice_elements
-from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, log2
-from ....dialects.layouts.mma import atom_depth, fragment, matrix_rows
+from ....dialects.layouts.linear import LANE_BITS, Coordinate, Linear, Shared, blocked, log2
+from ....dialects.layouts.mma import fragment, matrix_rows
 from ....dialects.layouts.wgmma import Boxes, boxes_of, warpgroup_accumulator
-from ....dialects.payload import element_bytes, shape_of
+from ....dialects.payload import element_bytes, element_type, shape_of
 from ....dialects.support.locations import refused
-from ...analysis.swizzle import bits_of_accumulator, held_fragments, operand_layout
+from ...analysis.swizzle import atom_of, bits_of_accumulator, held_fragments, operand_layout
 from ...analysis.tile_layouts import layout_in_shared, linear_of
 from .emitter import Index, Lowering, lowers
 from .shared_staging import SharedPlace, shared_place
@@ -31,7 +31,27 @@ def lower_dot(out: Lowering, op: tile.DotOp) -> SSAValue:
     if op.is_wgmma:
         why = "is asynchronous (tile-pipeline-dots makes it tile.dot_async)"
         raise refused(op, why, argument="atom")
-    return _fma(out, op) if op.atom is None else _mma(out, op)
+    if op.atom is not None:
+        return _mma(out, op)
+    return _fma(out, op) if out.op.lanes.data > 1 else _panel(out, op)
+
+
+def _panel(out: Lowering, op: tile.DotOp) -> SSAValue:
+    """A product of matrices that a single thread holds."""
+
+    def by_rows(value: SSAValue) -> SSAValue:
+        layout = out.layout(value)
+        shape = layout.shape
+        rows = blocked(shape, (1, 0), 1, 1, lanes=1).picks(layout)
+        assert rows is not None  # one thread holds everything
+        return out.picked(out.vector(value), rows)
+
+    lhs, rhs, acc = (by_rows(v) for v in (op.lhs, op.rhs, op.acc))
+    made = out.emit(kernel.PanelFmaOp(lhs, rhs, acc, shape_of(op.lhs.type)[1]), op.result.name_hint)
+    layout = out.layout(op.result)
+    back = layout.picks(blocked(layout.shape, (1, 0), 1, 1, lanes=1))
+    assert back is not None
+    return out.picked(made, back)
 
 
 def _fma(out: Lowering, op: tile.DotOp) -> SSAValue:
@@ -78,7 +98,7 @@ def _mma(out: Lowering, op: tile.DotOp) -> SSAValue:
     """The k of an atom at a time: a loop with both operands in shared memory, or unrolled if the left one is in
     registers. What is in f32 is rounded to tf32 on the way."""
     acc, sums, hint = out.layout(op.acc), out.of(op.acc), op.result.name_hint
-    bits, atom, held = bits_of_accumulator(op, acc), atom_depth(element_bytes(op.lhs.type)), _held(op, acc)
+    bits, atom, held = bits_of_accumulator(op, acc), atom_of(op).k, _held(op, acc)
 
     def product(left: SSAValue, k: Index, carried: SSAValue) -> SSAValue:
         right = _matrices(out, op, 1, acc, k)
@@ -95,23 +115,23 @@ def _mma(out: Lowering, op: tile.DotOp) -> SSAValue:
 
 def _matrices(out: Lowering, op: tile.DotOp, operand: int, acc: Linear, k: Index) -> SSAValue:
     """The operand's matrices for the k of one atom from `k` on."""
-    buffer, hint, size = out.of(op.operands[operand]), "ab"[operand], element_bytes(op.operands[operand].type)
-    atom, row = atom_depth(size), ROW_BYTES // size
-    for trans in (False,) if size == WORD_BYTES else (False, True):
-        layout, count = matrix_rows(acc, operand, atom, trans, size)
-        place = _slice(out, op, operand, layout, k, atom)
+    buffer, hint, atom = out.of(op.operands[operand]), "ab"[operand], atom_of(op)
+    row = ROW_BYTES // element_bytes(atom.element)
+    for trans in atom.matrix_orders:
+        layout, count = matrix_rows(acc, operand, atom.k, trans, atom)
+        place = _slice(out, op, operand, layout, k, atom.k)
         if place.vec == row:
             rows = replace(place, regs=place.regs[log2(row) :], matrices=count, trans=trans)
             return _rounded(out, rows.load(out, buffer, hint))
-    if size != WORD_BYTES:
+    if True in atom.matrix_orders:
         raise refused(op, f"operand {operand} has no rows of {row} elements in shared memory")
-    place = _slice(out, op, operand, fragment(acc, operand, atom, size), k, atom)
+    place = _slice(out, op, operand, fragment(acc, operand, atom.k, atom), k, atom.k)
     return _rounded(out, place.load(out, buffer, hint))
 
 
 def _rounded(out: Lowering, registers: SSAValue) -> SSAValue:
-    """What a product takes of registers: all of 16 bits, of an f32 the nearest tf32."""
-    if element_bytes(registers.type) != WORD_BYTES:
+    """What a product takes of registers: of an f32 the nearest tf32."""
+    if not isinstance(element_type(registers.type), Float32Type):
         return registers
     return out.emit(payload.RoundTf32Op(registers), registers.name_hint)
 

@@ -336,9 +336,9 @@ class Lowering(Emitter):
         """The register layout of a tile; a scalar is one register that all threads have."""
         t = without_flight(value.type)
         if not shape_of(t):
-            return Linear((), (), ((),) * LANE_BITS, ((),) * log2(self.warps))
+            return Linear((), (), ((),) * log2(self.op.lanes.data), ((),) * log2(self.warps))
         if (known := self._layouts.get(t)) is None:
-            known = self._layouts[t] = layout_in_registers(value, self.warps)
+            known = self._layouts[t] = layout_in_registers(value, self.warps, self.op.lanes.data)
         return known
 
     def vector(self, value: SSAValue) -> SSAValue:

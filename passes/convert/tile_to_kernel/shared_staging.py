@@ -86,7 +86,7 @@ def shared_place(
     for image in moving:
         mixed |= image
     xor = not is_disjoint(regs) or any(r & mixed for r in regs)
-    vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each)
+    vec = register_width(regs, (*threads, *moving), WIDEST // bytes_each) if layout.lanes > 1 else 1
     return SharedPlace(origin, tuple(regs), vec, xor)
 
 

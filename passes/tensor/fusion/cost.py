@@ -9,13 +9,13 @@ from math import inf, prod
 
 from xdsl.ir import Attribute, SSAValue
 
-from ....dialects.kernel.cluster import CLUSTERS
+from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
 from ....dialects.target import TARGETS
 from ....dialects.tensor import ReductionKind
 from ...analysis.cluster_rows import SHARED_LENGTH
-from ...planning.roofline import SPECIAL, Operations, Times, another_kernel
+from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
 from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, TooLarge, children, either
 
 TARGET = TARGETS["sm_90a"]
@@ -27,8 +27,8 @@ BLOCKS = (128, 64, 32, 16)
 PIECE = 256
 """The shortest range that a reduction is worth being cut into, for several blocks to share it."""
 
-PART, MOST_PARTS = 4096, 256
-"""The same where no products are: elements at least, and parts at most, which a second kernel combines."""
+PART = MIN_PART_BYTES // 4
+"""The same where no products are, of f32: a second kernel combines the parts."""
 
 NESTED = 0.15
 """The share of its rate that a product of f32 gets whose results are all reduced again: in one small tile after the
@@ -196,7 +196,8 @@ class Kernel:
                 special += times if node.name in SPECIAL else 0
         output = tensor_bytes(self.output)
         memory = output + sum(min(size, tensor_bytes(source.type)) for source, size in far.items())
-        compute = Operations(vector, special, matrix, wide / MATRIX_WIDE).seconds(rates)
+        compute = vector / rates.vector + special / rates.special  # every unit of the card at work, one after the other
+        compute = compute + matrix / rates.mma + wide / MATRIX_WIDE / rates.fma
 
         def seconds(flight: float) -> float:
             bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)

@@ -92,7 +92,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: rows [] and cols [1] do not number 4 registers in pairs
+// CHECK: error: kernel.mma: no bit of rows numbers the halves of the 16 rows of m16n8k16
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<4xbf16>
   %b = payload.constant 0.0 : vector<8xbf16>
@@ -111,7 +111,7 @@ kernel.func @k() grid [1] warps 1 {
 
 // -----
 
-// CHECK: error: kernel.mma: the operands are both bf16, or f16, or f32
+// CHECK: error: kernel.mma: the operands are both of one type of bf16, f16, f32, f64
 kernel.func @k() grid [1] warps 1 {
   %a = payload.constant 0.0 : vector<8xbf16>
   %b = payload.constant 0.0 : vector<4xf16>

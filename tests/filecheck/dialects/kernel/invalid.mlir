@@ -175,3 +175,29 @@ kernel.func @k() grid [1] warps 32 blocks_per_sm 3 {
 // CHECK: error: kernel.func: 0 blocks of 32 threads do not fit on a multiprocessor
 kernel.func @k() grid [1] warps 1 blocks_per_sm 0 {
 }
+
+// -----
+
+// CHECK: error: kernel.func: 2 warps of 1 lanes; a warp has 32, or a block is one thread
+kernel.func @k() grid [1] warps 2 lanes 1 {
+}
+
+// -----
+
+// CHECK: error: {{.*}}32 and 64 numbers 8 deep do not make a product of 128
+kernel.func @k() grid [1] warps 1 lanes 1 {
+  %a = payload.constant 0.0 : vector<32xf32>
+  %b = payload.constant 0.0 : vector<64xf32>
+  %c = payload.constant 0.0 : vector<128xf32>
+  %d = kernel.panel_fma %a, %b, %c depth 8 : vector<32xf32>, vector<64xf32>, vector<128xf32>
+}
+
+// -----
+
+// CHECK: error: {{.*}}operands and accumulator have one element type
+kernel.func @k() grid [1] warps 1 lanes 1 {
+  %a = payload.constant 0.0 : vector<32xf64>
+  %b = payload.constant 0.0 : vector<64xf64>
+  %c = payload.constant 0.0 : vector<128xf32>
+  %d = kernel.panel_fma %a, %b, %c depth 4 : vector<32xf64>, vector<64xf64>, vector<128xf32>
+}

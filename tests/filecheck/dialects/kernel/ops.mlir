@@ -49,6 +49,8 @@ kernel.func @all(%x: memref<100x64xf32>, %w: memref<64xbf16>, %y: memref<100x64x
   %n = kernel.splat %e : f32 -> vector<4xf32>
   // CHECK-NEXT: %c = kernel.outer_fma %f, %f, %n rows [1] cols [0] : vector<2xf32>, vector<2xf32>, vector<4xf32>
   %c = kernel.outer_fma %f, %f, %n rows [1] cols [0] : vector<2xf32>, vector<2xf32>, vector<4xf32>
+  // CHECK-NEXT: %d = kernel.panel_fma %f, %f, %c depth 1 : vector<2xf32>, vector<2xf32>, vector<4xf32>
+  %d = kernel.panel_fma %f, %f, %c depth 1 : vector<2xf32>, vector<2xf32>, vector<4xf32>
   // CHECK-NEXT: kernel.store %c, %y[%block, %lane] regs {{\[\[}}0, 1], [0, 2]] : memref<100x64xf32> (index, index), vector<4xf32>
   kernel.store %c, %y[%block, %lane] regs [[0, 1], [0, 2]] : memref<100x64xf32> (index, index), vector<4xf32>
 }

@@ -247,10 +247,11 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
-// CHECK: error: {{.*}}atom mma multiplies bf16, f16 or f32 into f32
+// CHECK: error: {{.*}}atom mma multiplies bf16, f16 or f32 into f32, or f64 into f64
 tile.kernel @k(%x: memref<8xf64>, %y: memref<8xf64>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<16x16xf64>
-  %c = tile.dot %a, %a, %a atom "mma" : tensor<16x16xf64>, tensor<16x16xf64>, tensor<16x16xf64> -> tensor<16x16xf64>
+  %b = payload.constant 0.0 : tensor<16x16xf32>
+  %c = tile.dot %a, %a, %b atom "mma" : tensor<16x16xf64>, tensor<16x16xf64>, tensor<16x16xf32> -> tensor<16x16xf32>
 }
 
 // -----
@@ -301,4 +302,20 @@ module {
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %a = payload.constant 0.0 : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>>
   %b = tile.convert_layout %a via "post" : tensor<32xf32, #tile.layout<reg = [], lane = [[1], [2], [4], [8], [16]], warp = []>> -> tensor<32xf32, #tile.layout<reg = [], lane = [[2], [1], [4], [8], [16]], warp = []>>
+}
+
+// -----
+
+// CHECK: error: {{.*}}1 warps of 16 lanes; a warp has 32, or a block is one thread
+tile.kernel @k(%x: memref<8xf32>) blocks (%i) in [1] warps 1 lanes 16 {
+}
+
+// -----
+
+// CHECK: error: {{.*}}schedule: lanes is 2; it is one of 1, 32
+module {
+  %y = loop.nest (%i) in [4] -> tensor<4xf32> attributes {schedule = #tile.schedule<block = [4], lanes = 2>} {
+    %z = payload.constant 0.0 : f32
+    loop.yield %z
+  }
 }

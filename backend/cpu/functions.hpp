@@ -1,0 +1,207 @@
+// Functions of vectors, a section for each: `//// key needs keys`. The polynomials are minimax (Remez), without branches, so
+// that the compiler makes a vector instruction of each operation.
+
+//// fused
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+template <class T> INLINE vec<T> fused_lanes(vec<T> a, vec<T> b, vec<T> c) {
+  T x[lanes], y[lanes], r[lanes];
+  store(x, a), store(y, b), store(r, c);
+  PER_LANE r[l] = fused(x[l], y[l], r[l]);
+  return load(r);
+}
+INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return fused_lanes<float>(a, b, c); }
+INLINE vec<double> fused(vec<double> a, vec<double> b, vec<double> c) { return fused_lanes<double>(a, b, c); }
+#endif
+template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
+
+//// to_f32.bf16 needs bf16; to_f32.bf16
+INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
+
+//// to_bf16.bf16 needs bf16; to_bf16
+INLINE bf16_vec to_bf16(vec<float> x) {
+  const auto u = (vec<unsigned>)x;
+  return {convert<unsigned short>(choose(x != x, all(0x7fffu), (u + 0x7fffu + ((u >> 16) & 1)) >> 16))};
+}
+
+//// to_f32.f16 needs f16; to_f32.f16
+#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__)
+INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
+#else
+INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
+#endif
+
+//// to_f16.f16 needs f16; to_f16
+#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__)
+INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
+#else
+INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
+#endif
+
+//// scaled
+// m * 2^n for n from -252 to 254, also where that is a denormal number.
+INLINE float scaled(float m, int n) {
+  const int h = n >> 1;
+  return m * __int_as_float((h + 127) << 23) * __int_as_float((n - h + 127) << 23);
+}
+
+//// exp2f needs fused; scaled
+INLINE float exp2_of(float x) {
+  float y = x < -151.0f ? -151.0f : x;
+  y = y > 129.0f ? 129.0f : y;
+  const float n = __builtin_rintf(y), f = y - n;
+  float p = fused(0.000154763f, f, 0.001340027f);
+  p = fused(p, f, 0.009618004f), p = fused(p, f, 0.05550328f), p = fused(p, f, 0.2402265f), p = fused(p, f, 0.6931472f);
+  const float r = scaled(fused(p, f, 1.0f), (int)n);
+  return x != x ? x : r;
+}
+INLINE vec<float> exp2f(vec<float> x) PER_ELEMENT(exp2_of)
+
+//// expf needs fused; scaled
+INLINE float exp_of(float x) {
+  float y = x < -104.0f ? -104.0f : x;
+  y = y > 89.0f ? 89.0f : y;
+  const float n = __builtin_rintf(y * 1.442695041f);
+  const float r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
+  float p = fused(0.0013950492f, r, 0.00836889f);
+  p = fused(p, r, 0.041666206f), p = fused(p, r, 0.16666518f), p = fused(p, r, 0.5f);
+  const float e = scaled(fused(p, r * r, r) + 1.0f, (int)n);
+  return x != x ? x : e;
+}
+INLINE vec<float> expf(vec<float> x) PER_ELEMENT(exp_of)
+
+//// mantissa
+// x = (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2), for positive numbers.
+INLINE float mantissa(float x, float* e) {
+  const bool tiny = x < 1.17549435e-38f;
+  const int bits = __float_as_int(tiny ? x * 8388608.0f : x), n = (bits - 0x3f3504f3) >> 23;
+  *e = (float)n - (tiny ? 23.0f : 0.0f);
+  return __int_as_float(bits - (n << 23)) - 1.0f;
+}
+INLINE float log_ends(float x, float r) {
+  r = x == __builtin_inff() ? x : r;
+  r = x == 0.0f ? -__builtin_inff() : r;
+  return x < 0.0f || x != x ? __builtin_nanf("") : r;
+}
+INLINE float log_rest(float f) {  // (log(1 + f) - f + f^2 / 2) / f^3
+  float p = fused(-0.07859598f, f, 0.12881635f);
+  p = fused(p, f, -0.13128753f), p = fused(p, f, 0.14181194f), p = fused(p, f, -0.16624555f);
+  p = fused(p, f, 0.20002286f), p = fused(p, f, -0.2500081f);
+  return fused(p, f, 0.33333316f);
+}
+
+//// logf needs fused; mantissa
+INLINE float log_of(float x) {
+  float e;
+  const float f = mantissa(x, &e), s = f * f;
+  float r = fused(e, -0.00021219444f, s * f * log_rest(f));
+  r = fused(s, -0.5f, r);
+  return log_ends(x, fused(e, 0.693359375f, r + f));
+}
+INLINE vec<float> logf(vec<float> x) PER_ELEMENT(log_of)
+
+//// log2f needs fused; mantissa
+INLINE float log2_of(float x) {
+  float e;
+  const float f = mantissa(x, &e), s = f * f, small = fused(s, -0.5f, s * f * log_rest(f));
+  float r = fused(f, 0.0003122284f, small * 1.442695041f);
+  r = fused(f, 1.4423828125f, r);
+  return log_ends(x, e + r);
+}
+INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log2_of)
+
+//// tanhf needs fused; expf
+INLINE float tanh_of(float x) {
+  const float a = __builtin_fabsf(x), t = x * x;
+  float p = fused(-0.005660789f, t, 0.020602008f);
+  p = fused(p, t, -0.05372923f), p = fused(p, t, 0.13331328f), p = fused(p, t, -0.33333278f);
+  const float near = fused(p * t, a, a), far = 1.0f - 2.0f / (exp_of(2.0f * a) + 1.0f);
+  return __builtin_copysignf(a < 0.625f ? near : far, x);
+}
+INLINE vec<float> tanhf(vec<float> x) PER_ELEMENT(tanh_of)
+
+//// erff needs fused; expf
+INLINE float erf_of(float x) {
+  float a = __builtin_fabsf(x);
+  a = a > 4.0f ? 4.0f : a;
+  const float t = a * a;
+  float p = fused(8.409923e-05f, t, -0.00081526284f);
+  p = fused(p, t, 0.0052019604f), p = fused(p, t, -0.0268598f), p = fused(p, t, 0.11283703f), p = fused(p, t, -0.37612635f);
+  p = fused(p, t, 0.12837917f);
+  float q = fused(5.297051e-06f, a, -4.9941067e-05f);
+  q = fused(q, a, -2.7432225e-05f), q = fused(q, a, 0.002869113f), q = fused(q, a, -0.022575604f);
+  q = fused(q, a, 0.10516948f), q = fused(q, a, 0.63567317f), q = fused(q, a, 1.1285415f);
+  const float near = fused(p, a, a), far = 1.0f - exp_of(-q * a);
+  return __builtin_copysignf(a < 0.92f ? near : far, x) + (x != x ? x : 0.0f);
+}
+INLINE vec<float> erff(vec<float> x) PER_ELEMENT(erf_of)
+
+//// turn needs fused
+// sin(x + n * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
+INLINE float turned(float x, int n) {
+  const float k = __builtin_rintf(x * 0.636619772f), far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
+  const float rounded = 2.0f * __builtin_fabsf(r) > __builtin_fabsf(far) ? fused(k, 4.371139e-08f, far - r) : 0.0f;
+  const float low = fused(k, 1.7151245e-15f, rounded), t = r * r;
+  float s = fused(-0.00019516978f, t, 0.008332176f);
+  s = r + fused(fused(s, t, -0.16666655f) * t, r, low);
+  float c = fused(2.4438092e-05f, t, -0.0013887364f);
+  c = fused(fused(c, t, 0.041666646f), t, -0.5f), c = 1.0f + fused(c, t, -low * r);
+  n += (int)k;
+  const float v = n & 1 ? c : s;
+  return n & 2 ? -v : v;
+}
+INLINE bool any_large(vec<float> x) {
+  bool large = false;
+  PER_LANE large |= !(__builtin_fabsf(x[l]) < 4096.0f);
+  return large;
+}
+
+//// sinf needs turn
+INLINE float sin_of(float x) { return turned(x, 0); }
+INLINE vec<float> near_sin(vec<float> x) PER_ELEMENT(sin_of)
+INLINE vec<float> sinf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return sinf((float)x[l]); }) : near_sin(x); }
+
+//// cosf needs turn
+INLINE float cos_of(float x) { return turned(x, 1); }
+INLINE vec<float> near_cos(vec<float> x) PER_ELEMENT(cos_of)
+INLINE vec<float> cosf(vec<float> x) { return any_large(x) ? each<float>([&](int l) { return cosf((float)x[l]); }) : near_cos(x); }
+
+//// rsqrtf
+INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
+
+//// exp2_approx needs exp2f
+INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
+
+//// panel_fma needs fused
+// c += a * b for matrices that lie row by row, in blocks of `rows` x `vectors` vectors of c, which stay in registers.
+template <int rows, int vectors, int N, int K, class T> INLINE void block_fma(T* c, const T* a, const T* b) {
+  vec<T> sum[rows][vectors];
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + i * N + j * lanes);
+  for (int k = 0; k < K; ++k) {
+    vec<T> row[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) row[j] = load(b + k * N + j * lanes);
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(a[i * K + k] - vec<T>{}, row[j], sum[i][j]);
+  }
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < vectors; ++j) store(c + i * N + j * lanes, sum[i][j]);
+}
+template <int M, int N, int K, class T> static void panel_fma(T* c, const T* a, const T* b) {
+  constexpr int most = lanes == 16 ? 12 : 6, rows = M < most ? M : most, rest = M % rows;  // registers: 32, or 16
+  constexpr int vectors = N >= 2 * lanes ? 2 : 1;
+  if constexpr (N < lanes) {
+    for (int i = 0; i < M; ++i)
+      for (int k = 0; k < K; ++k)
+        for (int j = 0; j < N; ++j) c[i * N + j] = fused(a[i * K + k], b[k * N + j], c[i * N + j]);
+  } else {
+    for (int j = 0; j < N; j += vectors * lanes) {
+      for (int i = 0; i + rows <= M; i += rows) block_fma<rows, vectors, N, K>(c + i * N + j, a + i * K, b + j);
+      if constexpr (rest != 0) block_fma<rest, vectors, N, K>(c + (M - rest) * N + j, a + (M - rest) * K, b + j);
+    }
+  }
+}

@@ -1,0 +1,120 @@
+"""A module at the kernel level as one C++ text for the cores of a CPU.
+
+Like the CUDA text it has helpers and then a function for each kernel, with the same names and comments. A block of the
+grid is a call of that function, and `k0_grid` makes all of them, in parallel by OpenMP. Shared memory is a buffer of
+the core, kept from call to call.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.target import Target
+
+from ...dialects.kernel import FuncOp
+from ...dialects.support.locations import refused
+from ...dialects.support.printing import stamp_comment
+from ...errors import CompileError
+from ..cuda.device import STRUCTS, get_helper
+from ..cuda.printer import declare_shared, header, parameters, text_of_kernels
+from ..dtypes import STRUCTS as WORDS
+from .groups import VectorStatements, VectorWriter
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class CppTarget(Target):
+    """`dl-opt -t cpp`: prints the kernels of a module at the kernel level, whose blocks are single threads, as C++."""
+
+    name = "cpp"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        output.write(stamp_comment(module) + print_cpp(module))
+
+
+def print_cpp(module: ModuleOp) -> str:
+    """The C++ of all kernels of a module at the kernel level.
+
+    Raises CompileError, with operation and place, for anything that has no C++.
+    """
+    return text_of_kernels(module, _helper_section, _print_kernel)
+
+
+def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
+    if func.threads != 1:
+        raise refused(func, f"has blocks of {func.threads} threads; a core runs blocks of one (lanes 1)", CompileError)
+    writer = VectorWriter(func)
+    block, memory = writer.names.mint("block"), writer.names.mint("shared")
+    writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
+    given = parameters(writer, func)
+    declare_shared(writer, func, memory)
+    VectorStatements(writer, func.body.block).print()
+    head = f"static void {name}({', '.join([f'const int {block}', f'unsigned char* const {memory}', *given])}) {{"
+    body = [*header(func), head, *writer.text(), "}"]
+    return "\n".join([*body, _grid(func, name, given)]) + "\n", writer.helpers
+
+
+def _grid(func: FuncOp, name: str, given: list[str]) -> str:
+    """The function that runs all blocks."""
+    passed: list[str] = []
+    for number, parameter in enumerate(given):
+        kind = parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip()
+        passed.append(f"({kind})a[{number}]" if "*" in kind else f"*({kind}*)a[{number}]")
+    shared = 0 if func.shared is None else func.shared.data
+    memory = f"alignas(64) static thread_local unsigned char memory[{shared}];" if shared else ""
+    call = f"{name}({', '.join(['b', 'memory' if shared else 'nullptr', *passed])});"
+    return (
+        f'extern "C" void {name}_grid(void** a, int blocks) {{\n'
+        "#pragma omp parallel for schedule(dynamic, share(blocks)) if (blocks > 1)\n"
+        f"  for (int b = 0; b < blocks; ++b) {{ {memory + ' ' if memory else ''}{call} }}\n}}"
+    )
+
+
+@cache
+def _prelude() -> str:
+    texts = [(_HERE.parent / "emulator" / "device_math.h").read_text(), (_HERE / "vector.hpp").read_text()]
+    return "".join(texts).replace("#pragma once\n", "")
+
+
+def _helper_section(keys: set[str]) -> str:
+    """The definitions of the helpers in `keys` and of what they need."""
+    wanted: dict[str, str] = {}
+
+    def want(key: str) -> None:
+        if key in wanted:
+            return
+        if key in STRUCTS:
+            needs, text = (), f"{STRUCTS[key]}\nSTORED({key}, {WORDS[key]})"
+        elif key.startswith("vector."):
+            needs, text = vector_functions()[key]
+        else:
+            helper = get_helper(key)
+            needs, text = helper.needs, helper.host or helper.cuda
+        for needed in needs:
+            want(needed)
+        wanted[key] = text
+
+    for key in sorted(keys):
+        want(key)
+    return "\n".join([_prelude(), *wanted.values()]) + "\n"
+
+
+@cache
+def vector_functions() -> dict[str, tuple[tuple[str, ...], str]]:
+    """What each function of vectors needs, and its text, by `vector.` and its name."""
+    sections = re.split(r"^//// ", (_HERE / "functions.hpp").read_text(), flags=re.MULTILINE)[1:]
+    parts = [section.partition("\n") for section in sections]
+    heads = [head.partition(" needs ") for head, _, _ in parts]
+    keys = {key for key, _, _ in heads}
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
+    for (key, _, needs), (_, _, text) in zip(heads, parts, strict=True):
+        own = [f"vector.{n}" if n in keys - {key} else n for n in needs.split("; ") if n]
+        found[f"vector.{key}"] = (tuple(own), text.strip())
+    return found

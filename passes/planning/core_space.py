@@ -1,0 +1,98 @@
+"""Schedules for a target whose blocks are single threads: the cores of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from xdsl.ir import SSAValue
+
+from ...dialects.loop import ReduceOp
+from ...dialects.payload import tensor_bytes
+from ...dialects.tile.schedule import ScheduleAttr
+from .matmul import Matmul, find_matmuls
+from .nest_info import NestInfo, TileExtents, contiguous_index, pow2_at_least
+
+REGISTERS = 64
+"""Elements of a tile that a core keeps in vector registers."""
+
+ROW = 512
+"""Elements of a tile that a core keeps in its nearest cache while a reduction walks past it."""
+
+DEPTH = 256
+"""Elements of a sum of products that are multiplied at once: as many as leave room in a cache for both operands."""
+
+PADDED = 1.125
+"""So many times its length a row may be padded to."""
+
+TASK = 4096
+"""Elements of a tile that is computed element by element: enough work for a block."""
+
+
+def core_schedule(info: NestInfo) -> ScheduleAttr:
+    """The schedule of a nest on a core."""
+    products = [p for p in find_matmuls(info) if info.extents[p.row] > 1 and info.extents[p.column] > 1]
+    sizes = TileExtents(info)
+    serial = tuple(_product(sizes, products) if products else _rows(info, sizes))
+    plan = sizes.plan(1, serial=serial)
+    return ScheduleAttr(replace(plan, lanes=1, warps=1))
+
+
+def _sides(info: NestInfo) -> list[SSAValue]:
+    """The free indices along which a result, or what is about as large, is contiguous."""
+    large = max(tensor_bytes(r.type) for r in info.nest.res) // 4
+    last = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
+    return [i for i in info.free if i is last or info.contiguous.get(i, 0) > large]
+
+
+def _fastest(info: NestInfo) -> list[SSAValue]:
+    """The free indices, those along which most bytes are contiguous first, then the last."""
+    last = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
+    weights = {i: info.contiguous.get(i, 0) + (1 if i is last else 0) for i in info.free}
+    return sorted(info.free, key=lambda i: (-weights[i], -info.free.index(i)))
+
+
+def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
+    """Tiles of a nest without products; gives the positions of indices that a block walks along."""
+    free = _fastest(info)
+    if not info.reductions:
+        sides = _sides(info)
+        for i in sides if len(sides) > 1 else ():  # a transpose: as much of each side
+            sizes.set(i, REGISTERS)
+        sizes.fill([i for i in free if i not in sizes.decided], max(1, TASK // sizes.elements(sizes.decided)))
+        return
+    across = [i for i in free if i not in info.reduced]
+    along = [i for i in free if i in info.reduced]
+    side_by_side = any(contiguous_index(op) in info.reduction_indices for op in info.loads)
+    if not side_by_side:  # sums down columns: many of them at a time
+        sizes.fill(along, ROW)
+    sizes.fill(across, REGISTERS)
+    for group in info.groups if side_by_side else ():
+        if len(group) > 1:  # sums that are rescaled from chunk to chunk: few chunks, if little of them is padding
+            _whole_rows(info, sizes, group)
+    sizes.chunk_reductions(REGISTERS if side_by_side else ROW)
+    for i in across:
+        if sizes.tile[i] < info.extents[i] or info.may_be_longer([i]):
+            yield info.free.index(i)
+
+
+def _whole_rows(info: NestInfo, sizes: TileExtents, group: list[ReduceOp]) -> None:
+    """Chunks of a staged reduction that are as long as its rows, or as the cache."""
+    for op in group:
+        *outer, last = op.body.block.args
+        extent = info.extents[last]
+        if not outer and pow2_at_least(extent) <= PADDED * extent or extent > TASK:
+            sizes.set(last, TASK)
+
+
+def _product(sizes: TileExtents, products: list[Matmul]) -> Iterator[int]:
+    """Tiles of products: a block has all of its rows and columns at once."""
+    for p in products:
+        for index, extent in ((p.row, 64), (p.column, REGISTERS)):
+            if index not in sizes.decided:
+                sizes.set(index, extent)
+        room = DEPTH
+        for index in reversed(p.reduction.indices):
+            room = sizes.set(index, room)
+    sizes.chunk_reductions(1 << 13)
+    return iter(())

@@ -1,0 +1,36 @@
+"""The functions of vectors, against float64: every f16, and a million numbers of f32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import deplodock
+
+MOST_ULPS = 1.5
+
+_RANDOM = torch.Generator().manual_seed(0)
+_MANY = 1 << 18
+INPUTS = torch.cat(
+    [
+        torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16).float(),
+        torch.empty(_MANY).uniform_(-110, 100, generator=_RANDOM),
+        torch.randn(_MANY, generator=_RANDOM),
+        torch.empty(_MANY).uniform_(-87, 88, generator=_RANDOM).exp(),
+        torch.randint(-(2**31), 2**31, (_MANY,), generator=_RANDOM).to(torch.int32).view(torch.float32),
+    ]
+)
+
+
+@pytest.mark.parametrize("name", "exp exp2 log log2 tanh erf sin cos rsqrt sqrt".split())
+def test_error(name: str) -> None:
+    function = getattr(torch, name)
+    found = deplodock.compile(function, (INPUTS,), target="cpu")(INPUTS)
+    wanted = function(INPUTS.double())
+    nearest = wanted.float()
+    finite = nearest.isfinite()
+    assert torch.equal(found[~finite].isnan(), nearest[~finite].isnan())
+    assert torch.equal(found[~finite].nan_to_num(), nearest[~finite].nan_to_num())
+    ulps = (found.double() - wanted).abs() / torch.from_numpy(np.spacing(nearest.abs().numpy())).double()
+    assert ulps[finite].max().item() <= MOST_ULPS, INPUTS[finite][ulps[finite].argmax()].item()

@@ -1,0 +1,117 @@
+"""Programs on the cores of this machine, against PyTorch; and the same text for processors with other vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import deplodock
+from deplodock.backend.cpu.runtime import CpuProgram
+from deplodock.errors import ExecutionError, TargetError
+
+
+def _ints(*shape: int, high: int = 9) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def _floats(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _put(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return x.index_add(0, i, v)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "elementwise": (lambda x, y: F.gelu(x) * y + x.sin(), (_floats(37, 300), _floats(300))),
+    "one element": (lambda x: x * 2, (_floats(1),)),
+    "nothing": (lambda x: x * 2, (_floats(0, 3),)),
+    "softmax": (lambda x: torch.softmax(x, -1), (_floats(33, 300),)),
+    "softmax of rows of -inf": (lambda x: torch.softmax(x.masked_fill(x < 9, -torch.inf), -1), (_floats(5, 40),)),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (257,), w, b), (_floats(20, 257), _floats(257), _floats(257))),
+    "column sums": (lambda x: x.sum(0), (_floats(500, 130),)),
+    "largest, with NaN": (lambda x: (x / (x > -2)).log().amax(1), (_floats(50, 100),)),
+    "counts": (lambda x: (x > 0).sum(-1), (_floats(50, 100),)),
+    "all and any": (lambda x: torch.stack([(x > -3).all(1), (x > 2).any(1)]), (_floats(50, 100),)),
+    "transpose": (lambda x: x.t().contiguous() + 1, (_floats(130, 70),)),
+    "product": (lambda a, b: a @ b, (_floats(70, 50), _floats(50, 90))),
+    "product of a long sum": (lambda a, b: a @ b, (_floats(33, 1000), _floats(1000, 65))),
+    "linear and epilogue": (lambda x, w, b: F.silu(F.linear(x, w, b)), (_floats(65, 96), _floats(80, 96), _floats(80))),
+    "a row times a matrix": (lambda a, b: a @ b, (_floats(1, 333), _floats(333, 129))),
+    "products of int64": (lambda a, b: a @ b, (_ints(20, 30), _ints(30, 40))),
+    "products of f64": (lambda a, b: a @ b, (_floats(40, 30).double(), _floats(30, 70).double())),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (_floats(2, 65, 32), _floats(2, 66, 32)[:, :65], _floats(2, 67, 32)[:, :65]),
+    ),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1, stride=2), (_floats(2, 5, 19, 20), _floats(9, 5, 3, 3))),
+    "pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), (_floats(2, 4, 19, 20),)),
+    "gather": (lambda x, i: x[i] * 2, (_floats(9, 70), _ints(50))),
+    "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
+    "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
+    "sort": (lambda x: torch.sort(x, -1).values, (_floats(6, 40),)),
+    "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
+    "f16": (lambda x, w: F.linear(x, w), (_floats(20, 100).half(), _floats(40, 100).half())),
+    "int8": (lambda x: (x * 2 + 1).clamp(-5, 7), (_ints(1000).to(torch.int8),)),
+    "integers": (lambda x, y: (x // y, x % y, x << 2, x ^ y), (_ints(300, high=99), _ints(300, high=8) + 1)),
+    "f64": (lambda x: x.exp().sum(-1), (_floats(20, 100).double(),)),
+    "several kernels": (lambda x, w: F.relu(x @ w) @ w.t() + x, (_floats(40, 60), _floats(60, 50))),
+    "recurrence": (torch.nn.LSTM(12, 20, batch_first=True).eval(), (_floats(2, 5, 12),)),
+}
+
+
+def _close(found: Any, expected: Any) -> None:
+    found, expected = (torch.utils._pytree.tree_leaves(r) for r in (found, expected))
+    for r, e in zip(found, expected, strict=True):
+        tolerance = {torch.bfloat16: 1e-2, torch.float16: 2e-3}.get(r.dtype, 2e-6)
+        size = e[e.isfinite()].double().abs().sum().item() / max(e.numel(), 1)
+        torch.testing.assert_close(r, e, rtol=tolerance, atol=tolerance * max(4 * size, 1.0), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_pytorch(name: str) -> None:
+    function, args = PROGRAMS[name]
+    program = deplodock.compile(function, args, target="cpu")
+    assert program.executor.name == "cpu"
+    with torch.no_grad():
+        _close(program(*args), function(*args))
+
+
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("name", ["elementwise", "linear and epilogue", "f16"])
+def test_other_vectors(name: str, march: str) -> None:
+    """The same text with the vectors of SSE and of AVX2."""
+    function, args = PROGRAMS[name]
+    compiled = deplodock.compile(function, args, target="cpu").compilation
+    if march == "x86-64-v3" and "avx2" not in torch.backends.cpu.get_cpu_capability().lower():
+        pytest.skip("this machine has no AVX2")
+    (found,) = CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args)
+    _close(found, function(*args))
+
+
+def test_sizes_of_a_call() -> None:
+    x = _floats(7, 100)
+    rows = torch.export.Dim("rows", min=1, max=500)
+    program = deplodock.compile(F.softmax, (x,), {"dim": -1}, target="cpu", dynamic_shapes=({0: rows}, None))
+    for n in (1, 7, 130):
+        _close(program(_floats(n, 100), dim=-1), F.softmax(_floats(n, 100), dim=-1))
+
+
+def test_a_checked_index() -> None:
+    program = deplodock.compile(lambda x, i: x[i], (_floats(9, 4), _ints(5)), target="cpu", checked=True)
+    program(_floats(9, 4), _ints(5))
+    with pytest.raises(ExecutionError, match="9"):
+        program(_floats(9, 4), torch.tensor([0, 1, 2, 3, 9]))
+    program(_floats(9, 4), _ints(5))  # and goes on
+
+
+def test_other_targets_blocks_are_refused() -> None:
+    compiled = deplodock.compile(lambda x: x + 1, (_floats(64),)).compilation
+    with pytest.raises(deplodock.CompileError, match="blocks of"):
+        _ = compiled.cpp
+    with pytest.raises(TargetError, match="cpu"):
+        deplodock.compile(lambda x: x + 1, (_floats(64),), target="cpo")

@@ -1,0 +1,61 @@
+// RUN: dl-opt %s -t cpp --split-input-file | filecheck %s
+
+// Rows: a vector for each step of a loop, which loads, computes and adds up; then the lanes; and only the end of a row goes
+// lane by lane.
+// CHECK:       // --- kernels
+// CHECK-NEXT:  // rows: 8 blocks of 1 threads
+// CHECK-NEXT:  static void k0(const int block, unsigned char* const shared, const float* __restrict__ x, float* __restrict__ y) {
+// CHECK:         float r[32] = {};
+// CHECK-NEXT:    for (int k = 0; k < 3; ++k) {
+// CHECK-NEXT:      const int at = k * 32;
+// CHECK-NEXT:      #pragma GCC unroll 8
+// CHECK-NEXT:      for (int i = 0; i < 32; i += lanes) {
+// CHECK:             const auto a = (at + i + lanes - 1 < 70 ? load(&x[block * 70 + at + i]) : each<float>([&](int l) { return at + (i + l) < 70 ? x[block * 70 + at + (i + l)] : 0.0f; }));
+// CHECK:             const auto e = expf(a);
+// CHECK:             store(&r[i], load(&r[i]) + e);
+// CHECK:         float t = reduced<32>(r, [](auto a, auto b) { return a + b; });
+// CHECK-NEXT:    #pragma GCC unroll 8
+// CHECK-NEXT:    for (int i = 0; i < 32; i += lanes) {
+// CHECK-NEXT:      if (!(i < 20)) continue;
+// CHECK:           const auto v = sqrtf(t);
+// CHECK:           if (i + lanes - 1 < 20) store(&y[block * 20 + i], all((float)v));
+// CHECK-NEXT:      else PER_LANE if ((i + l) < 20) y[block * 20 + (i + l)] = v;
+// CHECK:       extern "C" void k0_grid(void** a, int blocks) {
+// CHECK-NEXT:  #pragma omp parallel for schedule(dynamic, share(blocks)) if (blocks > 1)
+kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 lanes 1 {
+  %block = kernel.id block
+  %0 = payload.constant 0 : index
+  %3 = payload.constant 3 : index
+  %1 = payload.constant 1 : index
+  %32 = payload.constant 32 : index
+  %z = payload.constant 0.0 : f32
+  %s = payload.constant 0.0 : vector<32xf32>
+  %r = scf.for %k = %0 to %3 step %1 iter_args(%acc = %s) -> (vector<32xf32>) {
+    %at = arith.muli %k, %32 : index
+    %a = kernel.load %x[%block, %at] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where (%at) steps [[1], [2], [4], [8], [16]] in [0:70] else %z : memref<8x70xf32> (index, index, index) -> vector<32xf32>
+    %e = math.exp %a : vector<32xf32>
+    %n = arith.addf %acc, %e : vector<32xf32>
+    scf.yield %n : vector<32xf32>
+  }
+  %t = kernel.reduce_registers add %r over [0, 1, 2, 3, 4] : vector<32xf32> -> vector<1xf32>
+  %u = kernel.extract %t[0] : vector<1xf32>
+  %all = kernel.splat %u : f32 -> vector<32xf32>
+  %v = math.sqrt %all : vector<32xf32>
+  kernel.store %v, %y[%block, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]] where (%0) steps [[1], [2], [4], [8], [16]] in [0:20] : memref<8x20xf32> (index, index, index), vector<32xf32>
+}
+
+// -----
+
+// A product of matrices that a core holds.
+// CHECK:       block_fma<rows, vectors
+// CHECK:       // --- kernels
+// CHECK:           store(&a[i], load(&x[i]));
+// CHECK:         panel_fma<8, 16, 4>(c, a, b);
+kernel.func @product(%x: memref<8x4xf32>, %w: memref<4x16xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
+  %0 = payload.constant 0 : index
+  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] : memref<8x4xf32> (index, index) -> vector<32xf32>
+  %b = kernel.load %w[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0]] : memref<4x16xf32> (index, index) -> vector<64xf32>
+  %s = payload.constant 0.0 : vector<128xf32>
+  %c = kernel.panel_fma %a, %b, %s depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
+  kernel.store %c, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
+}
