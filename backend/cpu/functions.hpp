@@ -173,35 +173,93 @@ INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 //// exp2_approx needs exp2f
 INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
 
-//// panel_fma needs fused
-// c += a * b for matrices that lie row by row, in blocks of `rows` x `vectors` vectors of c, which stay in registers.
-template <int rows, int vectors, int N, int K, class T> INLINE void block_fma(T* c, const T* a, const T* b) {
-  vec<T> sum[rows][vectors];
+//// transposed
+// `lanes` vectors as the columns of what they are the rows of: halves, quarters, ... change places.
+template <class T> INLINE void transposed(vec<T> (&v)[lanes]) {
+#pragma GCC unroll 4
+  for (int s = 1; s < lanes; s *= 2) {
+    vec<typename Int<sizeof(T)>::type> low, high;
+#pragma GCC unroll 16
+    for (int l = 0; l < lanes; ++l) low[l] = l & s ? lanes + l - s : l, high[l] = low[l] + s;
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i)
+      if (!(i & s)) {
+        const vec<T> x = v[i], y = v[i + s];
+        v[i] = __builtin_shuffle(x, y, low), v[i + s] = __builtin_shuffle(x, y, high);
+      }
+  }
+}
+
+//// pack needs transposed
+// A matrix of which neighbours in a column and in a row are so many elements apart, row by row.
+template <int rows, int columns, class T> static void pack(T* to, const T* from, long row, long column) {
+  if constexpr (columns % lanes == 0) {
+    if (column == 1) {
+      for (int i = 0; i < rows; ++i)
+        for (int j = 0; j < columns; j += lanes) store(to + i * columns + j, load(from + i * row + j));
+      return;
+    }
+    if constexpr (rows % lanes == 0)
+      if (row == 1) {
+        for (int i = 0; i < rows; i += lanes)
+          for (int j = 0; j < columns; j += lanes) {
+            vec<T> v[lanes];
+#pragma GCC unroll 16
+            for (int l = 0; l < lanes; ++l) v[l] = load(from + (j + l) * column + i);
+            transposed<T>(v);
+#pragma GCC unroll 16
+            for (int l = 0; l < lanes; ++l) store(to + (i + l) * columns + j, v[l]);
+          }
+        return;
+      }
+  }
   for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) to[i * columns + j] = from[i * row + j * column];
+}
+
+//// panel_fma needs fused; pack
+// c += a * b for `rows` rows of c, which stay in registers, and for the `vectors` vectors of columns of a packed panel of b.
+template <int rows, int vectors, int N, int K, class T>
+INLINE void block_fma(T* c, const T* a, long a_row, const T* panel) {
+  vec<T> sum[rows][vectors];
+#pragma GCC unroll 12
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + i * N + j * lanes);
   for (int k = 0; k < K; ++k) {
     vec<T> row[vectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) row[j] = load(b + k * N + j * lanes);
+#pragma GCC unroll 2
+    for (int j = 0; j < vectors; ++j) row[j] = load(panel + (k * vectors + j) * lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(a[i * K + k] - vec<T>{}, row[j], sum[i][j]);
+#pragma GCC unroll 2
+      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(a[i * a_row + k] - vec<T>{}, row[j], sum[i][j]);
   }
+#pragma GCC unroll 12
   for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) store(c + i * N + j * lanes, sum[i][j]);
 }
-template <int M, int N, int K, class T> static void panel_fma(T* c, const T* a, const T* b) {
-  constexpr int most = lanes == 16 ? 12 : 6, rows = M < most ? M : most, rest = M % rows;  // registers: 32, or 16
-  constexpr int vectors = N >= 2 * lanes ? 2 : 1;
+// c += a * b: M x N row by row, M x K and K x N with strides. Panels of b are packed for the nearest cache.
+template <int M, int N, int K, class T>
+static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column) {
   if constexpr (N < lanes) {
     for (int i = 0; i < M; ++i)
       for (int k = 0; k < K; ++k)
-        for (int j = 0; j < N; ++j) c[i * N + j] = fused(a[i * K + k], b[k * N + j], c[i * N + j]);
+        for (int j = 0; j < N; ++j)
+          c[i * N + j] = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], c[i * N + j]);
   } else {
+    constexpr int vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
+    constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, whole = M / rows * rows;
+    alignas(64) T panel[K * vectors * lanes], left[K == 1 ? 1 : M * K];
+    if (K > 1 && a_column != 1) {
+      pack<M, K>(left, a, a_row, a_column);
+      a = left, a_row = K;
+    }
     for (int j = 0; j < N; j += vectors * lanes) {
-      for (int i = 0; i + rows <= M; i += rows) block_fma<rows, vectors, N, K>(c + i * N + j, a + i * K, b + j);
-      if constexpr (rest != 0) block_fma<rest, vectors, N, K>(c + (M - rest) * N + j, a + (M - rest) * K, b + j);
+      pack<K, vectors * lanes>(panel, b + j * b_column, b_row, b_column);
+      for (int i = 0; i < whole; i += rows) block_fma<rows, vectors, N, K>(c + i * N + j, a + i * a_row, a_row, panel);
+      if constexpr (M > whole) block_fma<M - whole, vectors, N, K>(c + whole * N + j, a + whole * a_row, a_row, panel);
     }
   }
 }

@@ -41,6 +41,7 @@ from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, r
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, Writer, terms
 from ..dtypes import STRUCTS
+from .panels import is_read_in_place, operands, plain_load
 
 WIDEST = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
@@ -65,6 +66,8 @@ class VectorOrdering(Ordering):
 
     def _place(self, op: Operation) -> None:
         size = _size(op)
+        if isinstance(op, LoadOp) and size is not None and is_read_in_place(op):
+            return
         if not isinstance(op, LoadOp | StoreOp) or size is None:
             if isinstance(op, kernel.AtomicRmwOp | LoadOp | StoreOp):
                 self._flush(list(self._pending.values()))
@@ -140,11 +143,15 @@ class VectorStatements(Statements):
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """A product of matrices, into the accumulator's own memory where nobody else reads that."""
         writer = self.vectors
-        lhs, rhs = (writer.places.get(v) or self.array_of(v) for v in (op.lhs, op.rhs))
+        matrices = list[str]()
+        for matrix in operands(op):
+            if plain_load(matrix.source) is None and matrix.source not in writer.places:
+                self.array_of(matrix.source)
+            matrices.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         target = self.taken_over(op.acc, op.result)
         rows, columns = op.extents
         writer.use("vector.panel_fma")
-        writer.line(f"panel_fma<{rows}, {columns}, {op.depth.data}>({target.name}, {lhs.name}, {rhs.name});")
+        writer.line(f"panel_fma<{rows}, {columns}, {op.depth.data}>({', '.join([target.name, *matrices])});")
 
     def _group(self, group: Group) -> None:
         if group.size < WIDEST:

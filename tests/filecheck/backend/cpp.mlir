@@ -46,16 +46,24 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 
 // -----
 
-// A product of matrices that a core holds.
-// CHECK:       block_fma<rows, vectors
+// A product of matrices reads its operands where they lie, by strides: %w has columns as rows. What is checked, and what
+// was computed, is an array.
+// CHECK:       block_fma(
 // CHECK:       // --- kernels
-// CHECK:           store(&a[i], load(&x[i]));
-// CHECK:         panel_fma<8, 16, 4>(c, a, b);
-kernel.func @product(%x: memref<8x4xf32>, %w: memref<4x16xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
+// CHECK-NOT:     store(&a
+// CHECK:         panel_fma<8, 16, 4>(c, &x[0], 8, 2, &w[4], 1, 8);
+// CHECK:           store(&a1[i],
+// CHECK:         panel_fma<8, 16, 4>(c, a1, 4, 1, &w[4], 1, 8);
+kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
-  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] : memref<8x4xf32> (index, index) -> vector<32xf32>
-  %b = kernel.load %w[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0]] : memref<4x16xf32> (index, index) -> vector<64xf32>
+  %4 = payload.constant 4 : index
+  %z = payload.constant 0.0 : f32
+  %a = kernel.load %x[%0, %0] regs [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> (index, index) -> vector<32xf32>
+  %wt = kernel.load %w[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0], [8, 0]] : memref<16x8xf32> (index, index) -> vector<64xf32>
+  %b = kernel.shuffle_registers %wt from [0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57, 61, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, 51, 55, 59, 63] : vector<64xf32> -> vector<64xf32>
   %s = payload.constant 0.0 : vector<128xf32>
   %c = kernel.panel_fma %a, %b, %s depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
-  kernel.store %c, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
+  %a1 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] where (%0) steps [[0], [0], [1], [2], [4]] in [0:5] else %z : memref<8x8xf32> (index, index, index) -> vector<32xf32>
+  %d = kernel.panel_fma %a1, %b, %c depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
+  kernel.store %d, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
 }
