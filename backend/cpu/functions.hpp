@@ -1,5 +1,4 @@
-// Functions of vectors, a section for each: `//// key needs keys`. The polynomials are minimax (Remez), without branches, so
-// that the compiler makes a vector instruction of each operation.
+// Functions of vectors, a section for each: `//// key needs keys`. The polynomials are minimax (Remez), without branches.
 
 //// fused
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
@@ -15,6 +14,15 @@ INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return fused
 INLINE vec<double> fused(vec<double> a, vec<double> b, vec<double> c) { return fused_lanes<double>(a, b, c); }
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
+INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
+
+//// polynomial needs fused
+// Of x, by its coefficients, the highest first.
+template <class... C> INLINE vec<float> polynomial(vec<float> x, float first, C... others) {
+  auto p = all(first);
+  ((p = fused(p, x, all((float)others))), ...);
+  return p;
+}
 
 //// to_f32.bf16 needs bf16; to_f32.bf16
 INLINE vec<float> to_f32(bf16_vec x) { return (vec<float>)(convert<unsigned>(x.bits) << 16); }
@@ -39,37 +47,41 @@ INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
 #endif
 
+//// clamped
+// Within [least, most]; NaN stays NaN. Named as the processor's instructions, which g++ does not find by itself.
+INLINE vec<float> clamped(vec<float> x, float least, float most) {
+#if defined(__AVX512F__)
+  const auto y = __builtin_ia32_maxps512_mask(all(least), x, x, -1, 4);
+  return __builtin_ia32_minps512_mask(all(most), y, y, -1, 4);
+#else
+  x = x < least ? all(least) : x;
+  return x > most ? all(most) : x;
+#endif
+}
+
 //// scaled
-// m * 2^n for n from -252 to 254, also where that is a denormal number.
-INLINE float scaled(float m, int n) {
-  const int h = n >> 1;
-  return m * __int_as_float((h + 127) << 23) * __int_as_float((n - h + 127) << 23);
+// m * 2^n for whole n from -252 to 254, also where that is a denormal number.
+INLINE vec<float> scaled(vec<float> m, vec<float> n) {
+#if defined(__AVX512F__)
+  return __builtin_ia32_scalefps512_mask(m, n, m, -1, 4);
+#else
+  const auto all_of = convert<int>(n), half = all_of >> 1;
+  return m * (vec<float>)((half + 127) << 23) * (vec<float>)((all_of - half + 127) << 23);
+#endif
 }
 
-//// exp2f needs fused; scaled
-INLINE float exp2_of(float x) {
-  float y = x < -151.0f ? -151.0f : x;
-  y = y > 129.0f ? 129.0f : y;
-  const float n = __builtin_rintf(y), f = y - n;
-  float p = fused(0.000154763f, f, 0.001340027f);
-  p = fused(p, f, 0.009618004f), p = fused(p, f, 0.05550328f), p = fused(p, f, 0.2402265f), p = fused(p, f, 0.6931472f);
-  const float r = scaled(fused(p, f, 1.0f), (int)n);
-  return x != x ? x : r;
+//// exp2f needs polynomial; clamped; scaled
+INLINE vec<float> exp2f(vec<float> x) {
+  const auto y = clamped(x, -151.0f, 129.0f), n = rintf(y);
+  return scaled(polynomial(y - n, 0.000154763f, 0.001340027f, 0.009618004f, 0.05550328f, 0.2402265f, 0.6931472f, 1.0f), n);
 }
-INLINE vec<float> exp2f(vec<float> x) PER_ELEMENT(exp2_of)
 
-//// expf needs fused; scaled
-INLINE float exp_of(float x) {
-  float y = x < -104.0f ? -104.0f : x;
-  y = y > 89.0f ? 89.0f : y;
-  const float n = __builtin_rintf(y * 1.442695041f);
-  const float r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
-  float p = fused(0.0013950492f, r, 0.00836889f);
-  p = fused(p, r, 0.041666206f), p = fused(p, r, 0.16666518f), p = fused(p, r, 0.5f);
-  const float e = scaled(fused(p, r * r, r) + 1.0f, (int)n);
-  return x != x ? x : e;
+//// expf needs polynomial; clamped; scaled
+INLINE vec<float> expf(vec<float> x) {
+  const auto y = clamped(x, -104.0f, 89.0f), n = rintf(y * 1.442695041f);
+  const auto r = fused(n, 0.00021219444f, fused(n, -0.693359375f, y));
+  return scaled(polynomial(r, 0.0013950492f, 0.00836889f, 0.041666206f, 0.16666518f, 0.5f, 1.0f, 1.0f), n);
 }
-INLINE vec<float> expf(vec<float> x) PER_ELEMENT(exp_of)
 
 //// mantissa
 // x = (1 + f) * 2^e with 1 + f from sqrt(1/2) to sqrt(2), for positive numbers.
@@ -111,31 +123,24 @@ INLINE float log2_of(float x) {
 }
 INLINE vec<float> log2f(vec<float> x) PER_ELEMENT(log2_of)
 
-//// tanhf needs fused; expf
-INLINE float tanh_of(float x) {
-  const float a = __builtin_fabsf(x), t = x * x;
-  float p = fused(-0.005660789f, t, 0.020602008f);
-  p = fused(p, t, -0.05372923f), p = fused(p, t, 0.13331328f), p = fused(p, t, -0.33333278f);
-  const float near = fused(p * t, a, a), far = 1.0f - 2.0f / (exp_of(2.0f * a) + 1.0f);
-  return __builtin_copysignf(a < 0.625f ? near : far, x);
+//// tanhf needs expf
+INLINE vec<float> tanhf(vec<float> x) {
+  const auto a = fabsf(x), t = x * x;
+  const auto p = polynomial(t, -0.005660789f, 0.020602008f, -0.05372923f, 0.13331328f, -0.33333278f);
+  const auto near = fused(p * t, a, a), far = 1.0f - 2.0f / (expf(2.0f * a) + 1.0f);
+  return with_sign(a < 0.625f ? near : far, x);
 }
-INLINE vec<float> tanhf(vec<float> x) PER_ELEMENT(tanh_of)
 
-//// erff needs fused; expf
-INLINE float erf_of(float x) {
-  float a = __builtin_fabsf(x);
-  a = a > 4.0f ? 4.0f : a;
-  const float t = a * a;
-  float p = fused(8.409923e-05f, t, -0.00081526284f);
-  p = fused(p, t, 0.0052019604f), p = fused(p, t, -0.0268598f), p = fused(p, t, 0.11283703f), p = fused(p, t, -0.37612635f);
-  p = fused(p, t, 0.12837917f);
-  float q = fused(5.297051e-06f, a, -4.9941067e-05f);
-  q = fused(q, a, -2.7432225e-05f), q = fused(q, a, 0.002869113f), q = fused(q, a, -0.022575604f);
-  q = fused(q, a, 0.10516948f), q = fused(q, a, 0.63567317f), q = fused(q, a, 1.1285415f);
-  const float near = fused(p, a, a), far = 1.0f - exp_of(-q * a);
-  return __builtin_copysignf(a < 0.92f ? near : far, x) + (x != x ? x : 0.0f);
+//// erff needs expf
+INLINE vec<float> erff(vec<float> x) {
+  const auto a = clamped(fabsf(x), 0.0f, 4.0f), t = a * a;
+  const auto p = polynomial(
+      t, 8.409923e-05f, -0.00081526284f, 0.0052019604f, -0.0268598f, 0.11283703f, -0.37612635f, 0.12837917f);
+  const auto q = polynomial(a, 5.297051e-06f, -4.9941067e-05f, -2.7432225e-05f, 0.002869113f, -0.022575604f, 0.10516948f,
+      0.63567317f, 1.1285415f);
+  const auto near = fused(p, a, a), far = 1.0f - expf(-q * a);
+  return with_sign(a < 0.92f ? near : far, x);
 }
-INLINE vec<float> erff(vec<float> x) PER_ELEMENT(erf_of)
 
 //// turn needs fused
 // sin(x + n * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.

@@ -84,6 +84,9 @@ INLINE vec<float> floorf(vec<float> x) PER_ELEMENT(__builtin_floorf)
 INLINE vec<float> ceilf(vec<float> x) PER_ELEMENT(__builtin_ceilf)
 INLINE vec<float> truncf(vec<float> x) PER_ELEMENT(__builtin_truncf)
 INLINE vec<float> rintf(vec<float> x) PER_ELEMENT(__builtin_rintf)
+INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
+  return (vec<float>)(((mask)size & 0x7fffffff) | ((mask)x & (mask)all(-0.0f)));
+}
 // As for single elements, NaN wins.
 template <class V> INLINE V max_nan(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
