@@ -71,7 +71,7 @@ def is_read_in_place(load: LoadOp) -> bool:
             if isinstance(op, ShuffleRegistersOp):
                 if not only_products(op.result):
                     return False
-            elif not isinstance(op, PanelFmaOp) or operands(op)[use.index].source is not load.result:
+            elif not isinstance(op, PanelFmaOp) or use.index > 1 or operands(op)[use.index].source is not load.result:
                 return False
         return True
 

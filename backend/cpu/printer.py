@@ -2,7 +2,7 @@
 
 Like the CUDA text it has helpers and then a function for each kernel, with the same names and comments. A block of the
 grid is a call of that function, and `k0_grid` makes all of them, in parallel by OpenMP. Shared memory is a buffer of
-the core, kept from call to call.
+the core, kept from call to call. `run` makes all launches of a call; the runtime tells it which, as numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...dialects.support.locations import refused
 from ...dialects.support.printing import stamp_comment
 from ...errors import CompileError
 from ..cuda.device import STRUCTS, get_helper
-from ..cuda.printer import declare_shared, header, parameters, text_of_kernels
+from ..cuda.printer import declare_shared, header, kernel_names, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
 from .groups import VectorStatements, VectorWriter
 
@@ -44,7 +44,12 @@ def print_cpp(module: ModuleOp) -> str:
 
     Raises CompileError, with operation and place, for anything that has no C++.
     """
-    return text_of_kernels(module, _helper_section, _print_kernel)
+    kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
+    most = max((len(f.body.block.args) for f in kernels), default=1)
+    entry = _host()[1].replace(
+        "GRIDS", ", ".join(f"{name}_grid" for name in kernel_names(module).values()) or "nullptr"
+    )
+    return text_of_kernels(module, _helper_section, _print_kernel) + entry.replace("BUFFERS", str(most))
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
@@ -58,29 +63,37 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
     VectorStatements(writer, func.body.block).print()
     head = f"static void {name}({', '.join([f'const int {block}', f'unsigned char* const {memory}', *given])}) {{"
     body = [*header(func), head, *writer.text(), "}"]
-    return "\n".join([*body, _grid(func, name, given)]) + "\n", writer.helpers
+    asserts = any(key.startswith("asserted") for key in writer.helpers)
+    return "\n".join([*body, _grid(func, name, given, asserts)]) + "\n", writer.helpers
 
 
-def _grid(func: FuncOp, name: str, given: list[str]) -> str:
-    """The function that runs all blocks."""
-    passed: list[str] = []
+def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
+    """The function that runs all blocks, on the buffers `a` and for the sizes `n`."""
+    buffers, passed = len(func.body.block.args), list[str]()
     for number, parameter in enumerate(given):
         kind = parameter.rsplit(" ", 1)[0].replace("__restrict__", "").strip()
-        passed.append(f"({kind})a[{number}]" if "*" in kind else f"*({kind}*)a[{number}]")
+        passed.append(f"({kind}){f'a[{number}]' if number < buffers else f'n[{number - buffers}]'}")
     shared = 0 if func.shared is None else func.shared.data
-    memory = f"alignas(64) static thread_local unsigned char memory[{shared}];" if shared else ""
+    first = f"alignas(64) static thread_local unsigned char memory[{shared}]; " if shared else ""
+    first += "failure = message; " if asserts else ""
     call = f"{name}({', '.join(['b', 'memory' if shared else 'nullptr', *passed])});"
     return (
-        f'extern "C" void {name}_grid(void** a, int blocks) {{\n'
-        "#pragma omp parallel for schedule(dynamic, share(blocks)) if (blocks > 1)\n"
-        f"  for (int b = 0; b < blocks; ++b) {{ {memory + ' ' if memory else ''}{call} }}\n}}"
+        f"static void {name}_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {{\n"
+        f"  all_blocks(blocks, threads, [=](int b) {{ {first}{call} }});\n}}"
     )
 
 
 @cache
 def _prelude() -> str:
-    texts = [(_HERE.parent / "emulator" / "device_math.h").read_text(), (_HERE / "vector.hpp").read_text()]
-    return "".join(texts).replace("#pragma once\n", "")
+    files = (_HERE.parent / "emulator" / "device_math.h", _HERE / "vector.hpp")
+    return "".join([*(f.read_text() for f in files), _host()[0]]).replace("#pragma once\n", "")
+
+
+@cache
+def _host() -> tuple[str, str]:
+    """What kernels need of their host, and the function that launches them."""
+    helpers, _, entry = (_HERE / "host.hpp").read_text().partition("//// entry\n")
+    return helpers, entry
 
 
 def _helper_section(keys: set[str]) -> str:

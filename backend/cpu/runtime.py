@@ -1,33 +1,73 @@
-"""Run a program on the cores of this machine: compiled C++, called on the memory of torch's tensors."""
+"""Run a program on the cores of this machine: compiled C++, called on the memory of torch's tensors.
+
+All launches between two steps that PyTorch computes are one call of the C++, which is told them as an array of numbers
+made once for each set of shapes. What belongs to a call (pointers, scratch memory, the message of an assertion) is its
+own, so several threads may call a program at once.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block
 
+from ...dialects.kernel import FuncOp, PanelFmaOp
+from ...dialects.payload import AssertOp
+from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
+from ..cuda.ordering import registers
+from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
-from ..launch_plan import Buffer, EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
+from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
 from .build import build
 
 KEPT_PLANS = 256
-"""So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
+"""So many plans of a program are kept, one for each set of shapes that it was called with."""
+
+SHARED_WORK = 1 << 19
+"""Operations on single elements from which on several cores share a launch: to wake them takes as long as one needs for
+some ten thousand vectors."""
+
+UNKNOWN_TRIPS = 32
+"""Iterations taken for a loop whose number of them is not constant, where work is estimated."""
+
+HUGE = 4 << 20
+"""Bytes of a buffer from which on the system is advised to map it in huge pages."""
+
+_MESSAGE = 200
+"""Bytes for what an assertion says."""
+
+_Key = tuple[tuple[Any, Any], ...]
+
+
+class _Launches:
+    """Launches as the numbers that `run` of the C++ reads, and the addresses between which they lie."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = np.array(numbers, dtype=np.int64)
+        self.first = self.numbers.ctypes.data
+        self.end = self.first + self.numbers.nbytes
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A launch: the function of its grid, its argument array with the places that hold buffers, and its blocks."""
+class _Placed:
+    """A program for arguments of certain shapes. `parts` are its launches, in numbers, and what PyTorch computes in
+    between; `results` are the shape and the type of each result, or the number of the argument whose memory it is;
+    `pointers` is the type of the array of all arguments and of the scratch memory."""
 
-    function: Callable[[Any, int], None]
-    arguments: Any
-    buffers: tuple[tuple[int, int, int], ...]
-    blocks: int
-    sizes: tuple[Any, ...]
+    plan: LaunchPlan
+    parts: tuple[_Launches | EagerStep, ...]
+    results: tuple[tuple[tuple[int, ...], Any] | int, ...]
+    pointers: Callable[..., Any]
+    scratch_bytes: int
 
 
 class CpuProgram:
@@ -48,60 +88,117 @@ class CpuProgram:
 
         self.torch, self.eager = torch, eager or {}
         self.plan = make_plan(module)
-        self.library = ctypes.CDLL(str(build(text, march)))
-        self.failure = ctypes.c_char.in_dll(self.library, "failure")
-        self._plans: dict[tuple[tuple[int, ...], ...], tuple[LaunchPlan, list[_Call | EagerStep], list[int], int]] = {}
+        self.asserts = any(isinstance(op, AssertOp) for op in module.walk())
+        self._launch = ctypes.CDLL(str(build(text, march))).run
+        self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_char_p)
+        self._launch.restype = None
+        names = kernel_names(module)
+        kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
+        self._kernels = {names[f.sym_name.data]: (i, _work(f.body.block)) for i, f in enumerate(kernels)}
+        self._placed: dict[_Key, _Placed] = {}
+        self._scratch: list[Any] = []
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The results for the tensors `args`. Raises ExecutionError if the arguments do not fit, or the program stops
         at an assertion."""
-        plan, steps, offsets, scratch_bytes = self._placed(args)
-        checked = [(tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in args]
-        plan.check_arguments(checked)
-        inputs = [a.detach().contiguous() for a in args]
-        places = dict(plan.in_place)
-        numbers = range(plan.inputs, plan.arguments)
-        outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
-        scratch = self.torch.empty(scratch_bytes, dtype=self.torch.uint8)
-        pointers = [t.data_ptr() for t in (*inputs, *outputs)]
-        pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]
-        for step in steps:
-            if isinstance(step, EagerStep):
-                compute_eagerly(step, self.eager, plan, [*inputs, *outputs], scratch, self.torch)
-                continue
-            for place, buffer, begin in step.buffers:
-                step.arguments[place] = pointers[buffer] + begin
-            step.function(step.arguments, step.blocks)
-        if self.failure.value != b"\0":
-            text = ctypes.string_at(ctypes.addressof(self.failure)).decode()
-            ctypes.memset(ctypes.addressof(self.failure), 0, 1)
-            raise ExecutionError(text, operator="cpu")
+        torch = self.torch
+        key = tuple([(a.shape, a.dtype) for a in args])
+        placed = self._placed.get(key) or self._place(key)
+        inputs = [a if a.is_cpu and a.is_contiguous() and not a.is_neg() else _plain(a) for a in args]
+        outputs = [inputs[r].detach() if isinstance(r, int) else torch.empty(r[0], dtype=r[1]) for r in placed.results]
+        scratch = self._take_scratch(placed.scratch_bytes)
+        pointers = [t.data_ptr() for t in inputs]
+        for output in outputs:
+            pointers.append(output.data_ptr())
+            if output.nbytes >= HUGE:
+                _advise_huge_pages(output)
+        memory = placed.pointers(*pointers, scratch.data_ptr())
+        message = ctypes.create_string_buffer(_MESSAGE) if self.asserts else None
+        threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
+        for part in placed.parts:
+            if isinstance(part, EagerStep):
+                compute_eagerly(part, self.eager, placed.plan, [*inputs, *outputs], scratch, torch)
+            else:
+                self._launch(part.first, part.end, memory, threads, message)
+        self._scratch.append(scratch)
+        if message is not None and message.value:
+            raise ExecutionError(message.value.decode(), operator="cpu")
         return outputs
 
-    def _placed(self, args: Sequence[Any]) -> tuple[LaunchPlan, list[_Call | EagerStep], list[int], int]:
-        """The plan in numbers for these arguments, its calls, and where scratch buffers lie."""
-        shapes = tuple(tuple(a.shape) for a in args)
-        if (found := self._plans.get(shapes)) is None:
-            if len(self._plans) >= KEPT_PLANS:
-                self._plans.clear()
-            plan = self.plan.with_inputs(len(args)).at(shapes)
-            steps = [s if isinstance(s, EagerStep) else self._call(s) for s in plan.steps]
-            found = self._plans[shapes] = (plan, steps, *scratch_offsets(plan))
+    def _take_scratch(self, size: int) -> Any:
+        """Memory for a call, of `size` bytes or more: what an earlier one has left, if it is enough."""
+        found = self._scratch.pop() if self._scratch else None
+        if found is None or found.nbytes < size:
+            found = self.torch.empty(size, dtype=self.torch.uint8)
+            if size >= HUGE:
+                _advise_huge_pages(found)
         return found
 
-    def _call(self, launch: Launch) -> _Call:
-        function = self.library[f"{launch.kernel}_grid"]
-        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int), None
-        number = ctypes.c_int if launch.size_bytes == 4 else ctypes.c_longlong
-        sizes = tuple(number(v) for v in launch.values)
-        arguments = (ctypes.c_void_p * (len(launch.buffers) + len(sizes)))()
-        for place, size in enumerate(sizes, len(launch.buffers)):
-            arguments[place] = ctypes.addressof(size)
-        buffers = tuple((n, b, begin) for n, (b, begin) in enumerate(zip(launch.buffers, launch.begins(), strict=True)))
-        return _Call(function, arguments, buffers, prod(launch.blocks), sizes)
+    def _place(self, key: _Key) -> _Placed:
+        """The program for arguments of these shapes and types. Raises ExecutionError for others than it takes."""
+        if len(self._placed) >= KEPT_PLANS:
+            self._placed.clear()
+        plan = self.plan.check_arguments([(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key])
+        offsets, scratch_bytes = scratch_offsets(plan)
+        places = [(i, 0) for i in range(plan.arguments)]
+        places += [(plan.arguments, offsets[max(b.slot, 0)]) for b in plan.buffers[plan.arguments :]]
+        parts: list[list[int] | EagerStep] = []
+        for step in plan.steps:
+            if isinstance(step, EagerStep):
+                parts.append(step)
+                continue
+            if not parts or isinstance(parts[-1], EagerStep):
+                parts.append([])
+            parts[-1] += self._numbers(step, places)
+        results = tuple(
+            dict(plan.in_place).get(i, (b.shape, getattr(self.torch, DTYPES[b.dtype].torch)))
+            for i, b in enumerate(plan.output_buffers, plan.inputs)
+        )
+        done = tuple(p if isinstance(p, EagerStep) else _Launches(p) for p in parts)
+        placed = _Placed(plan, done, results, ctypes.c_void_p * (plan.arguments + 1), scratch_bytes)
+        self._placed[key] = placed
+        return placed
 
-    def _empty(self, buffer: Buffer) -> Any:
-        return self.torch.empty(buffer.shape, dtype=self._dtype(buffer))
+    def _numbers(self, launch: Launch, places: Sequence[tuple[int, int]]) -> list[int]:
+        """A launch as `run` of the C++ reads it, where the buffers lie at `places`."""
+        (kernel, work), blocks = self._kernels[launch.kernel], prod(launch.blocks)
+        numbers = [kernel, blocks, int(blocks > 1 and blocks * work >= SHARED_WORK), len(launch.buffers)]
+        for number, begin in zip(launch.buffers, launch.begins(), strict=True):
+            memory, offset = places[number]
+            numbers += [memory, offset + begin]
+        return [*numbers, len(launch.values), *launch.values]
 
-    def _dtype(self, buffer: Buffer) -> Any:
-        return getattr(self.torch, DTYPES[buffer.dtype].torch)
+
+def _work(block: Block) -> int:
+    """About how many elements a block computes, loads and stores."""
+    work = 0
+    for op in block.ops:
+        if isinstance(op, scf.ForOp):
+            trips = trip_count(op)
+            work += (UNKNOWN_TRIPS if trips is None else trips) * _work(op.body.block)
+        elif isinstance(op, PanelFmaOp):
+            work += prod(op.extents) * op.depth.data
+        else:
+            work += sum(map(_work, (b for r in op.regions for b in r.blocks)))
+            work += max((registers(v) for v in (*op.results, *op.operands)), default=0)
+    return work
+
+
+def _plain(tensor: Any) -> Any:
+    """A tensor with the elements of `tensor` in order. Raises ExecutionError for one that is not on the host."""
+    if not tensor.is_cpu:
+        raise ExecutionError(f"a tensor is on {tensor.device}, the program runs on the host", operator="cpu")
+    return tensor.detach().resolve_neg().contiguous()
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _advise_huge_pages(tensor: Any) -> None:
+    """Let the system map memory in huge pages, where it knows such advice: fresh memory is mapped several times faster
+    so. Whether it does is its own decision."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None:
+        first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = tensor.data_ptr() + tensor.nbytes - first
+        _LIBC.madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)

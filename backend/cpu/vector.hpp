@@ -91,16 +91,6 @@ INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
 template <class V> INLINE V max_nan(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 
-// Blocks that a core takes at a time: some eight shares for each, so that one that is busy with something else gets fewer.
-extern "C" int omp_get_max_threads();
-static inline int share(int blocks) { const int n = blocks / (8 * omp_get_max_threads()); return n > 1 ? n : 1; }
-
-// What a program found that it does not take, for its caller.
-extern "C" char failure[200];
-char failure[200];
-extern "C" int snprintf(char*, unsigned long, const char*, ...);
-static void emu_assert(const char* what, long long x) { if (!failure[0]) snprintf(failure, sizeof failure, "%s: %lld", what, x); }
-
 #define ATOMIC(NAME, EXPRESSION) template <class T> static T NAME(T* p, T v) { \
   T old = *p, result; do { result = EXPRESSION; } while (!__atomic_compare_exchange(p, &old, &result, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); return old; }
 ATOMIC(atomicAdd, old + v) ATOMIC(atomicMax, old < v ? v : old) ATOMIC(atomicMin, v < old ? v : old)

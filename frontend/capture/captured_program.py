@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -87,24 +88,43 @@ class CapturedProgram:
         Raises ShapeError unless they are like the example ones: the same structure, shapes (within the ranges of sizes
         that may vary), data types and values of what is not a tensor.
         """
-        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
-        if spec != self.in_spec:
-            raise ShapeError("called with arguments of another structure than the example ones")
-        varying = self._varying()
+        leaves, varying = self._leaves(args, kwargs), self._varying
         for i, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
-            if (problem := _unlike(leaf, example, i in varying)) is not None:
+            if not _alike(leaf, example) and (problem := _unlike(leaf, example, i in varying)) is not None:
                 raise ShapeError(problem, argument=f"input {i}")
-        key = _new_key() if self.draws else None
-        tensors = [_tensor(b, leaves, key) for b in self.bindings]
-        tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
+        if self.draws:
+            key = _new_key()
+            tensors = [_tensor(b, leaves, key) for b in self.bindings]
+        else:
+            tensors = [leaves[b.leaf] if b.tensor is None else b.tensor for b in self.bindings]
+        if self.viewed[0]:
+            tensors = [_stored(t) if i in self.viewed[0] else t for i, t in enumerate(tensors)]
         if varying:
             bind_sizes(main_function(self.module), [t.shape for t in tensors], [b.name for b in self.bindings])
         if self.dense:
             self._check_dense(tensors)
-        self._check_leaves(tensors)
-        self._check_alone(tensors)
+        if self.updates:
+            self._check_leaves(tensors)
+            self._check_alone(tensors)
         return tensors
 
+    def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
+        """The leaves of a call's arguments. Raises ShapeError for another structure than that of the example ones."""
+        if not kwargs and len(args) == self._plain_arguments and all([isinstance(a, torch.Tensor) for a in args]):
+            return args
+        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        if spec != self.in_spec:
+            raise ShapeError("called with arguments of another structure than the example ones")
+        return leaves
+
+    @cached_property
+    def _plain_arguments(self) -> int:
+        """How many arguments there are, if each is a leaf, and has a place instead of a name; else -1."""
+        count = self.in_spec.num_leaves
+        plain = pytree.tree_structure(((torch.empty(0),) * count, {}))
+        return count if self.in_spec == plain else -1
+
+    @cached_property
     def _varying(self) -> set[int]:
         """The leaves of the arguments whose shape has symbols."""
         types = main_function(self.module).function_type.inputs
@@ -159,7 +179,7 @@ class CapturedProgram:
         bindings = (b if b.tensor is None else replace(b, tensor=there(b.tensor)) for b in self.bindings)
         return replace(self, bindings=tuple(bindings))
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether the program draws random numbers, which are others than eager PyTorch's."""
         return any(b.kind == "generator" for b in self.bindings)
@@ -186,24 +206,28 @@ class CapturedProgram:
             if target.data_ptr() != results[result].data_ptr():  # else the program has written it in place
                 with torch.no_grad():
                     target.copy_(results[result])
-        typed = [_viewed(v, d) for v, d in zip((given, results), self.viewed, strict=True)]
-        sources = {"argument": typed[0], "result": typed[1]}
-        sizes = self._sizes(given) if any(o.steps for o in self.outputs) else {}
+        typed = _viewed(given, self.viewed[0]), _viewed(results, self.viewed[1])
+        sizes = self._sizes(given) if any([o.steps for o in self.outputs]) else {}
         leaves: list[Any] = []
-        for i, o in enumerate(self.outputs):
+        for o, same in self._same:
             if o.kind == "constant":
                 leaves.append(o.value)
-            elif (same := self.outputs.index(o)) < i:
+            elif same < len(leaves):
                 leaves.append(leaves[same])
             else:
-                leaves.append(o.of(sources[o.kind][o.index], sizes))
-        if torch.is_grad_enabled() and self.needs and arguments is not None:
+                leaves.append(o.of(typed[o.kind == "result"][o.index], sizes))
+        if self.needs and torch.is_grad_enabled() and any([a.requires_grad for a in given]):
             self._note_missing_gradients(leaves, given)
-        return pytree.tree_unflatten(leaves, self.out_spec)
+        return leaves[0] if self.out_spec.is_leaf() else pytree.tree_unflatten(leaves, self.out_spec)
+
+    @cached_property
+    def _same(self) -> list[tuple[Output, int]]:
+        """The leaves of the result, each with the first that is the same tensor."""
+        return [(o, self.outputs.index(o)) for o in self.outputs]
 
     def _sizes(self, arguments: Sequence[torch.Tensor]) -> Mapping[str, int]:
         """The sizes that vary, in a call with these arguments."""
-        if not self._varying():
+        if not self._varying:
             return {}
         shapes, names = [t.shape for t in arguments], [b.name for b in self.bindings]
         return bind_sizes(main_function(self.module), shapes, names).values
@@ -214,9 +238,8 @@ class CapturedProgram:
         def needed(result: int) -> list[torch.Tensor]:
             return [arguments[n] for n in sorted(self.needs[result]) if arguments[n].requires_grad]
 
-        for i, o in enumerate(self.outputs):
+        for i, (o, same) in enumerate(self._same):
             if o.kind == "result":
-                same = self.outputs.index(o)
                 leaves[i] = leaves[same] if same < i else _without_gradient(leaves[i], needed(o.index))
         for result, argument in self.updates:
             others = [t for t in needed(result) if t is not arguments[argument]]
@@ -248,8 +271,10 @@ def _tensor(binding: Binding, leaves: Sequence[Any], key: torch.Tensor | None) -
     return leaves[binding.leaf] if binding.tensor is None else binding.tensor
 
 
-def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> list[torch.Tensor]:
+def _viewed(tensors: Sequence[torch.Tensor], dtypes: Mapping[int, torch.dtype]) -> Sequence[torch.Tensor]:
     """`tensors`, those in `dtypes` as what they are for the caller."""
+    if not dtypes:
+        return tensors
 
     def restored(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
@@ -289,6 +314,22 @@ def kind_of(tensor: torch.Tensor) -> str | None:
         return "quantized"
     own, usual = (getattr(t, "__torch_dispatch__", None) for t in (type(tensor), torch.Tensor))
     return None if own is usual else type(tensor).__name__
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _alike(value: Any, example: Any) -> bool:
+    """Whether `value` is a tensor in memory, as the example: most are, and `_unlike` takes longer to find out."""
+    return (
+        type(value) in _PLAIN
+        and type(example) in _PLAIN
+        and value.dtype == example.dtype
+        and value.shape == example.shape
+        and value.layout == torch.strided
+        and not value.is_nested
+        and not value.is_meta
+    )
 
 
 def _unlike(value: Any, example: Any, varying: bool) -> str | None:
