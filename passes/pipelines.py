@@ -31,8 +31,8 @@ PIPELINES = {
     "tensor-to-loop": "tensor-plan-fusion,convert-tensor-to-loop,loop-split-dimensions,loop-fuse-siblings,"
     "loop-hoist-reduction-factors,cse,loop-use-reciprocals,loop-use-exp2,cse,loop-fuse-reductions,cse,dce,"
     "verify-level{level=loop}",
-    "loop-to-tile": "plan-schedules,loop-remove-guards,loop-split-f32-operands,loop-split-k,plan-schedules{again},convert-loop-to-tile,"
-    "tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,tile-cache-rows,cse,"
+    "loop-to-tile": "plan-schedules,loop-remove-guards,loop-split-f32-operands,loop-split-k,plan-schedules{again},"
+    "convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,tile-deduplicate-kernels,tile-cache-rows,cse,"
     "tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,tile-stage-dot-operands,tile-split-epilogue,"
     "tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize,tile-split-masked-loops,tile-pipeline-dots,"
     "verify-level{level=tile}",

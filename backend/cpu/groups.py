@@ -8,18 +8,18 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
-from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
-from ...dialects.payload import CastOp, CmpOp, SelectOp, element_type, is_float
+from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type, is_float
 from ...dialects.shapes.extents import least
 from ...dialects.shapes.ranges import span
-from ...dialects.tensor.reduction_kinds import MONOIDS
+from ...dialects.tensor import identity
 from ..cuda.expressions import (
     ADD,
     AND,
@@ -34,20 +34,27 @@ from ..cuda.expressions import (
     c_type,
     call,
     infix,
+    literal,
 )
-from ..cuda.memory import condition, element_at, guard, memory_extents, pitches
+from ..cuda.memory import condition, element_at, guard
 from ..cuda.names import hint_of
-from ..cuda.ordering import Group, Ordering, is_view, linear_steps, registers, roots
+from ..cuda.ordering import Group, is_view, linear_steps, registers
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, Writer, terms
 from ..dtypes import STRUCTS
-from .panels import is_read_in_place, operands, plain_load
-
-WIDEST = 16
-"""Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
+from .ends import Ends, end_of_access
+from .folds import combiner, combining
+from .ordering import WIDEST, VectorOrdering, lanes_of, varies
+from .panels import operands, plain_load
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
+
+ACCUMULATORS = 4
+"""Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
+
+PAGE = 4096
+"""Bytes of memory along which processors see by themselves what is needed next."""
 
 VECTOR, LANE = "i", "i + l"
 """The first register of a vector in a loop over them, and the register of one lane."""
@@ -59,47 +66,6 @@ class Local:
 
     name: str
     is_vector: bool
-
-
-class VectorOrdering(Ordering):
-    """Statements of which groups take in loads and stores as well."""
-
-    def _place(self, op: Operation) -> None:
-        size = _size(op)
-        if isinstance(op, LoadOp) and size is not None and is_read_in_place(op):
-            return
-        if not isinstance(op, LoadOp | StoreOp) or size is None:
-            if isinstance(op, kernel.AtomicRmwOp | LoadOp | StoreOp):
-                self._flush(list(self._pending.values()))
-            super()._place(op)
-            return
-        direct = [self._maker.get(v) for v in op.operands]
-        apart = [self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker]
-        needed = [g for g in direct if g is not None and g.size != size] + apart
-        needed += [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
-        self._flush(list(dict.fromkeys(needed)))
-        group = self._pending.setdefault(size, Group(size))
-        group.ops.append(op)
-        if isinstance(op, LoadOp):
-            self._maker[op.result] = group
-
-
-def _size(op: Operation) -> int | None:
-    """How many registers an access moves, if these are vectors."""
-    value = op.result if isinstance(op, LoadOp) else op.value if isinstance(op, StoreOp) else None
-    size = 1 if value is None else registers(value)
-    return size if size >= WIDEST else None
-
-
-def _conflict(op: LoadOp | StoreOp, other: Operation) -> bool:
-    """Whether `op` has to stay behind `other`: one of them writes the memory of the other. All of a block's own memory
-    is one, as buffers may lie in the same place."""
-    if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
-        return False
-    spaces = [space_of(o.memory.type) for o in (op, other)]
-    if GLOBAL in spaces:
-        return op.memory is other.memory
-    return True
 
 
 class VectorStatements(Statements):
@@ -115,31 +81,6 @@ class VectorStatements(Statements):
         """Which block it is; there is one thread."""
         self.writer.places[op.result] = Place(self.writer.ids[op.kind.data.value], 1)
 
-    def fold(self, op: kernel.ReduceRegistersOp) -> None:
-        """Registers combined into fewer: whole vectors, where those that are combined lie side by side or far apart."""
-        writer, bits = self.writer, sorted(op.bits.get_values())
-        size, left = registers(op.source), registers(op.result)
-        c, each = writer.type_of(op.result), size // left
-        combiner = MONOIDS[op.kind.data].combiner(op.result.type).name
-        known = c in ("float", "double", "int", "long long") and combiner in _COMBINED
-        if each < WIDEST and left < WIDEST or each == 1 or not known:
-            super().fold(op)
-            return
-        source = writer.places.get(op.source) or self.array_of(op.source)
-        combine = f"[](auto a, auto b) {{ return {_COMBINED[combiner]}; }}"
-        if each >= WIDEST and bits == list(range(len(bits))):
-            if left == 1:
-                writer.start(op.result, f"reduced<{each}>({source.name}, {combine})")
-                return
-            place = writer.declare(op.result)
-            one = f"reduced<{each}>(&{source.name}[i * {each}], {combine})"
-            writer.line(f"for (int i = 0; i < {left}; ++i) {place.name}[i] = {one};")
-        elif left >= WIDEST and bits[0] == left.bit_length() - 1:
-            place = writer.declare(op.result)
-            writer.line(f"reduced_rows<{each}, {left}>({place.name}, {source.name}, {combine});")
-        else:
-            super().fold(op)
-
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """A product of matrices, into the accumulator's own memory where nobody else reads that."""
         writer = self.vectors
@@ -153,48 +94,116 @@ class VectorStatements(Statements):
         writer.use("vector.panel_fma")
         writer.line(f"panel_fma<{rows}, {columns}, {op.depth.data}>({', '.join([target.name, *matrices])});")
 
+    def fold(self, op: kernel.ReduceRegistersOp) -> None:
+        """Registers combined into fewer: whole vectors, where those that are combined lie side by side or far apart."""
+        writer, bits = self.writer, sorted(op.bits.get_values())
+        size, left = registers(op.source), registers(op.result)
+        each = size // left
+        rows = left >= WIDEST and bits and bits[0] == left.bit_length() - 1
+        side_by_side = each >= WIDEST and bits == list(range(len(bits)))
+        if each == 1 or combining(op) is None or not (rows or side_by_side):
+            super().fold(op)
+            return
+        source = writer.places.get(op.source) or self.array_of(op.source)
+        place = writer.declare(op.result)
+        if side_by_side:
+            one = f"reduced<{each}>(&{source.name}[i * {each}], {combiner(op)})"
+            writer.line(f"for (int i = 0; i < {left}; ++i) {place.name}[i] = {one};")
+        else:
+            writer.line(f"reduced_rows<{each}, {left}>({place.name}, {source.name}, {combiner(op)});")
+
     def _group(self, group: Group) -> None:
         if group.size < WIDEST:
             super()._group(group)
             return
-        writer, inside = self.vectors, set(group.ops)
+        writer, order = self.vectors, self.order
+        assert isinstance(order, VectorOrdering)
+        folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
         kept: dict[SSAValue, Place] = {}
-        for op in group.ops:
-            for result in op.results:
-                if any(u.operation not in inside for u in result.uses):
-                    place = writer.preferred.get(result)
-                    kept[result] = place or writer.declare(result)
-                    writer.places.pop(result, None)
-        if group.size <= UNROLLED:
-            writer.line(f"#pragma GCC unroll {group.size // 4}")
-        with writer.braces(f"for (int i = 0; i < {group.size}; i += lanes)"):
-            if (
-                not kept
-                and (ends := {self._begun(op) for op in group.ops if isinstance(op, StoreOp)})
-                and None not in ends
-            ):
-                writer.line(f"if (!({' || '.join(sorted(e for e in ends if e))})) continue;")
+        for result in (r for op in group.ops if op not in folds for r in op.results):
+            if order.is_kept(result, group):
+                kept[result] = writer.preferred.get(result) or writer.declare(result)
+                writer.places.pop(result, None)
+        several = bool(folds) and group.size >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
+        sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
+        below = self._below(group, list(kept))
+        if several:
+            writer.line(f"for (int first = 0; {below('first')}; first += {ACCUMULATORS} * lanes)")
+            writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
+            ended = "" if below("i") == f"i < {group.size}" else f" && {below('i')}"
+            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
+        else:
+            if group.size <= UNROLLED:
+                writer.line(f"#pragma GCC unroll {group.size // 4}")
+            head = f"for (int i = 0; {below('i')}; i += lanes)"
+        with writer.braces(head):
             for op in group.ops:
                 writer.comment_place(op)
-                if isinstance(op, StoreOp):
+                if isinstance(op, kernel.ReduceRegistersOp):
+                    text, is_vector = writer.read_vector(op.source)
+                    at = f"{sums[op]}[{'n' if several else 0}]"
+                    both = (combining(op) or "").format(a=self._all(text, is_vector, op.source).at(UNARY), b=at)
+                    writer.line(f"{at} = {both};")
+                elif isinstance(op, StoreOp):
                     self._store(op)
-                    continue
-                result = op.results[0]
-                text, is_vector = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
-                if result in kept:
-                    target = f"&{kept[result].name}[i]"
-                    if not list(u for u in result.uses if u.operation in inside):
-                        writer.line(f"store({target}, {self._all(text, is_vector, result).text});")
-                        continue
-                name = writer.names.mint(hint_of(result))
-                writer.line(f"const auto {name} = {text.text};")
-                writer.locals[result] = Local(name, is_vector)
-                if result in kept:
-                    writer.line(f"store({target}, {self._all(Expr(name), is_vector, result).text});")
+                else:
+                    if folds and isinstance(op, LoadOp):
+                        self._prefetch(op)
+                    self._compute(op, kept.get(op.results[0]), group)
         for op in group.ops:
             for result in op.results:
                 writer.locals.pop(result, None)
         writer.places.update(kept)
+        for op, name in sums.items():
+            writer.start(op.result, f"reduced_lanes({name}, {combiner(op)})")
+
+    def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
+        """Declare the vectors that a reduction adds to; their name."""
+        writer = self.vectors
+        name, element = writer.names.mint(hint_of(op.result)), writer.type_of(op.result)
+        t = element_type(op.result.type)
+        start, helper = literal(identity(op.kind.data, t), t)
+        if helper is not None:
+            writer.use(helper)
+        one = f"all(({element}){start.at(UNARY)})"
+        writer.line(f"vec<{element}> {name}[{count}] = {{{', '.join([one] * count)}}};")
+        return name
+
+    def _below(self, group: Group, kept: Sequence[SSAValue]) -> Callable[[str], str]:
+        """What says that a register is before the end of the loop of a group."""
+        writer, end, size = self.vectors, self.vectors.ends.of(group.ops, kept), group.size
+        if end is None:
+            return lambda register: f"{register} < {size}"
+        bound = str(end.bound) if isinstance(end.bound, int) else writer.size(end.bound).text
+        if isinstance(end.origin, int) and isinstance(end.bound, int):
+            last = min(size, end.bound - end.origin)
+            return lambda register: f"{register} < {last}"
+        origin = Expr(str(end.origin)) if isinstance(end.origin, int) else writer.read(end.origin)
+        return lambda register: f"{register} < {size} && {add(origin, Expr(register)).text} < {bound}"
+
+    def _prefetch(self, op: LoadOp) -> None:
+        """Ask for the next row while this one is reduced, which takes a moment only, and what follows reads no memory:
+        of rows within a page the processor does not foresee the next one."""
+        writer, end = self.vectors, end_of_access(op)
+        length = op.registers
+        if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
+            length = min(length, end.bound - end.origin)
+        one_row = op.parent is self.writer.func.body.block and length * element_bytes(op.result.type) <= PAGE
+        if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
+            writer.prefetched.add(op)
+            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length});")
+
+    def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
+        """A vector of results, into `place` as well if that is given."""
+        writer, result = self.vectors, op.results[0]
+        text, is_vector = self._load(op) if isinstance(op, LoadOp) else self._vector(op)
+        if place is None or any(u.operation in group.ops for u in result.uses):
+            name = writer.names.mint(hint_of(result))
+            writer.line(f"const auto {name} = {text.text};")
+            writer.locals[result] = Local(name, is_vector)
+            text = Expr(name)
+        if place is not None:
+            writer.line(f"store(&{place.name}[i], {self._all(text, is_vector, result).text});")
 
     def _vector(self, op: Operation) -> tuple[Expr, bool]:
         """The vector of an operation's results, or the scalar, if they are all the same."""
@@ -217,7 +226,7 @@ class VectorStatements(Statements):
             compared = infix(operands[0], symbol, operands[1], level)
             return (
                 Expr(compared.text, compared.level)
-                if c_type(source) in ("float", "int")
+                if c_type(source, self.writer.index) in ("float", "int")
                 else call("as_mask", [compared])
             )
         if isinstance(op, SelectOp):
@@ -273,108 +282,59 @@ class VectorStatements(Statements):
     def _load(self, op: LoadOp) -> tuple[Expr, bool]:
         """A vector from memory, if it is contiguous there; the element that all lanes have; or lane by lane."""
         writer = self.vectors
-        writer.type_of(op.result)
-        lanes = _lanes_of(op)
-        met, full = condition(writer, op, VECTOR), self._whole(op)
-        if lanes == 0 and not _varies(op):
-            text, uniform = Expr(element_at(writer, op, VECTOR)), met
-            if uniform is not None and op.fill is not None:
-                text = Expr(f"({uniform.at(AND)} ? {text.text} : {writer.read(op.fill).text})")
+        element = writer.type_of(op.result)
+        lanes, met = lanes_of(op), condition(writer, op, VECTOR)
+        if lanes == 0 and not varies(op):
+            text = Expr(element_at(writer, op, VECTOR))
+            if met is not None and op.fill is not None:
+                text = Expr(f"({met.at(AND)} ? {text.text} : {writer.read(op.fill).text})")
             return text, False
-        fill = None if op.fill is None else writer.read(op.fill).text
-        single = element_at(writer, op, LANE)
-        own = condition(writer, op, LANE)
-        single = single if own is None or fill is None else f"{own.at(AND)} ? {single} : {fill}"
-        each = writer.by_lanes(op.result, single)
-        if lanes != 1:
-            return each, True
-        whole = f"load(&{element_at(writer, op, VECTOR)})"
-        return (Expr(whole) if full is None else Expr(f"({full.at(AND)} ? {whole} : {each.text})")), True
+        fill = "0" if op.fill is None else writer.read(op.fill).text
+        if lanes == 1 and (inside := self._inside(op)) is not None:
+            at = f"&{element_at(writer, op, VECTOR)}"
+            return Expr(f"load({at})" if inside == "" else f"load_first({at}, {inside}, ({element}){fill})"), True
+        single, own = element_at(writer, op, LANE), condition(writer, op, LANE)
+        return writer.by_lanes(op.result, single if own is None else f"{own.at(AND)} ? {single} : {fill}"), True
 
     def _store(self, op: StoreOp) -> None:
         writer = self.vectors
         text, is_vector = writer.read_vector(op.value)
-        lanes, full = _lanes_of(op), self._whole(op)
-        one = f"{guard(writer, op, LANE)}{element_at(writer, op, LANE)} = {writer.read(op.value, LANE).text};"
-        if lanes == 1:
-            head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
-            whole = f"store(&{element_at(writer, op, VECTOR)}, {self._all(text, is_vector, op.value).text});"
-            if full is None:
-                writer.line(head + whole)
-                return
-            writer.line(f"{head}if ({full.text}) {whole}")
-            writer.line(f"else PER_LANE {one}" if not head else f"if (!({full.text})) PER_LANE {one}")
-        else:
+        inside = self._inside(op) if lanes_of(op) == 1 else None
+        if inside is None:
+            one = f"{guard(writer, op, LANE)}{element_at(writer, op, LANE)} = {writer.read(op.value, LANE).text};"
             writer.line(f"PER_LANE {one}")
+            return
+        head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
+        at, whole = f"&{element_at(writer, op, VECTOR)}", self._all(text, is_vector, op.value).text
+        writer.line(f"{head}store({at}, {whole});" if inside == "" else f"{head}store_first({at}, {inside}, {whole});")
 
-    def _begun(self, op: StoreOp) -> str | None:
-        """When the first lane of a vector is stored, if none is where that one is not: where the lanes only go towards
-        the ends of the checks; None where that is not so, or all are stored."""
-        writer = self.vectors
-        for c, (value, (lo, _)) in enumerate(zip(op.checks, op.bounds, strict=True)):
-            below, _ = span([basis[c] for basis in op.check_steps])
-            if below < 0 or writer.ranges.of(value)[0] < lo or registers(value) > 1:
-                return None
-        met = condition(writer, op, VECTOR)
-        return None if met is None else met.text
-
-    def _whole(self, op: LoadOp | StoreOp) -> Expr | None:
-        """When all lanes of a vector are inside of all checks; None if always."""
-        writer, found = self.vectors, None
+    def _inside(self, op: LoadOp | StoreOp) -> str | None:
+        """How many lanes of a vector are inside of all checks, the first ones; "" for all, None if it is not so."""
+        writer, count, all_or_none = self.vectors, "", list[str]()
         for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
             if registers(value) > 1:
-                return Expr("false")
+                return None
             steps = [basis[c] for basis in op.check_steps]
-            own, (below, above) = span(steps[:4]), span(steps)
-            first, last = writer.ranges.of(value)
-            at = add(writer.read(value), terms(VECTOR, steps))
+            (below, above), (first, last) = span(steps), writer.ranges.of(value)
             if first + below < lo:
-                part = infix(_plus(at, own[0], steps), ">=", Expr(str(lo)), RELATION)
-                found = part if found is None else infix(found, "&&", part, AND)
-            if last + above >= least(hi):
-                end = Expr(str(hi)) if isinstance(hi, int) else writer.size(hi)
-                part = infix(_plus(at, own[1], steps), "<", end, RELATION)
-                found = part if found is None else infix(found, "&&", part, AND)
-        return found
+                return None
+            if last + above < least(hi):
+                continue
+            at = add(writer.read(value), terms(VECTOR, steps))
+            end = Expr(str(hi)) if isinstance(hi, int) else writer.size(hi)
+            if not any(steps[:4]):
+                all_or_none.append(infix(at, "<", end, RELATION).text)
+            elif steps[:4] != [1, 2, 4, 8] or count:
+                return None
+            else:
+                count = infix(end, "-", at, ADD).text
+        return f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
 
 
-def _plus(at: Expr, reach: int, steps: Sequence[int]) -> Expr:
-    """The check of the lane that is furthest: `reach` for sixteen lanes."""
-    if reach == 0:
-        return at
-    if list(steps[:4]) == [1, 2, 4, 8]:
-        return Expr(f"{at.at(ADD)} + lanes - 1", ADD)
-    return add(at, Expr(str(reach)) if reach > 0 else Expr(str(reach), UNARY))
+def _takes_long(op: Operation) -> bool:
+    """Whether a vector takes longer to compute than to add to a sum."""
+    return op.name.startswith("math.") or op.name == "arith.divf"
 
-
-def _varies(op: LoadOp | StoreOp) -> bool:
-    """Whether the lanes of a vector differ in their coordinates or checks by more than the register bases say."""
-    own = any(registers(v) > 1 for v in (*op.coordinates, *op.checks))
-    return own or any(any(basis) for basis in op.check_steps[:4]) or op.xor is not None
-
-
-def _lanes_of(op: LoadOp | StoreOp) -> int | None:
-    """How the lanes of a vector lie in memory: 1 side by side, 0 in one place, None otherwise."""
-    if any(registers(v) > 1 for v in op.coordinates) or op.xor is not None:
-        return None
-    bases, pitch = op.reg_bases[:4], pitches(memory_extents(op.memory.type))
-    if all(not any(b) for b in bases):
-        return 0
-    if any(b and symbols for basis in bases for b, (_, symbols) in zip(basis, pitch, strict=True)):
-        return None
-    apart = [sum(b * n for b, (n, _) in zip(basis, pitch, strict=True)) for basis in bases]
-    return 1 if apart == [1, 2, 4, 8] else None
-
-
-_COMBINED = {
-    **dict.fromkeys(("arith.addf", "arith.addi"), "a + b"),
-    **dict.fromkeys(("arith.mulf", "arith.muli"), "a * b"),
-    "arith.maximumf": "max_nan(a, b)",
-    "arith.minimumf": "min_nan(a, b)",
-    **dict.fromkeys(("arith.maxsi",), "a > b ? a : b"),
-    **dict.fromkeys(("arith.minsi",), "a < b ? a : b"),
-}
-"""Operations of vectors as of single elements; integers wrap."""
 
 _INFIX = {
     "arith.addf": ("+", ADD),
@@ -404,6 +364,8 @@ class VectorWriter(Writer):
     def __init__(self, func: kernel.FuncOp) -> None:
         super().__init__(func)
         self.locals: dict[SSAValue, Local] = {}
+        self.ends = Ends()
+        self.prefetched: set[LoadOp] = set()
 
     def read(self, value: SSAValue, register: int | str = 0) -> Expr:
         local = self.locals.get(value)

@@ -46,6 +46,29 @@ template <class T, class F> INLINE vec<T> each(F f) {
   return v;
 }
 
+// The first `n` elements, where these are less than a vector.
+template <class T> INLINE vec<T> load_first(const T* p, long long n, T fill) {
+  if (n >= lanes) return load(p);
+  auto v = all(fill);
+  for (int l = 0; l < n; ++l) set(v, l, p[l]);
+  return v;
+}
+template <class T, class V> INLINE void store_first(T* p, long long n, V v) {
+  if (n >= lanes) return store(p, v);
+  T all_of[lanes];
+  store(all_of, v);
+  for (int l = 0; l < n; ++l) p[l] = all_of[l];
+}
+#if defined(__AVX512F__)
+INLINE unsigned short first_lanes(long long n) { return n > 0 ? (1 << n) - 1 : 0; }
+INLINE vec<float> load_first(const float* p, long long n, float fill) {
+  return n >= lanes ? load(p) : __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(n));
+}
+INLINE void store_first(float* p, long long n, vec<float> v) {
+  n >= lanes ? store(p, v) : __builtin_ia32_storeups512_mask(p, v, first_lanes(n));
+}
+#endif
+
 // Storage types, on which nothing is computed.
 template <class T, class Bits> struct Stored { vec<Bits> bits; };
 #define STORED(T, Bits) \
@@ -58,13 +81,24 @@ template <class T, class Bits> struct Stored { vec<Bits> bits; };
   INLINE T lane(T##_vec v, int l) { return T{v.bits[l]}; } \
   INLINE void set(T##_vec& v, int l, T x) { v.bits[l] = x.bits; }
 
-// `n` elements combined: vector by vector, then the lanes.
+// All lanes of `n` vectors combined, and of `n` elements in memory.
+template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F f) {
+  typedef __typeof__(x[0][0] + 0) T;
+  auto v = x[0];
+  for (int i = 1; i < n; ++i) v = f(v, x[i]);
+#pragma GCC unroll 4
+  for (int apart = lanes / 2; apart; apart /= 2)
+    v = f(v, __builtin_shuffle(v, (numbers<typename Int<sizeof(T)>::type>() + apart) % lanes));
+  return (T)v[0];
+}
 template <int n, class T, class F> INLINE T reduced(const T* x, F f) {
-  auto v = load(x);
-  for (int i = lanes; i < n; i += lanes) v = f(v, load(x + i));
-  T r = v[0];
-  for (int l = 1; l < lanes; ++l) r = f(r, (T)v[l]);
-  return r;
+  constexpr int several = n % (4 * lanes) ? 1 : 4;
+  vec<T> v[several];
+  for (int j = 0; j < several; ++j) v[j] = load(x + j * lanes);
+  for (int i = several * lanes; i < n; i += several * lanes)
+#pragma GCC unroll 4
+    for (int j = 0; j < several; ++j) v[j] = f(load(x + i + j * lanes), v[j]);
+  return reduced_lanes(v, f);
 }
 
 // `rows` rows of `n` elements combined, element by element.
@@ -90,6 +124,10 @@ INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
 // As for single elements, NaN wins.
 template <class V> INLINE V max_nan(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
+#if defined(__AVX512F__)  // the instructions give the second operand where one is NaN
+INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
+INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
+#endif
 
 #define ATOMIC(NAME, EXPRESSION) template <class T> static T NAME(T* p, T v) { \
   T old = *p, result; do { result = EXPRESSION; } while (!__atomic_compare_exchange(p, &old, &result, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); return old; }

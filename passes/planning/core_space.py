@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...dialects.loop import ReduceOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from .matmul import Matmul, find_matmuls
@@ -22,8 +22,8 @@ ROW = 512
 DEPTH = 256
 """Elements of a sum of products that are multiplied at once: as many as leave room in a cache for both operands."""
 
-PADDED = 1.125
-"""So many times its length a row may be padded to."""
+LONGEST = 1 << 14
+"""Elements of a row at most that a core keeps in its caches while several loops walk along it."""
 
 TASK = 4096
 """Elements of a tile that is computed element by element: enough work for a block."""
@@ -63,26 +63,23 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
         return
     across = [i for i in free if i not in info.reduced]
     along = [i for i in free if i in info.reduced]
-    side_by_side = any(contiguous_index(op) in info.reduction_indices for op in info.loads)
-    if not side_by_side:  # sums down columns: many of them at a time
-        sizes.fill(along, ROW)
-    sizes.fill(across, REGISTERS)
-    for group in info.groups if side_by_side else ():
-        if len(group) > 1:  # sums that are rescaled from chunk to chunk: few chunks, if little of them is padding
-            _whole_rows(info, sizes, group)
-    sizes.chunk_reductions(REGISTERS if side_by_side else ROW)
+    if not any(contiguous_index(op) in info.reduction_indices for op in info.loads):
+        sizes.fill(along, ROW)  # sums down columns: many of them at a time
+        sizes.fill(across, REGISTERS)
+        sizes.chunk_reductions(ROW)
+    else:
+        for indices in (across, *(op.body.block.args for group in info.groups for op in group)):
+            sizes.fill(reversed(indices) if indices is not across else across, _row(info, indices))
     for i in across:
         if sizes.tile[i] < info.extents[i] or info.may_be_longer([i]):
             yield info.free.index(i)
 
 
-def _whole_rows(info: NestInfo, sizes: TileExtents, group: list[ReduceOp]) -> None:
-    """Chunks of a staged reduction that are as long as its rows, or as the cache."""
-    for op in group:
-        *outer, last = op.body.block.args
-        extent = info.extents[last]
-        if not outer and pow2_at_least(extent) <= PADDED * extent or extent > TASK:
-            sizes.set(last, TASK)
+def _row(info: NestInfo, indices: Sequence[SSAValue]) -> int:
+    """Elements of a tile along a row: all, so that what several loops need is computed once, or some of a long one."""
+    known = all(isinstance(info.sizes[i], int) for i in indices)
+    whole = prod(pow2_at_least(info.extents[i]) for i in indices)
+    return whole if known and whole <= LONGEST else TASK
 
 
 def _product(sizes: TileExtents, products: list[Matmul]) -> Iterator[int]:

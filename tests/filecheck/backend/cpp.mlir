@@ -1,7 +1,7 @@
 // RUN: dl-opt %s -t cpp --split-input-file | filecheck %s
 
-// Rows: a vector for each step of a loop, which loads, computes and adds up; then the lanes; and only the end of a row goes
-// lane by lane.
+// Rows: a vector for each step of a loop, which loads, computes and adds up; then the lanes; loops end with the row, of
+// which the last vector is loaded and stored in part.
 // CHECK:       // --- kernels
 // CHECK-NEXT:  // rows: 8 blocks of 1 threads
 // CHECK-NEXT:  static void k0(const int block, unsigned char* const shared, const float* __restrict__ x, float* __restrict__ y) {
@@ -10,16 +10,16 @@
 // CHECK-NEXT:      const int at = k * 32;
 // CHECK-NEXT:      #pragma GCC unroll 8
 // CHECK-NEXT:      for (int i = 0; i < 32; i += lanes) {
-// CHECK:             const auto a = (at + i + lanes - 1 < 70 ? load(&x[block * 70 + at + i]) : each<float>([&](int l) { return at + (i + l) < 70 ? x[block * 70 + at + (i + l)] : 0.0f; }));
+// CHECK:             const auto a = load_first(&x[block * 70 + at + i], 70 - (at + i), (float)0.0f);
 // CHECK:             const auto e = expf(a);
 // CHECK:             store(&r[i], load(&r[i]) + e);
-// CHECK:         float t = reduced<32>(r, [](auto a, auto b) { return a + b; });
+// CHECK:         vec<float> t[1] = {all((float)0.0f)};
+// CHECK:           t[0] = load(&r[i]) + t[0];
+// CHECK:         float t1 = reduced_lanes(t, [](auto a, auto b) { return a + b; });
 // CHECK-NEXT:    #pragma GCC unroll 8
-// CHECK-NEXT:    for (int i = 0; i < 32; i += lanes) {
-// CHECK-NEXT:      if (!(i < 20)) continue;
-// CHECK:           const auto v = sqrtf(t);
-// CHECK:           if (i + lanes - 1 < 20) store(&y[block * 20 + i], all((float)v));
-// CHECK-NEXT:      else PER_LANE if ((i + l) < 20) y[block * 20 + (i + l)] = v;
+// CHECK-NEXT:    for (int i = 0; i < 20; i += lanes) {
+// CHECK:           const auto v = sqrtf(t1);
+// CHECK:           store_first(&y[block * 20 + i], 20 - i, all((float)v));
 // CHECK:       extern "C" void k0_grid(void** a, int blocks) {
 // CHECK-NEXT:  #pragma omp parallel for schedule(dynamic, share(blocks)) if (blocks > 1)
 kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 lanes 1 {

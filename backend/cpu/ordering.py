@@ -1,0 +1,133 @@
+"""Which operations of a block that is one thread are computed in one loop over SIMD vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...dialects import kernel
+from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
+from ...dialects.payload import CastOp, is_payload
+from ..cuda.memory import memory_extents, pitches
+from ..cuda.ordering import Group, Ordering, is_view, registers, roots
+from .folds import combining
+from .panels import is_read_in_place
+
+WIDEST = 16
+"""Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
+
+
+class VectorOrdering(Ordering):
+    """Statements of which groups take in loads, stores and reductions to a number as well.
+
+    A later group loads again what was loaded from global memory, or only converted: by then it is in the nearest cache,
+    and an array of it would have to be written first.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self._again: set[SSAValue] = set()
+        """What may be loaded again: nothing has been written since."""
+        self._readers: dict[SSAValue, set[Operation]] = {}
+        """Of what could ever be loaded again: the operations of all groups that do so."""
+        super().__init__(block)
+
+    def _place(self, op: Operation) -> None:
+        if isinstance(op, LoadOp) and is_read_in_place(op):
+            return
+        if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
+            self._again.clear()
+        size = _size(op)
+        if size is None:
+            if isinstance(op, kernel.AtomicRmwOp | LoadOp | StoreOp):
+                self._flush(list(self._pending.values()))
+            super()._place(op)
+            return
+        direct = [self._maker.get(v) for v in op.operands]
+        apart = [self._maker[r] for v in op.operands if v not in self._maker for r in roots(v) if r in self._maker]
+        needed = [g for g in direct if g is not None and g.size != size] + apart
+        if isinstance(op, LoadOp | StoreOp):
+            needed += [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
+        self._flush(list(dict.fromkeys(needed)))
+        group = self._pending.setdefault(size, Group(size))
+        for value in op.operands:
+            self._load_again(group, value)
+        self._add(group, op)
+        if _is_loaded(op, self._again):
+            self._again.add(op.results[0])
+            self._readers[op.results[0]] = set()
+
+    def _add(self, group: Group, op: Operation) -> None:
+        group.ops.append(op)
+        if op.results:
+            self._maker[op.results[0]] = group
+
+    def _load_again(self, group: Group, value: SSAValue) -> None:
+        """Let `group` load or convert `value` itself, if it may, and no group that is still open does."""
+        op = value.owner
+        if value in self._again and value not in self._maker and isinstance(op, Operation):
+            for operand in op.operands:
+                self._load_again(group, operand)
+            self._add(group, op)
+
+    def _flush(self, groups: list[Group]) -> None:
+        for group in groups:
+            if self._pending.get(group.size) is group:
+                for value in (r for op in group.ops for r in op.results if r in self._readers):
+                    self._readers[value].update(group.ops)
+        super()._flush(groups)
+
+    def is_kept(self, value: SSAValue, group: Group) -> bool:
+        """Whether a result of a group needs a place of its own: it is read by what does not compute it again."""
+        inside = self._readers.get(value, set()) | {*group.ops}
+        return any(use.operation not in inside for use in value.uses)
+
+
+def _size(op: Operation) -> int | None:
+    """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
+    if isinstance(op, kernel.ReduceRegistersOp):
+        size = registers(op.source) if registers(op.result) == 1 and combining(op) else 1
+    elif isinstance(op, StoreOp):
+        size = registers(op.value)
+    elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
+        size = registers(op.results[0])
+    else:
+        size = 1
+    return size if size >= WIDEST else None
+
+
+def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
+    """Whether an operation only loads what lies side by side in global memory, or converts what does."""
+    if isinstance(op, LoadOp):
+        return space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1 and op.fill is None
+    return isinstance(op, CastOp) and op.operand in again
+
+
+def _conflict(op: LoadOp | StoreOp, other: Operation) -> bool:
+    """Whether `op` has to stay behind `other`: one of them writes the memory of the other. All of a block's own memory
+    is one, as buffers may lie in the same place."""
+    if not isinstance(other, LoadOp | StoreOp) or isinstance(op, LoadOp) and isinstance(other, LoadOp):
+        return False
+    spaces = [space_of(o.memory.type) for o in (op, other)]
+    if GLOBAL in spaces:
+        return op.memory is other.memory
+    return True
+
+
+def varies(op: LoadOp | StoreOp) -> bool:
+    """Whether the lanes of a vector differ in their coordinates or checks by more than the register bases say."""
+    own = any(registers(v) > 1 for v in (*op.coordinates, *op.checks))
+    return own or any(any(basis) for basis in op.check_steps[:4]) or op.xor is not None
+
+
+def lanes_of(op: LoadOp | StoreOp) -> int | None:
+    """How the lanes of a vector lie in memory: 1 side by side, 0 in one place, None otherwise."""
+    if any(registers(v) > 1 for v in op.coordinates) or op.xor is not None:
+        return None
+    bases, pitch = op.reg_bases[:4], pitches(memory_extents(op.memory.type))
+    if all(not any(b) for b in bases):
+        return 0
+    if any(b and symbols for basis in bases for b, (_, symbols) in zip(basis, pitch, strict=True)):
+        return None
+    apart = [sum(b * n for b, (n, _) in zip(basis, pitch, strict=True)) for basis in bases]
+    return 1 if apart == [1, 2, 4, 8] else None
