@@ -196,16 +196,18 @@ template <class T> INLINE void transposed(vec<T> (&v)[lanes]) {
 }
 
 //// pack needs transposed
-// A matrix of which neighbours in a column and in a row are so many elements apart, row by row.
-template <int rows, int columns, class T> static void pack(T* to, const T* from, long row, long column) {
+// A matrix of which neighbours in a column and in a row are so many elements apart, row by row, and zero from `high` rows
+// and `wide` columns on, as far as a vector goes.
+template <int rows, int columns, class T>
+static void pack(T* to, const T* from, long row, long column, long high = rows, long wide = columns) {
   if constexpr (columns % lanes == 0) {
-    if (column == 1) {
-      for (int i = 0; i < rows; ++i)
+    if (column == 1 && wide >= columns) {
+      for (int i = 0; i < min<long>(rows, high); ++i)
         for (int j = 0; j < columns; j += lanes) store(to + i * columns + j, load(from + i * row + j));
       return;
     }
     if constexpr (rows % lanes == 0)
-      if (row == 1) {
+      if (row == 1 && high >= rows && wide >= columns) {
         for (int i = 0; i < rows; i += lanes)
           for (int j = 0; j < columns; j += lanes) {
             vec<T> v[lanes];
@@ -218,53 +220,60 @@ template <int rows, int columns, class T> static void pack(T* to, const T* from,
         return;
       }
   }
-  for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < columns; ++j) to[i * columns + j] = from[i * row + j * column];
+  for (int i = 0; i < min<long>(rows, high); ++i)
+    for (int j = 0; j < columns; ++j) to[i * columns + j] = j < wide ? from[i * row + j * column] : T(0);
 }
 
 //// panel_fma needs fused; pack
-// c += a * b for `rows` rows of c, which stay in registers, and for the `vectors` vectors of columns of a packed panel of b.
-template <int rows, int vectors, int N, int K, class T>
-INLINE void block_fma(T* c, const T* a, long a_row, const T* panel) {
+struct Extents { long rows, columns, depth; };
+// c += a * b for at most `rows` rows of c, which stay in registers, and for the columns of a packed panel of b.
+template <int rows, int vectors, int N, class T>
+INLINE void block_fma(T* c, const T* a, long a_row, const T* panel, long used, long depth) {
   vec<T> sum[rows][vectors];
+  const T* row_of[rows];
+#pragma GCC unroll 12
+  for (int i = 0; i < rows; ++i) row_of[i] = a + (i < used ? i : 0) * a_row;
 #pragma GCC unroll 12
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + i * N + j * lanes);
-  for (int k = 0; k < K; ++k) {
+    for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + (i < used ? i : 0) * N + j * lanes);
+  for (long k = 0; k < depth; ++k) {
     vec<T> row[vectors];
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) row[j] = load(panel + (k * vectors + j) * lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(a[i * a_row + k] - vec<T>{}, row[j], sum[i][j]);
+      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(row_of[i][k] - vec<T>{}, row[j], sum[i][j]);
   }
 #pragma GCC unroll 12
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) store(c + i * N + j * lanes, sum[i][j]);
+    for (int j = 0; j < vectors; ++j)
+      if (i < used) store(c + i * N + j * lanes, sum[i][j]);
 }
-// c += a * b: M x N row by row, M x K and K x N with strides. Panels of b are packed for the nearest cache.
+// c += a * b: M x N row by row, M x K and K x N with strides; both end where `extents` says and are zero behind it.
+// Panels of b are packed for the nearest cache.
 template <int M, int N, int K, class T>
-static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column) {
+static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
+                      const Extents extents = {M, N, K}) {
   if constexpr (N < lanes) {
-    for (int i = 0; i < M; ++i)
-      for (int k = 0; k < K; ++k)
-        for (int j = 0; j < N; ++j)
+    for (int i = 0; i < extents.rows; ++i)
+      for (int k = 0; k < extents.depth; ++k)
+        for (int j = 0; j < extents.columns; ++j)
           c[i * N + j] = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], c[i * N + j]);
   } else {
     constexpr int vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
-    constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, whole = M / rows * rows;
-    alignas(64) T panel[K * vectors * lanes], left[K == 1 ? 1 : M * K];
-    if (K > 1 && a_column != 1) {
-      pack<M, K>(left, a, a_row, a_column);
+    constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;
+    alignas(64) T panel[K * width], left[M * K];
+    if (a_column != 1) {
+      pack<M, K>(left, a, a_row, a_column, extents.rows, extents.depth);
       a = left, a_row = K;
     }
-    for (int j = 0; j < N; j += vectors * lanes) {
-      pack<K, vectors * lanes>(panel, b + j * b_column, b_row, b_column);
-      for (int i = 0; i < whole; i += rows) block_fma<rows, vectors, N, K>(c + i * N + j, a + i * a_row, a_row, panel);
-      if constexpr (M > whole) block_fma<M - whole, vectors, N, K>(c + whole * N + j, a + whole * a_row, a_row, panel);
+    for (int j = 0; j < extents.columns; j += width) {
+      pack<K, width>(panel, b + j * b_column, b_row, b_column, extents.depth, extents.columns - j);
+      for (int i = 0; i < extents.rows; i += rows)
+        block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, extents.rows - i, extents.depth);
     }
   }
 }

@@ -45,7 +45,7 @@ from ..dtypes import STRUCTS
 from .ends import Ends, end_of_access
 from .folds import combiner, combining
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import operands, plain_load
+from .panels import extents, operands, plain_load
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
@@ -84,15 +84,17 @@ class VectorStatements(Statements):
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """A product of matrices, into the accumulator's own memory where nobody else reads that."""
         writer = self.vectors
-        matrices = list[str]()
+        given = list[str]()
         for matrix in operands(op):
             if plain_load(matrix.source) is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
-            matrices.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
+            given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         target = self.taken_over(op.acc, op.result)
-        rows, columns = op.extents
+        (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma")
-        writer.line(f"panel_fma<{rows}, {columns}, {op.depth.data}>({', '.join([target.name, *matrices])});")
+        if ends := extents(writer, op):
+            given.append("{" + ", ".join(ends) + "}")
+        writer.line(f"panel_fma<{rows}, {columns}, {depth}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:
         """Registers combined into fewer: whole vectors, where those that are combined lie side by side or far apart."""

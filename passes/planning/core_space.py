@@ -8,6 +8,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
+from ...dialects.loop import LoadOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from .matmul import Matmul, find_matmuls
@@ -25,15 +26,24 @@ DEPTH = 256
 LONGEST = 1 << 14
 """Elements of a row at most that a core keeps in its caches while several loops walk along it."""
 
+ROWS, COLUMNS, LEAST = 256, 64, 32
+"""Rows and columns of a tile of products, and how few of them are enough for a block."""
+
+WHOLE = 256
+"""Rows or columns of a tile of products at most whose other operand is computed."""
+
+TASKS = 4
+"""Blocks for each core, so that they end at about the same time."""
+
 TASK = 4096
 """Elements of a tile that is computed element by element: enough work for a block."""
 
 
-def core_schedule(info: NestInfo) -> ScheduleAttr:
-    """The schedule of a nest on a core."""
+def core_schedule(info: NestInfo, cores: int) -> ScheduleAttr:
+    """The schedule of a nest on a machine with so many cores."""
     products = [p for p in find_matmuls(info) if info.extents[p.row] > 1 and info.extents[p.column] > 1]
     sizes = TileExtents(info)
-    serial = tuple(_product(sizes, products) if products else _rows(info, sizes))
+    serial = tuple(_product(sizes, products, cores) if products else _rows(info, sizes))
     plan = sizes.plan(1, serial=serial)
     return ScheduleAttr(replace(plan, lanes=1, warps=1))
 
@@ -82,14 +92,21 @@ def _row(info: NestInfo, indices: Sequence[SSAValue]) -> int:
     return whole if known and whole <= LONGEST else TASK
 
 
-def _product(sizes: TileExtents, products: list[Matmul]) -> Iterator[int]:
-    """Tiles of products: a block has all of its rows and columns at once."""
+def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator[int]:
+    """Tiles of products: a block has all of its rows and columns at once. Where an operand is computed, there is one
+    tile of all rows or columns that it is multiplied with, so that it is computed once."""
     for p in products:
-        for index, extent in ((p.row, 64), (p.column, REGISTERS)):
+        lhs, rhs = (isinstance(f.owner, LoadOp) for f in p.factors)
+        for index, loaded, extent in ((p.row, rhs, ROWS), (p.column, lhs, COLUMNS)):
             if index not in sizes.decided:
-                sizes.set(index, extent)
-        room = DEPTH
-        for index in reversed(p.reduction.indices):
-            room = sizes.set(index, room)
+                sizes.set(index, extent if loaded else WHOLE)
+        for op in next(g for g in sizes.info.groups if p.reduction.op in g):
+            room = DEPTH
+            for index in reversed(op.body.block.args):
+                if index not in sizes.decided:
+                    room = sizes.set(index, room)
     sizes.chunk_reductions(1 << 13)
+    sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
+    while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
+        sizes.set(side, sizes.tile[side] // 2)
     return iter(())

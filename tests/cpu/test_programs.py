@@ -39,6 +39,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "all and any": (lambda x: torch.stack([(x > -3).all(1), (x > 2).any(1)]), (_floats(50, 100),)),
     "transpose": (lambda x: x.t().contiguous() + 1, (_floats(130, 70),)),
     "product": (lambda a, b: a @ b, (_floats(70, 50), _floats(50, 90))),
+    "products of transposed matrices": (lambda a, b: a.t() @ b.t(), (_floats(300, 70), _floats(90, 300))),
+    "products of blocks that end": (lambda a, b: a @ b.t(), (_floats(259, 301), _floats(77, 301))),
+    "products of few columns": (lambda a, b: a @ b, (_floats(40, 70), _floats(70, 5))),
     "product of a long sum": (lambda a, b: a @ b, (_floats(33, 1000), _floats(1000, 65))),
     "linear and epilogue": (lambda x, w, b: F.silu(F.linear(x, w, b)), (_floats(65, 96), _floats(80, 96), _floats(80))),
     "a row times a matrix": (lambda a, b: a @ b, (_floats(1, 333), _floats(333, 129))),
@@ -99,6 +102,17 @@ def test_sizes_of_a_call() -> None:
     program = deplodock.compile(F.softmax, (x,), {"dim": -1}, target="cpu", dynamic_shapes=({0: rows}, None))
     for n in (1, 7, 130):
         _close(program(_floats(n, 100), dim=-1), F.softmax(_floats(n, 100), dim=-1))
+
+
+def test_products_of_a_call() -> None:
+    """The rows that there are, and no more, are read and multiplied: those behind them are NaN."""
+    rows = torch.export.Dim("rows", min=1, max=500)
+    w = _floats(33, 70)
+    program = deplodock.compile(F.linear, (_floats(7, 70), w), target="cpu", dynamic_shapes=({0: rows}, None))
+    for n in (1, 7, 64, 130):
+        x = torch.full((200, 70), torch.nan)
+        x[:n] = _floats(n, 70)
+        _close(program(x[:n], w), F.linear(x[:n], w))
 
 
 def test_a_checked_index() -> None:

@@ -46,14 +46,15 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 
 // -----
 
-// A product of matrices reads its operands where they lie, by strides: %w has columns as rows. What is checked, and what
-// was computed, is an array.
+// A product of matrices reads its operands where they lie, by strides, up to where they end: %w has columns as rows. What
+// was computed is an array.
 // CHECK:       block_fma(
 // CHECK:       // --- kernels
-// CHECK-NOT:     store(&a
 // CHECK:         panel_fma<8, 16, 4>(c, &x[0], 8, 2, &w[4], 1, 8);
-// CHECK:           store(&a1[i],
-// CHECK:         panel_fma<8, 16, 4>(c, a1, 4, 1, &w[4], 1, 8);
+// CHECK-NEXT:    // cpp.mlir:
+// CHECK-NEXT:    panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {min<long>(8, 5), 16, 4});
+// CHECK:           store(&e[i], a2 + a2);
+// CHECK:         panel_fma<8, 16, 4>(c, e, 4, 1, &w[4], 1, 8);
 kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
   %4 = payload.constant 4 : index
@@ -65,5 +66,8 @@ kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16x
   %c = kernel.panel_fma %a, %b, %s depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
   %a1 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] where (%0) steps [[0], [0], [1], [2], [4]] in [0:5] else %z : memref<8x8xf32> (index, index, index) -> vector<32xf32>
   %d = kernel.panel_fma %a1, %b, %c depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
-  kernel.store %d, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
+  %a2 = kernel.load %x[%0, %4] regs [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]] : memref<8x8xf32> (index, index) -> vector<32xf32>
+  %e = arith.addf %a2, %a2 : vector<32xf32>
+  %f = kernel.panel_fma %e, %b, %d depth 4 : vector<32xf32>, vector<64xf32>, vector<128xf32>
+  kernel.store %f, %y[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0], [2, 0], [4, 0]] : memref<8x16xf32> (index, index), vector<128xf32>
 }
