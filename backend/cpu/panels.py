@@ -149,4 +149,4 @@ def _matrix(source: SSAValue, first: int, steps: Sequence[int], columns: int) ->
     strides = [side[0] if side else 0 for side in sides]
     if any(step != stride << b for side, stride in zip(sides, strides, strict=True) for b, step in enumerate(side)):
         return None
-    return Strided(source, first, *strides)
+    return Strided(source, first, strides[0], strides[1])
