@@ -20,8 +20,9 @@
 // CHECK-NEXT:    for (int i = 0; i < 20; i += lanes) {
 // CHECK:           const auto v = sqrtf(t1);
 // CHECK:           store_first(&y[block * 20 + i], 20 - i, all((float)v));
-// CHECK:       extern "C" void k0_grid(void** a, int blocks) {
-// CHECK-NEXT:  #pragma omp parallel for schedule(dynamic, share(blocks)) if (blocks > 1)
+// CHECK:       static void k0_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {
+// CHECK-NEXT:    all_blocks(blocks, threads, [=](int b) { k0(b, nullptr, (const float*)a[0], (float*)a[1]); });
+// CHECK:       extern "C" void run(
 kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 lanes 1 {
   %block = kernel.id block
   %0 = payload.constant 0 : index
