@@ -8,7 +8,8 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import i1
@@ -46,6 +47,7 @@ from .ends import Ends, end_of_access
 from .folds import combiner, combining
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
 from .panels import extents, operands, plain_load
+from .squares import squares_of
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
@@ -129,16 +131,7 @@ class VectorStatements(Statements):
         several = bool(folds) and group.size >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
         sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
         below = self._below(group, list(kept))
-        if several:
-            writer.line(f"for (int first = 0; {below('first')}; first += {ACCUMULATORS} * lanes)")
-            writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            ended = "" if below("i") == f"i < {group.size}" else f" && {below('i')}"
-            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
-        else:
-            if group.size <= UNROLLED:
-                writer.line(f"#pragma GCC unroll {group.size // 4}")
-            head = f"for (int i = 0; {below('i')}; i += lanes)"
-        with writer.braces(head):
+        with self._squares(group, below) if not several else self._in_turn(group, below):
             for op in group.ops:
                 writer.comment_place(op)
                 if isinstance(op, kernel.ReduceRegistersOp):
@@ -158,6 +151,42 @@ class VectorStatements(Statements):
         writer.places.update(kept)
         for op, name in sums.items():
             writer.start(op.result, f"reduced_lanes({name}, {combiner(op)})")
+
+    @contextmanager
+    def _in_turn(self, group: Group, below: Callable[[str], str]) -> Generator[None]:
+        """A loop over vectors, which number `n` of several sums takes in turn."""
+        self.writer.line(f"for (int first = 0; {below('first')}; first += {ACCUMULATORS} * lanes)")
+        self.writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
+        ended = "" if below("i") == f"i < {group.size}" else f" && {below('i')}"
+        with self.writer.braces(f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"):
+            yield
+
+    @contextmanager
+    def _squares(self, group: Group, below: Callable[[str], str]) -> Generator[None]:
+        """A loop over vectors: square by square, where operands are transposed squares."""
+        writer, found = self.vectors, dict[SSAValue, str]()
+        squares = {v: s for op in group.ops for v in op.operands if v not in writer.places and (s := squares_of(v))}
+        across = {s.across for s in squares.values()}
+        if len(across) == 1:
+            found = {v: text for v, s in squares.items() if (text := s.source(writer, "first")) is not None}
+        if not found:
+            if group.size <= UNROLLED:
+                writer.line(f"#pragma GCC unroll {group.size // 4}")
+            with writer.braces(f"for (int i = 0; {below('i')}; i += lanes)"):
+                yield
+            return
+        (row,) = across
+        with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
+            writer.line(f"if (first & {row} * (lanes - 1)) continue;")
+            for value, text in found.items():
+                name = writer.names.mint(hint_of(value))
+                writer.line(f"alignas(64) {writer.type_of(value)} {name}[lanes * lanes];")
+                writer.line(f"transpose({name}, lanes, {text});")
+                writer.locals[value] = Local(f"load(&{name}[n * lanes])", True)
+            with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {row}, ++n)"):
+                yield
+        for value in found:
+            writer.locals.pop(value)
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
         """Declare the vectors that a reduction adds to; their name."""

@@ -13,6 +13,7 @@ from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
 from .folds import combining
 from .panels import is_read_in_place
+from .squares import is_read_in_squares
 
 WIDEST = 16
 """Lanes of the widest vectors (AVX-512, of f32); so many registers are a whole number of vectors of any machine."""
@@ -33,7 +34,7 @@ class VectorOrdering(Ordering):
         super().__init__(block)
 
     def _place(self, op: Operation) -> None:
-        if isinstance(op, LoadOp) and is_read_in_place(op):
+        if isinstance(op, LoadOp) and (is_read_in_place(op) or is_read_in_squares(op)):
             return
         if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
             self._again.clear()

@@ -70,7 +70,7 @@ def _strided(value: SSAValue, columns: int) -> Strided:
         load, op = plain_load(value), value.owner
         if load is not None:
             ends = _ends(load, first, steps, columns)
-            here = None if ends is None else _matrix(value, first, _distances(load, steps), columns)
+            here = None if ends is None else _matrix(value, first, distances(load, steps), columns)
             return found if here is None else replace(here, ends=ends)
         found = _matrix(value, first, steps, columns) or found
         linear = linear_steps(op.registers.get_values()) if isinstance(op, ShuffleRegistersOp) else None
@@ -135,7 +135,7 @@ def _moved(register: int, bits: Sequence[int]) -> int:
     return sum(bit for b, bit in enumerate(bits) if register >> b & 1)
 
 
-def _distances(load: LoadOp, steps: Sequence[int]) -> list[int]:
+def distances(load: LoadOp, steps: Sequence[int]) -> list[int]:
     """How many elements apart registers lie whose numbers are `steps` apart."""
     pitch = [number for number, _ in pitches(memory_extents(load.memory.type))]
     bits = [sum(b * n for b, n in zip(basis, pitch, strict=True)) for basis in load.reg_bases]

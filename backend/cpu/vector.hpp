@@ -30,7 +30,13 @@ template <class V> INLINE V choose(mask m, V a, V b) {
 }
 template <class T> INLINE vec<T> all(T x) { return x - vec<T>{}; }
 INLINE mask all(bool x) { return all(x ? -1 : 0); }
-template <class T> INLINE vec<T> numbers() { vec<T> v; PER_LANE v[l] = l; return v; }
+// A constant for each lane, as a function of its number.
+template <int... l> struct Lanes {
+  template <class T, class F> INLINE vec<T> of(F f) { return vec<T>{(T)f(l)...}; }
+};
+template <int n> using First = Lanes<__integer_pack(n)...>;
+template <class T, class F> INLINE vec<T> constants(F f) { return First<lanes>::template of<T>(f); }
+template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
 template <class T> INLINE vec<T> load(const T* p) { vec<T> v; __builtin_memcpy(&v, p, sizeof v); return v; }
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
@@ -88,7 +94,7 @@ template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F 
   for (int i = 1; i < n; ++i) v = f(v, x[i]);
 #pragma GCC unroll 4
   for (int apart = lanes / 2; apart; apart /= 2)
-    v = f(v, __builtin_shuffle(v, (numbers<typename Int<sizeof(T)>::type>() + apart) % lanes));
+    v = f(v, __builtin_shuffle(v, constants<typename Int<sizeof(T)>::type>([&](int l) { return (l + apart) % lanes; })));
   return (T)v[0];
 }
 template <int n, class T, class F> INLINE T reduced(const T* x, F f) {
@@ -108,6 +114,27 @@ template <int rows, int n, class T, class F> INLINE void reduced_rows(T* r, cons
     for (int j = 1; j < rows; ++j) v = f(v, load(x + j * n + i));
     store(r + i, v);
   }
+}
+
+// A square of as many rows as there are lanes, with rows as columns: bit by bit of a row's number and a lane's.
+template <class T> INLINE void transpose(T* to, int to_pitch, const T* from, int from_pitch) {
+  typedef typename Int<sizeof(T)>::type word;
+  vec<word> v[lanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < lanes; ++r) v[r] = load((const word*)(from + r * from_pitch));
+#pragma GCC unroll 4
+  for (int h = 1; h < lanes; h *= 2) {
+    const auto low = constants<word>([&](int l) { return l & h ? lanes + l - h : l; });
+    const auto high = constants<word>([&](int l) { return l & h ? lanes + l : l + h; });
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r)
+      if (!(r & h)) {
+        const auto a = v[r], b = v[r + h];
+        v[r] = __builtin_shuffle(a, b, low), v[r + h] = __builtin_shuffle(a, b, high);
+      }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < lanes; ++r) store((word*)(to + r * to_pitch), v[r]);
 }
 
 // The body of a function of a vector: one without branches of each element.

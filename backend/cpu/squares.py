@@ -1,0 +1,80 @@
+"""Registers in another order in which lanes are rows: transposed in squares of as many rows as there are lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from ...dialects.kernel import ShuffleRegistersOp
+from ...dialects.kernel.memory import LoadOp, StoreOp
+from ...dialects.payload import is_payload
+from ..cuda.memory import element_at
+from ..cuda.ordering import linear_steps, registers
+from ..cuda.writer import Writer, terms
+from .panels import distances, plain_load
+
+BITS = 4
+"""Of the number of a lane, where vectors are widest."""
+
+LANES = [1 << bit for bit in range(BITS)]
+
+
+@dataclass(frozen=True)
+class Squares:
+    """A shuffle of `source`: its vectors are columns of squares there, whose rows are `pitch` registers apart; rows of
+    the result are `across` registers apart."""
+
+    shuffle: ShuffleRegistersOp
+    across: int
+    pitch: int
+
+    def source(self, writer: Writer, register: str) -> str | None:
+        """The first element of the square that `register` of the result is the first one of, and how many elements
+        apart rows are, as arguments; None if the source has no place."""
+        shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers.get_values())
+        load = _load_of_rows(shuffle.source, self.pitch)
+        if load is not None and linear is not None:
+            at = terms(register, distances(load, linear[1]))
+            return f"&{element_at(writer, load, linear[0])} + {at.text}, {distances(load, [self.pitch])[0]}"
+        found = shuffle.source in writer.places
+        return f"&{writer.read(shuffle.result, register).text}, {self.pitch}" if found else None
+
+
+def squares_of(value: SSAValue) -> Squares | None:
+    """How `value` consists of transposed squares; None if it does not."""
+    op = value.owner
+    linear = linear_steps(op.registers.get_values()) if isinstance(op, ShuffleRegistersOp) else None
+    if linear is None or not isinstance(op, ShuffleRegistersOp):
+        return None
+    steps = [*linear[1]]
+    if 1 not in steps or len({*steps}) < len(steps):
+        return None
+    first, pitch = steps.index(1), steps[0]
+    rows = [pitch * lane for lane in LANES]
+    found = first >= BITS and steps[:BITS] == rows and steps[first : first + BITS] == LANES
+    return Squares(op, 1 << first, pitch) if found else None
+
+
+def _load_of_rows(value: SSAValue, pitch: int) -> LoadOp | None:
+    """The load of `value`, if squares of it lie row by row in memory, and nothing else needs it."""
+    load = plain_load(value)
+    if load is None or load.checks or distances(load, LANES) != LANES:
+        return None
+    one, *others = distances(load, [pitch * lane for lane in LANES])
+    if others != [one * lane for lane in LANES[1:]]:
+        return None
+    shuffles = [use.operation for use in value.uses]
+    if not all(isinstance(s, ShuffleRegistersOp) and squares_of(s.result) for s in shuffles):
+        return None
+    users = [use.operation for s in shuffles for use in s.results[0].uses]
+    size = registers(value)
+    alike = all(isinstance(u, StoreOp) or is_payload(u) and registers(u.results[0]) == size for u in users)
+    return load if alike and all(u.parent is load.parent for u in users) else None
+
+
+def is_read_in_squares(load: LoadOp) -> bool:
+    """Whether a load is only ever read square by square, where it lies."""
+    shuffles = [use.operation for use in load.result.uses if isinstance(use.operation, ShuffleRegistersOp)]
+    pitches = {squares.pitch for s in shuffles if (squares := squares_of(s.result)) is not None}
+    return bool(pitches) and all(_load_of_rows(load.result, pitch) is load for pitch in pitches)
