@@ -39,6 +39,7 @@ which tensors share memory, and what requires gradients.
   with symbols only the order of dimensions is PyTorch's.
 - **Options.** `options={...}` are the keyword arguments of `deplodock.compile`; others are refused. Every `mode` of
   PyTorch is taken and gives the same program: a model of the GPU chooses every schedule.
+  Without a `target` the graphs run on the GPU that is here, else, compiled to C++, on the CPU.
 - **What is not supported** is refused by name, as an error of Dynamo's around a `CompileError`, or left to PyTorch
   with `options={"fallback": "eager"}`, which lists it in a `FallbackWarning`.
 - **Random numbers** are others than eager PyTorch's, and follow `torch.manual_seed`.

@@ -20,7 +20,7 @@ from .capture.captured_program import CapturedProgram
 from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
-from .executors import Executor, make_executor
+from .executors import AUTO, Executor, choose_target, make_executor
 
 
 class CompiledFunction:
@@ -28,12 +28,14 @@ class CompiledFunction:
     of other sizes in the ranges that were declared."""
 
     def __init__(
-        self, captured: CapturedProgram, target: str | Compilation = "sm_90a", executor: str = "auto", **options: Any
+        self, captured: CapturedProgram, target: str | Compilation = AUTO, executor: str = "auto", **options: Any
     ) -> None:
-        """`target` is the GPU, with the `options` of `compile` that are about compiling, or what was compiled."""
+        """`target` is what it runs on, with the `options` of `compile` that are about compiling, or what was
+        compiled."""
         self.captured = captured
-        compiled = isinstance(target, Compilation)
-        self.compilation = target if compiled else compile_captured(captured, target, **options)
+        if not isinstance(target, Compilation):
+            target = compile_captured(captured, choose_target(target, executor), **options)
+        self.compilation = target
         self._wanted = executor
         self._executor: Executor | None = None
 
@@ -110,7 +112,7 @@ def compile(
     example_args: Sequence[Any],
     example_kwargs: Mapping[str, Any] | None = None,
     *,
-    target: str = "sm_90a",
+    target: str = AUTO,
     executor: str = "auto",
     fallback: Fallback = None,
     dynamic_shapes: Any = None,
@@ -124,9 +126,11 @@ def compile(
 
     `dynamic_shapes` says which sizes may vary, as for `torch.export.export`: one program then serves every size in the
     range of its `torch.export.Dim`, and a call outside of it is a ShapeError.
-    `target` is the GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`) or `cpu`; `executor` who runs it (`auto`, `cuda`, `cpu`,
-    `emulator`, `simulator`, `reference`). With `fallback="eager"` operators that are not supported are left to PyTorch,
-    between the kernels and on the same tensors, and a FallbackWarning lists them. `record` is a file of plans, as
+    `target` is a GPU (`sm_80`, `sm_89`, `sm_90a`, `sm_120`) or `cpu`; `auto` is the GPU that is here, else `cpu` where
+    there is a C++ compiler, else `sm_90a`, which an interpreter runs. `executor` is who runs it (`auto`, `cuda`, `cpu`;
+    to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`). With `fallback="eager"`
+    operators that are not supported are left to PyTorch, between the kernels and on the same tensors, and a
+    FallbackWarning lists them. `record` is a file of plans, as
     `deplodock compile --write-record` writes it: what it has an entry for is fused and scheduled so.
     `f32_matmul_precision` permits matmuls of f32 on tensor cores: `bf16x3` as sums of bf16 numbers, with errors as of
     f32, `tf32` with 10 bits of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted

@@ -5,7 +5,9 @@
 `simulator`  the kernel level, all threads of a block as NumPy arrays, with reports
 `reference`  the tensor level in NumPy: the fastest without a GPU
 `cpu`        the C++ of a program for the target `cpu`, on the cores of this machine
-`auto`       `cuda` where there is a device, else `reference`
+`auto`       `cpu` for that target, else `cuda` where there is a device, else `reference`
+
+The target `auto` is the GPU where there is one, else `cpu` where there is a C++ compiler.
 """
 
 from __future__ import annotations
@@ -16,13 +18,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import nvrtc_version
-from ..errors import CompileError, ExecutionError
+from ..backend.emulator.build import host_compiler
+from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
 
 EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
+
+AUTO = "auto"
+"""The target of a program for which nobody names one."""
+
+DEFAULT_GPU = "sm_90a"
+"""The GPU of texts, and of programs that an interpreter runs, where nobody names one."""
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
@@ -36,6 +46,25 @@ class Executor:
     run: Run
 
 
+def choose_target(target: str, executor: str = "auto") -> str:
+    """The target that is meant for a program that `executor` is to run: `auto` is whatever runs compiled code here, and
+    for the executors that look at the program of a GPU one of these."""
+    if target != AUTO:
+        return target
+    return auto_target() if executor in ("auto", "cuda") else "cpu" if executor == "cpu" else DEFAULT_GPU
+
+
+def auto_target() -> str:
+    """The GPU where a program for it can run, else the CPU where there is a C++ compiler. Where there is neither, a
+    GPU, whose programs the reference runs."""
+    if cuda_missing() is None:
+        try:
+            return arch_of(torch.cuda.get_device_capability())
+        except TargetError:  # a device that there is no code for
+            pass
+    return DEFAULT_GPU if compiler_missing() else "cpu"
+
+
 def make_executor(name: str, compilation: Compilation) -> Executor:
     """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
     ExecutionError where `cuda` is asked for and there is none."""
@@ -44,6 +73,8 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
+        if missing:
+            why += f"; {compiler_missing() or 'the target cpu would run on the cores here'}"
         name = "reference" if missing else "cuda"
     else:
         why = "asked for"
@@ -74,6 +105,15 @@ def cuda_missing(compiled: bool = False) -> str | None:
             nvrtc_version()
     except ExecutionError as error:
         return error.reason
+    return None
+
+
+def compiler_missing() -> str | None:
+    """Why no program for `cpu` can run here, in a few words; None where it can."""
+    try:
+        host_compiler()
+    except ExecutionError:
+        return "no C++ compiler for the CPU: g++ is not installed"
     return None
 
 

@@ -48,6 +48,16 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+@pytest.fixture(autouse=True)
+def programs_for_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that name no target are for a GPU, as the texts that tests look at, and without one the reference runs
+    them, which no compiler has to be waited for; not in tests marked `auto`."""
+    if "torch" in sys.modules and "auto" not in request.keywords:
+        from deplodock.frontend import executors
+
+        monkeypatch.setattr(executors, "auto_target", lambda: executors.DEFAULT_GPU)
+
+
 @pytest.fixture
 def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .reports import Loaded
 
 
-def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _program_options(what: str, target: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that say which program, for which target, and how much to tell; `what` a file may be."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +37,12 @@ def _program_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., 
             click.option(
                 "-c", "--code", metavar="EXPRESSION", help="Python: a call of a module, or an expression of tensors."
             ),
-            click.option("--target", default="sm_90a", show_default=True, help="The GPU to compile for, or cpu."),
+            click.option(
+                "--target",
+                default=target,
+                show_default=True,
+                help="The GPU to compile for, cpu, or auto: what is here.",
+            ),
             click.option("--fallback", type=click.Choice(["eager"]), help="Leave what is not supported to PyTorch."),
             click.option(
                 "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
@@ -89,7 +94,7 @@ def cli() -> None:
 
 
 @cli.command()
-@_program_options("FILE.py|MODEL")
+@_program_options("FILE.py|MODEL", "sm_90a")
 @click.option("--ir", type=click.Choice(LEVELS), default="cuda", show_default=True, help="The level to print.")
 @click.option("--emit", type=click.Choice(["standalone"]), help="standalone: one .cu with a main() that checks itself.")
 @click.option("--explain", is_flag=True, help="Print the schedules that were considered, and what limits each.")
@@ -113,6 +118,7 @@ def compile(**options: Any) -> None:
         mode = "a MODEL and -o"
     refuse_ignored(context, mode)
     _check(given)
+    _choose_target(given)
     writer = None if given.write_record is None else _recorder(given.write_record)
     facts = _facts(context, given)
     if mode.startswith("a MODEL"):
@@ -152,12 +158,14 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
 
 
 @cli.command()
-@_program_options("FILE.py|ARTIFACT")
-@click.option("--executor", default="auto", show_default=True, help="auto, cuda, emulator, simulator or reference.")
+@_program_options("FILE.py|ARTIFACT", "auto")
+@click.option(
+    "--executor", default="auto", show_default=True, help="auto, cuda, cpu, emulator, simulator or reference."
+)
 @click.option("--weights", help="ARTIFACT: a checkpoint, where it was saved without weights.")
-@click.option("--bench", is_flag=True, help="Also time it against PyTorch (a prediction where there is no GPU).")
+@click.option("--bench", is_flag=True, help="Also time torch.compile; of a GPU that is not here: a prediction.")
 def run(**options: Any) -> None:
-    """Run a program and compare it with PyTorch; the exit code is 1 where they differ.
+    """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ.
 
     An ARTIFACT, which holds nothing of PyTorch, is run on random inputs and compared with the reference, by default on
     the GPU or else in the emulator.
@@ -173,10 +181,13 @@ def run(**options: Any) -> None:
             from ..frontend.executors import check_executor
             from . import reports
         check_executor(given.executor)
+        _choose_target(given, given.executor)
         program = _load(given, [], _facts(context, given))
         outcome = reports.run(program, given.executor)
         if given.bench:
             outcome["bench"] = reports.bench(program)
+        elif outcome["executor"] == "cpu":
+            outcome["bench"] = reports.bench_here(program, quick=True)
         summary = _summary(program, given)
     _tell(program.captured, summary)
     if given.as_json:
@@ -214,6 +225,14 @@ def _check(given: Given) -> None:
             raise click.UsageError(f"{first} and {second} exclude each other")
     if given.code is None and given.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")
+
+
+def _choose_target(given: Given, executor: str = "auto") -> None:
+    """Say which target is meant, where that is what is here."""
+    if given.target == "auto":
+        from ..frontend.executors import choose_target
+
+        given.target = choose_target(given.target, executor)
 
 
 def _facts(context: click.Context, given: Given) -> dict[str, str]:

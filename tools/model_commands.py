@@ -122,7 +122,7 @@ def run_artifact(given: Given) -> None:
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens read in one step.")
 @click.option("--random-weights", is_flag=True, help="Don't load weights: make some up.")
 @click.option("--weights", help="Checkpoint for an artifact that was saved without weights.")
-@click.option("--target", default="sm_90a", show_default=True)
+@click.option("--target", default="auto", show_default=True, help="A GPU, cpu, or auto: what is here.")
 @click.option("--executor", default="auto", show_default=True)
 @click.option("--debug", is_flag=True, help="Print a traceback for an error.")
 def generate(model: str, **options: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -353,7 +353,7 @@ def bench(loaded: Loaded) -> dict[str, Any]:
     from ..frontend.executors import cuda_missing
 
     if loaded.compilation.target == "cpu":
-        return _bench_here(loaded)
+        return bench_here(loaded, quick=False)
     if missing := cuda_missing():
         predicted = sum(k["launches"] * k["predicted_seconds"] for k in kernels(loaded))
         moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
@@ -382,20 +382,18 @@ def bench(loaded: Loaded) -> dict[str, Any]:
     return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
 
 
-def _bench_here(loaded: Loaded) -> dict[str, Any]:
-    """Times of eager PyTorch, torch.compile and ours on the cores of this machine."""
+def bench_here(loaded: Loaded, quick: bool) -> dict[str, Any]:
+    """Times of calls of eager PyTorch, torch.compile and ours on the cores of this machine; those of a `quick` look are
+    without torch.compile, which takes long to compile."""
     from ..backend.cpu.timing import on_cores
 
-    program = loaded.program
-    compiled, ours = torch.compile(program.function, dynamic=False), make_executor("cpu", loaded.compilation)
-    arguments = loaded.captured.bind(program.args, program.kwargs)
-    arms: dict[str, Callable[[], object]] = {
-        "eager": lambda: program.function(*program.args, **program.kwargs),
-        "torch.compile": lambda: compiled(*program.args, **program.kwargs),
-        "deplodock": lambda: ours.run(arguments),
-    }
+    program, ours = loaded.program, CompiledFunction(loaded.captured, loaded.compilation)
+    functions = {"eager": program.function, "deplodock": ours}
+    if not quick:
+        functions["torch.compile"] = torch.compile(program.function, dynamic=False)
+    arms = {name: partial(function, *program.args, **program.kwargs) for name, function in functions.items()}
     with torch.no_grad():
-        times = on_cores(arms)
+        times = on_cores(arms, 0.25, 1) if quick else on_cores(arms)
     threads = torch.get_num_threads()
     note = f"median time of a call on this machine, {threads} thread{'s' * (threads > 1)}, arms interleaved"
     return {"seconds": {name: t.median for name, t in times.items()}, "note": note}

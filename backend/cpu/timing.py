@@ -10,20 +10,20 @@ from ..cuda.runtime.timing import Timing
 LEAST = 0.02
 """Seconds that one sample takes at least: shorter calls are repeated for it."""
 
-SAMPLES, AT_LEAST = (7, 31), 2.0
-"""Samples of each arm: as many as fit into so many seconds, within these bounds."""
+MOST = 31
+"""Samples of each arm at most."""
 
 
-def on_cores(arms: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+def on_cores(arms: Mapping[str, Callable[[], object]], seconds: float = 2.0, least: int = 7) -> dict[str, Timing]:
     """Seconds of a call of each arm. The arms take turns, so that whatever else the machine does meets all of them; the
-    first calls, which compile, are not counted."""
+    first calls, which compile, are not counted. There are as many samples as fit into `seconds`, at least `least`."""
     for arm in arms.values():
         arm()
-    once = {name: min(_seconds(arm, 1) for _ in range(3)) for name, arm in arms.items()}
-    repeats = {name: max(1, int(LEAST / seconds)) for name, seconds in once.items()}
+    once = {name: min(_seconds(arm, 1) for _ in range(3 if least > 1 else 1)) for name, arm in arms.items()}
+    repeats = {name: max(1, int(LEAST / time)) for name, time in once.items()}
     round_trip = sum(once[name] * repeats[name] for name in arms)
     samples: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(max(SAMPLES[0], min(SAMPLES[1], int(AT_LEAST / round_trip)))):
+    for _ in range(max(least, min(MOST, int(seconds / round_trip)))):
         for name, arm in arms.items():
             samples[name].append(_seconds(arm, repeats[name]))
     return {name: Timing.of(s) for name, s in samples.items()}

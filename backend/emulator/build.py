@@ -39,7 +39,7 @@ def host_compiler() -> str:
         path = shutil.which(name) if name else None
         if path and "Free Software Foundation" in _version(path):
             return path
-    raise ExecutionError("the emulator needs g++ to compile the CUDA text for this machine; install it (apt: g++)")
+    raise ExecutionError("g++ is needed to compile programs for this machine; install it (apt: g++)")
 
 
 def build(sources: Sequence[str]) -> Path:

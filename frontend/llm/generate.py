@@ -20,6 +20,7 @@ from ..artifact import Artifact
 from ..artifact.manifest import ArtifactError
 from ..artifact.safetensors import Bound, names_in_checkpoints
 from ..capture.captured_program import CapturedProgram
+from ..executors import AUTO
 from . import (
     DEFAULT_PREFILL,
     ModelPlan,
@@ -107,7 +108,7 @@ class Generator:
         *,
         context: int | None = None,
         prefill: int = DEFAULT_PREFILL,
-        target: str = "sm_90a",
+        target: str = AUTO,
         executor: str = "auto",
         weights: Callable[[CapturedProgram], CapturedProgram] = lambda captured: captured,
     ) -> Generator:

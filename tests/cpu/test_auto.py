@@ -1,0 +1,82 @@
+"""The target of programs for which nobody names one: what runs compiled code here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import deplodock
+from deplodock.backend.cpu.runtime import CpuProgram
+from deplodock.errors import ExecutionError
+from deplodock.frontend import executors
+from deplodock.tools.cli import main
+
+pytestmark = pytest.mark.auto
+
+X = torch.linspace(-2, 2, 33)
+
+
+def test_the_cpu_where_there_is_no_gpu() -> None:
+    program = deplodock.compile(torch.relu, (X,))
+    assert torch.equal(program(X), X.relu())
+    assert (program.compilation.target, program.executor.name) == ("cpu", "cpu")
+
+
+def test_the_gpu_where_there_is_one(stub_cuda: Any) -> None:
+    assert executors.choose_target("auto") == "sm_90a"
+    assert executors.choose_target("auto", "cpu") == "cpu"
+    assert executors.choose_target("sm_80") == "sm_80"
+
+
+def test_the_cpu_where_the_gpu_is_one_that_there_is_no_code_for(
+    stub_cuda: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *a: (7, 5))
+    assert executors.choose_target("auto") == "cpu"
+
+
+def test_the_reference_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise ExecutionError("no g++")
+
+    monkeypatch.setattr(executors, "host_compiler", none)
+    program = deplodock.compile(torch.relu, (X,))
+    assert torch.equal(program(X), X.relu())
+    assert (program.compilation.target, program.executor.name) == ("sm_90a", "reference")
+    assert "no CUDA device" in program.executor.why
+    assert "no C++ compiler" in program.executor.why
+
+
+@pytest.mark.parametrize("executor", ["simulator", "reference"])
+def test_who_checks_looks_at_the_program_of_a_gpu(executor: str) -> None:
+    program = deplodock.compile(torch.relu, (X,), executor=executor)
+    assert (program.compilation.target, program.executor.name) == ("sm_90a", executor)
+
+
+def test_torch_compile_runs_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, run = [], CpuProgram.run
+    monkeypatch.setattr(CpuProgram, "run", lambda self, args: calls.append(len(args)) or run(self, args))
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(33, 5)
+    compiled = torch.compile(layer, backend="deplodock")
+    compiled(X).sum().backward()
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, X.expand(5, 33))
+    assert len(calls) == 2  # forward and backward
+
+
+def test_run_times_it_beside_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-c", "torch.relu(torch.randn(4, 33))", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["executor"], found["ok"]) == ("cpu", True)
+    assert set(found["bench"]["seconds"]) == {"eager", "deplodock"}
+
+
+def test_compile_prints_the_text_of_a_gpu_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code = ["-c", "torch.relu(torch.randn(4, 33))"]
+    for target, expected in (([], "__global__"), (["--target", "auto"], 'extern "C" void run(')):
+        assert main(["compile", *code, *target]) == 0
+        assert expected in capsys.readouterr().out
