@@ -38,18 +38,29 @@ def digest(*parts: str) -> str:
 
 
 def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing or damaged.
+    """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing, damaged or not the
+    user's alone: a link, or one that others own or may write.
 
     It appears all at once: readers see the old state or the new one. Raises what `cache_folder` and `make` raise.
     """
     folder = cache_folder(kind)
     target = folder / name
-    data = target.read_bytes() if target.is_file() else b""
+    data = target.read_bytes() if _is_own(target) else b""
     if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / name
             make(made)
             with made.open("ab") as file:
                 file.write(hashlib.sha256(made.read_bytes()).digest())
+            made.chmod(made.stat().st_mode & 0o700)
             os.replace(made, target)
     return target
+
+
+def _is_own(path: Path) -> bool:
+    """Whether there is such a file, which belongs to the user and which nobody else may write."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

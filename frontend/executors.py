@@ -69,6 +69,8 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
     """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
     ExecutionError where `cuda` is asked for and there is none."""
     if name == "auto" and compilation.target == "cpu":
+        if missing := compiler_missing():
+            return Executor("reference", missing, _reference(compilation))
         return Executor("cpu", "the target is this machine", _cpu(compilation))
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":

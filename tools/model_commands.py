@@ -46,9 +46,10 @@ def compile_model(given: Given, writer: RecordPlans | None, facts: Mapping[str, 
     with terminal.progress():
         with steps("loading PyTorch and transformers"):
             from ..backend.cuda.runtime.nvrtc import nvrtc_version
+            from ..dialects.target import TARGETS
             from ..frontend.llm import build_model, load_config
             from ..frontend.llm.compile import PHASES, compile_model, describe
-        if given.output is not None:
+        if given.output is not None and given.target in TARGETS:
             nvrtc_version()  # without which there will be no machine code to write
         with steps("building the model"):
             model = build_model(load_config(name))
@@ -91,11 +92,11 @@ def run_artifact(given: Given) -> None:
     """Run every program of an artifact on random inputs and compare it with the reference."""
     with terminal.progress():
         with steps("loading PyTorch"):
-            from ..frontend.artifact import load
+            from ..frontend.artifact import load, made_for
             from ..frontend.executors import check_executor
             from . import reports
         executor = given.executor
-        if check_executor(executor, compiled=True) is not None:
+        if check_executor(executor, compiled=True) is not None and made_for(str(given.file)) != "cpu":
             executor = "emulator"  # not the reference, which would be compared with itself
         artifact = load(str(given.file), weights=given.weights, executor=executor)
         outcomes = {name: reports.run_saved(p, given.seed) for name, p in artifact.programs.items()}

@@ -258,7 +258,7 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     compilation.at("kernel")
     chosen = make_executor(executor, compilation)
     arguments = loaded.captured.bind(loaded.program.args, loaded.program.kwargs)
-    actual = chosen.run(arguments)  # before PyTorch, which may change its arguments in place
+    actual = chosen.run(_apart(loaded.captured, arguments))  # before PyTorch, which may change its arguments in place
     shown = sorted({o.index for o in loaded.captured.outputs if o.kind == "result"})
     facts = {"executor": chosen.name, "why": chosen.why, "kernels": len(launched(loaded))}
     found = [actual[i] for i in shown]
@@ -298,7 +298,7 @@ def run_saved(program: CompiledFunction, seed: int) -> dict[str, Any]:
     leaves = [_random(e) if isinstance(e, torch.Tensor) else e for e in captured.examples]
     args, kwargs = pytree.tree_unflatten(leaves, captured.in_spec)
     arguments = captured.bind(args, kwargs)
-    actual = program.executor.run(arguments)
+    actual = program.executor.run(_apart(captured, arguments))
     facts = {
         "executor": program.executor.name,
         "why": program.executor.why,
@@ -308,6 +308,12 @@ def run_saved(program: CompiledFunction, seed: int) -> dict[str, Any]:
         return {**facts, **_uncompared(actual, "an artifact holds nothing of PyTorch")}
     expected = make_executor("reference", compilation).run(arguments)
     return {**facts, **_compared(compare(actual, expected, _tolerances(compilation, arguments)), "the reference")}
+
+
+def _apart(captured: CapturedProgram, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The arguments, with copies in place of those that the program changes: others are to run on the same."""
+    changed = {argument for _, argument in captured.updates}
+    return [a.clone() if i in changed else a for i, a in enumerate(arguments)]
 
 
 def _tolerances(compilation: Compilation, arguments: Sequence[torch.Tensor]) -> list[float]:

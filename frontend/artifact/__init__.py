@@ -1,8 +1,8 @@
 """Compiled programs on disk: `save` writes an artifact, `load` gives programs back that are called as before.
 
-For every program there is the kernel level (with the host program), the tensor level (what the reference runs), the
-CUDA text and the cubin of its target. Parameters with values and buffers are stored; parameters without are bound at
-loading, from a checkpoint.
+For every program there is the kernel level (with the host program), the tensor level (what the reference runs) and, for
+a GPU, the CUDA text and the cubin. The C++ of the CPU is printed from the kernel level and built for the machine that
+loads it. Parameters with values and buffers are stored; parameters without are bound at loading, from a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ... import __version__
 from ...backend.cuda.runtime.nvrtc import compile_cubin
 from ...dialects.support.parsing import make_context, parse_module
 from ...dialects.support.printing import print_module
+from ...dialects.target import TARGETS
 from ...errors import CompileError, TargetError
 from ...progress import steps
 from ..api import CompiledFunction
@@ -35,7 +36,7 @@ PRODUCER = "producer"
 class SavedCompilation(Compilation):
     """The levels of a program that were stored; those in between are made from them, the torch level is gone."""
 
-    def __init__(self, target: str, tensor: str, kernel: str, cuda: str, cubin: bytes) -> None:
+    def __init__(self, target: str, tensor: str, kernel: str, cuda: str | None, cubin: bytes | None) -> None:
         ctx = make_context()
         modules = {
             "tensor": parse_module(ctx, tensor, "tensor.mlir"),
@@ -44,7 +45,8 @@ class SavedCompilation(Compilation):
         super().__init__(modules["tensor"], target)
         self._levels.clear()
         self._levels.update(modules)
-        self._texts["print-cuda"] = cuda
+        if cuda is not None:
+            self._texts["print-cuda"] = cuda
         self.cubin = cubin
 
     def at(self, level: str) -> Any:
@@ -81,11 +83,12 @@ def save(path: str | Path, programs: Mapping[str, ToSave], extra: Mapping[str, o
     described: dict[str, object] = {}
     for name, program in programs.items():
         compilation = program.compilation
-        cuda = compilation.cuda
         files[f"{name}_tensor.mlir"] = print_module(compilation.at("tensor")).encode()
-        files[f"{name}_kernel.mlir"] = print_module(compilation.at("kernel")).encode()
-        files[f"{name}.cu"] = cuda.encode()
-        files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
+        files[f"{name}_kernel.mlir"] = print_module(compilation.at("kernel"), debuginfo=True).encode()
+        if targets[0] in TARGETS:
+            cuda = compilation.cuda
+            files[f"{name}.cu"] = cuda.encode()
+            files[f"{name}_{targets[0]}.cubin"] = compile_cubin(cuda, targets[0]).cubin if "__global__" in cuda else b""
         described[name] = _describe(program, tensors)
     files[WEIGHTS] = tensors.file()
     contents = {"target": targets[0], "programs": described, "extra": dict(extra or {}), PRODUCER: __version__}
@@ -152,6 +155,11 @@ class Artifact:
         return program(*args, **kwargs)
 
 
+def made_for(path: str | Path) -> str:
+    """The target of an artifact. Raises ArtifactError for something else."""
+    return str(Folder.open(path).manifest.get("target"))
+
+
 def load(
     path: str | Path, *, target: str | None = None, weights: str | Path | None = None, executor: str = "auto"
 ) -> Artifact:
@@ -161,9 +169,8 @@ def load(
     it was compiled for. Raises ArtifactError, TargetError, WeightError.
     """
     folder = Folder.open(path)
-    made_for = folder.manifest.get("target")
-    if target is not None and made_for != target:
-        raise TargetError(f"was compiled for {made_for}, not for {target}", location=str(path))
+    if target is not None and (found := folder.manifest.get("target")) != target:
+        raise TargetError(f"was compiled for {found}, not for {target}", location=str(path))
     checkpoint = None if weights is None else Checkpoint(weights)
     try:
         contents = {name: folder.read(name) for name in folder.manifest["files"]}
@@ -189,8 +196,8 @@ def _assemble(folder: Folder, contents: dict[str, bytes], checkpoint: Checkpoint
             target,
             contents[f"{name}_tensor.mlir"].decode(),
             contents[f"{name}_kernel.mlir"].decode(),
-            contents[f"{name}.cu"].decode(),
-            contents[f"{name}_{target}.cubin"],
+            contents[f"{name}.cu"].decode() if target in TARGETS else None,
+            contents[f"{name}_{target}.cubin"] if target in TARGETS else None,
         )
         bindings: list[Binding] = []
         with steps("reading", len(entry["bindings"]), "weights") as step:

@@ -75,6 +75,12 @@ def test_run_times_it_beside_pytorch(capsys: pytest.CaptureFixture[str]) -> None
     assert set(found["bench"]["seconds"]) == {"eager", "deplodock"}
 
 
+def test_what_is_changed_in_place_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """PyTorch runs on the arguments as they were."""
+    assert main(["run", "-c", "x = torch.ones(5); y = x.mul_(3) + 1; y * x"]) == 0
+    assert "executor: cpu" in capsys.readouterr().out
+
+
 def test_compile_prints_the_text_of_a_gpu_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
     code = ["-c", "torch.relu(torch.randn(4, 33))"]
     for target, expected in (([], "__global__"), (["--target", "auto"], 'extern "C" void run(')):

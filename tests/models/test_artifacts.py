@@ -17,6 +17,7 @@ from torch import nn
 
 import deplodock
 from deplodock.errors import CompileError, ShapeError, TargetError
+from deplodock.frontend import executors
 from deplodock.frontend.artifact import load
 from deplodock.frontend.artifact.manifest import MANIFEST, ArtifactError, canonical, digest
 from deplodock.frontend.artifact.safetensors import Checkpoint, WeightError, names_of_tensors
@@ -70,6 +71,32 @@ def test_a_program_comes_back_the_same(tmp_path: Path) -> None:
     assert state["count"].item() == 1  # the update reached the loaded buffer
     with pytest.raises(ShapeError):
         program(*args, twice=False)
+
+
+def test_a_program_for_the_cpu_is_built_where_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its artifact holds no text and no object that could be compiled or loaded."""
+    args = ({"a": torch.randn(3, 4), "b": torch.randn(4)}, 2)
+    compiled = deplodock.compile(Pair(), args, {"twice": True}, target="cpu")
+    path = tmp_path / "pair"
+    compiled.save(path)
+    names = {"main_tensor.mlir", "main_kernel.mlir", "weights.safetensors", MANIFEST}
+    assert {p.name for p in path.iterdir()} == names
+    (path / "main.cpp").write_text("#error never read")
+    expected = compiled(*args, twice=True)
+    program = deplodock.load(path)
+    torch.testing.assert_close(program(*args, twice=True), expected)
+    assert program.programs["main"].executor.name == "cpu"
+    assert program.programs["main"].ir("cuda") == compiled.ir("cuda")
+    assert main(["run", str(path)]) == 0
+    assert "executor: cpu" in capsys.readouterr().out
+    with pytest.raises(TargetError, match="was compiled for cpu"):
+        deplodock.load(path, target="sm_90a")
+    monkeypatch.setattr(executors, "compiler_missing", lambda: "no C++ compiler")
+    program = deplodock.load(path)
+    torch.testing.assert_close(program(*args, twice=True), expected)
+    assert program.programs["main"].executor.name == "reference"
 
 
 def test_a_program_for_many_sizes_comes_back(tmp_path: Path) -> None:
