@@ -28,6 +28,12 @@ def combining(op: ReduceRegistersOp) -> str | None:
     return _COMBINED.get(MONOIDS[op.kind.data].combiner(op.result.type).name)
 
 
+def row_of(op: ReduceRegistersOp) -> int | None:
+    """How many registers that lie side by side are combined to one; None if others are, or it is not known how."""
+    bits = sorted(op.bits.get_values())
+    return 1 << len(bits) if combining(op) is not None and bits == list(range(len(bits))) else None
+
+
 def combiner(op: ReduceRegistersOp) -> str:
     """The same as a C++ function."""
     return f"[](auto a, auto b) {{ return {(combining(op) or '').format(a='a', b='b')}; }}"

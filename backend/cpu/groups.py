@@ -8,9 +8,8 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
@@ -25,7 +24,6 @@ from ..cuda.expressions import (
     ADD,
     AND,
     COMPARISONS,
-    EQUALITY,
     FLOAT_FUNCTIONS,
     MUL,
     RELATION,
@@ -39,15 +37,16 @@ from ..cuda.expressions import (
 )
 from ..cuda.memory import condition, element_at, guard
 from ..cuda.names import hint_of
-from ..cuda.ordering import Group, is_view, linear_steps, registers
+from ..cuda.ordering import Group, registers
 from ..cuda.statements import Statements, add_printer
-from ..cuda.writer import Place, Writer, terms
+from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
-from .ends import Ends, end_of_access
-from .folds import combiner, combining
+from .ends import end_of_access
+from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
 from .panels import extents, operands, plain_load
-from .squares import squares_of
+from .squares import Squares, squares_of
+from .writer import LANE, VECTOR, Local, VectorWriter
 
 UNROLLED = 64
 """Registers of a group at most whose loop is unrolled, so that arrays of its results become registers."""
@@ -57,17 +56,6 @@ ACCUMULATORS = 4
 
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
-
-VECTOR, LANE = "i", "i + l"
-"""The first register of a vector in a loop over them, and the register of one lane."""
-
-
-@dataclass(frozen=True)
-class Local:
-    """A value inside of a group's loop: a vector, or a scalar."""
-
-    name: str
-    is_vector: bool
 
 
 class VectorStatements(Statements):
@@ -99,22 +87,16 @@ class VectorStatements(Statements):
         writer.line(f"panel_fma<{rows}, {columns}, {depth}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:
-        """Registers combined into fewer: whole vectors, where those that are combined lie side by side or far apart."""
+        """Registers combined into fewer: whole vectors, where those that are combined lie far apart."""
         writer, bits = self.writer, sorted(op.bits.get_values())
         size, left = registers(op.source), registers(op.result)
         each = size // left
-        rows = left >= WIDEST and bits and bits[0] == left.bit_length() - 1
-        side_by_side = each >= WIDEST and bits == list(range(len(bits)))
-        if each == 1 or combining(op) is None or not (rows or side_by_side):
+        if combining(op) is None or left < WIDEST or not bits or bits[0] != left.bit_length() - 1:
             super().fold(op)
             return
         source = writer.places.get(op.source) or self.array_of(op.source)
         place = writer.declare(op.result)
-        if side_by_side:
-            one = f"reduced<{each}>(&{source.name}[i * {each}], {combiner(op)})"
-            writer.line(f"for (int i = 0; i < {left}; ++i) {place.name}[i] = {one};")
-        else:
-            writer.line(f"reduced_rows<{each}, {left}>({place.name}, {source.name}, {combiner(op)});")
+        writer.line(f"reduced_rows<{each}, {left}>({place.name}, {source.name}, {combiner(op)});")
 
     def _group(self, group: Group) -> None:
         if group.size < WIDEST:
@@ -123,70 +105,90 @@ class VectorStatements(Statements):
         writer, order = self.vectors, self.order
         assert isinstance(order, VectorOrdering)
         folds = [op for op in group.ops if isinstance(op, kernel.ReduceRegistersOp)]
+        row = (row_of(folds[0]) if folds else None) or group.size
+        squares = self._squares(group)
         kept: dict[SSAValue, Place] = {}
         for result in (r for op in group.ops if op not in folds for r in op.results):
             if order.is_kept(result, group):
                 kept[result] = writer.preferred.get(result) or writer.declare(result)
                 writer.places.pop(result, None)
-        several = bool(folds) and group.size >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
-        sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
-        below = self._below(group, list(kept))
-        with self._squares(group, below) if not several else self._in_turn(group, below):
-            for op in group.ops:
-                writer.comment_place(op)
-                if isinstance(op, kernel.ReduceRegistersOp):
-                    text, is_vector = writer.read_vector(op.source)
-                    at = f"{sums[op]}[{'n' if several else 0}]"
-                    both = (combining(op) or "").format(a=self._all(text, is_vector, op.source).at(UNARY), b=at)
-                    writer.line(f"{at} = {both};")
-                elif isinstance(op, StoreOp):
-                    self._store(op)
+        several = bool(folds) and row >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
+        below = self._below(group, list(kept)) if row == group.size else lambda register: f"{register} < row + {row}"
+        results = {op: writer.declare(op.result) for op in folds if row < group.size}
+        with writer.braces(f"for (int row = 0; row < {group.size}; row += {row})") if results else nullcontext():
+            sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
+            vectors = self._vectors(group, "row" if results else "0", below, several)
+            with self._in_squares(group, squares) if squares else vectors:
+                for op in group.ops:
+                    writer.comment_place(op)
+                    if isinstance(op, kernel.ReduceRegistersOp):
+                        text, is_vector = writer.read_vector(op.source)
+                        at = f"{sums[op]}[{'n' if several else 0}]"
+                        both = (combining(op) or "").format(a=self._all(text, is_vector, op.source).at(UNARY), b=at)
+                        writer.line(f"{at} = {both};")
+                    elif isinstance(op, StoreOp):
+                        self._store(op)
+                    else:
+                        if folds and isinstance(op, LoadOp):
+                            self._prefetch(op)
+                        self._compute(op, kept.get(op.results[0]), group)
+            for op, name in sums.items():
+                text = f"reduced_lanes({name}, {combiner(op)})"
+                if op in results:
+                    writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
-                    if folds and isinstance(op, LoadOp):
-                        self._prefetch(op)
-                    self._compute(op, kept.get(op.results[0]), group)
+                    writer.start(op.result, text)
         for op in group.ops:
             for result in op.results:
                 writer.locals.pop(result, None)
         writer.places.update(kept)
-        for op, name in sums.items():
-            writer.start(op.result, f"reduced_lanes({name}, {combiner(op)})")
 
     @contextmanager
-    def _in_turn(self, group: Group, below: Callable[[str], str]) -> Generator[None]:
-        """A loop over vectors, which number `n` of several sums takes in turn."""
-        self.writer.line(f"for (int first = 0; {below('first')}; first += {ACCUMULATORS} * lanes)")
-        self.writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-        ended = "" if below("i") == f"i < {group.size}" else f" && {below('i')}"
-        with self.writer.braces(f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"):
+    def _vectors(self, group: Group, start: str, below: Callable[[str], str], several: bool) -> Generator[None]:
+        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`."""
+        writer = self.writer
+        if several:
+            writer.line(f"for (int first = {start}; {below('first')}; first += {ACCUMULATORS} * lanes)")
+            writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
+            ended = f" && {below('i')}" if start == "0" and below("i") != f"i < {group.size}" else ""
+            head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
+        else:
+            if group.size <= UNROLLED:
+                writer.line(f"#pragma GCC unroll {group.size // 4}")
+            head = f"for (int i = {start}; {below('i')}; i += lanes)"
+        with writer.braces(head):
             yield
 
     @contextmanager
-    def _squares(self, group: Group, below: Callable[[str], str]) -> Generator[None]:
-        """A loop over vectors: square by square, where operands are transposed squares."""
-        writer, found = self.vectors, dict[SSAValue, str]()
-        squares = {v: s for op in group.ops for v in op.operands if v not in writer.places and (s := squares_of(v))}
-        across = {s.across for s in squares.values()}
-        if len(across) == 1:
-            found = {v: text for v, s in squares.items() if (text := s.source(writer, "first")) is not None}
-        if not found:
-            if group.size <= UNROLLED:
-                writer.line(f"#pragma GCC unroll {group.size // 4}")
-            with writer.braces(f"for (int i = 0; {below('i')}; i += lanes)"):
-                yield
-            return
-        (row,) = across
+    def _in_squares(self, group: Group, squares: Mapping[SSAValue, Squares]) -> Generator[None]:
+        """A loop over the vectors of a group whose operands are transposed, square by square."""
+        writer, across = self.vectors, next(iter(squares.values())).across
         with writer.braces(f"for (int first = 0; first < {group.size}; first += lanes)"):
-            writer.line(f"if (first & {row} * (lanes - 1)) continue;")
-            for value, text in found.items():
+            writer.line(f"if (first & {across} * (lanes - 1)) continue;")
+            for value, square in squares.items():
                 name = writer.names.mint(hint_of(value))
                 writer.line(f"alignas(64) {writer.type_of(value)} {name}[lanes * lanes];")
-                writer.line(f"transpose({name}, lanes, {text});")
+                writer.line(f"transpose({name}, lanes, {square.source(writer, 'first')});")
                 writer.locals[value] = Local(f"load(&{name}[n * lanes])", True)
-            with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {row}, ++n)"):
+            with writer.braces(f"for (int i = first, n = 0; n < lanes; i += {across}, ++n)"):
                 yield
-        for value in found:
+        for value in squares:
             writer.locals.pop(value)
+
+    def _squares(self, group: Group) -> dict[SSAValue, Squares]:
+        """The transposed operands of a group, if all are so in the same way."""
+        places = self.writer.places
+        found = {v: s for op in group.ops for v in op.operands if v not in places and (s := squares_of(v))}
+        ready = {v: s for v, s in found.items() if s.source(self.writer, "first") is not None}
+        if (
+            any(isinstance(op, kernel.ReduceRegistersOp) for op in group.ops)
+            or len({s.across for s in ready.values()}) > 1
+        ):
+            for load in dict.fromkeys(s.shuffle.source.owner for s in ready.values()):
+                if isinstance(load, LoadOp) and load.result not in places:
+                    self._group(Group(load.registers, [load]))
+            return {}
+        return ready
 
     def _accumulators(self, op: kernel.ReduceRegistersOp, count: int) -> str:
         """Declare the vectors that a reduction adds to; their name."""
@@ -387,64 +389,3 @@ _ALWAYS = frozenset("max_nan min_nan sqrt fabs floor ceil trunc rint".split())
 
 
 add_printer(kernel.PanelFmaOp, VectorStatements.panel_fma)
-
-
-class VectorWriter(Writer):
-    """The text of a kernel whose blocks are one thread."""
-
-    def __init__(self, func: kernel.FuncOp) -> None:
-        super().__init__(func)
-        self.locals: dict[SSAValue, Local] = {}
-        self.ends = Ends()
-        self.prefetched: set[LoadOp] = set()
-
-    def read(self, value: SSAValue, register: int | str = 0) -> Expr:
-        local = self.locals.get(value)
-        if local is not None:
-            return self._lane(local, value) if local.is_vector and register == LANE else Expr(local.name)
-        return super().read(value, register)
-
-    def unroll(self, times: str = "", pad: str = "") -> None:
-        """Compilers for CPUs know when to unroll loops over single elements."""
-
-    def _lane(self, local: Local, value: SSAValue) -> Expr:
-        if element_type(value.type) == i1:
-            return Expr(f"{local.name}[l] != 0", EQUALITY)
-        return Expr(f"lane({local.name}, l)" if self.type_of(value) in STRUCTS else f"{local.name}[l]")
-
-    def read_vector(self, value: SSAValue) -> tuple[Expr, bool]:
-        """A vector of registers of a value, from `VECTOR` on; or a scalar, if they are all the same, and which of the
-        two it is."""
-        local = self.locals.get(value)
-        if local is not None:
-            return Expr(local.name), local.is_vector
-        op = value.owner
-        if value in self.places or not isinstance(op, Operation) or not is_view(op):
-            if registers(value) == 1:
-                return self.read(value), False
-            return Expr(f"load(&{self.read(value, VECTOR).text})"), True
-        if isinstance(op, kernel.ShuffleRegistersOp) and registers(op.source) > 1:
-            steps = linear_steps(op.registers.get_values())
-            assert steps is not None
-            low = steps[1][:4]
-            if not any(low):
-                return self.read(value, VECTOR), False
-            if low == [1, 2, 4, 8] and op.source in self.places:
-                return Expr(f"load(&{self.read(value, VECTOR).text})"), True
-            return self.by_lanes(value, self.read(value, LANE).text), True
-        if isinstance(op, kernel.IndicesOp):
-            steps = list(op.steps.get_values())
-            low, step = steps[:4], steps[0]
-            if not any(low):
-                return self.read(value, VECTOR), False
-            if low == [step << n for n in range(4)]:
-                base = add(self.read(op.origin), terms(VECTOR, steps))
-                own = Expr(f"numbers<{self.index}>()")
-                own = own if step == 1 else infix(own, "*", Expr(str(step), UNARY if step < 0 else UNARY + 5), MUL)
-                return (own if base.text == "0" else infix(base, "+", own, ADD)), True
-            return self.by_lanes(value, self.read(value, LANE).text), True
-        return self.read(value), False
-
-    def by_lanes(self, value: SSAValue, single: str) -> Expr:
-        """A vector of the registers of `value`, each computed by the text `single`."""
-        return Expr(f"each<{self.type_of(value)}>([&](int l) {{ return {single}; }})")

@@ -11,7 +11,7 @@ from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
 from ...dialects.payload import CastOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
-from .folds import combining
+from .folds import row_of
 from .panels import is_read_in_place
 from .squares import is_read_in_squares
 
@@ -20,7 +20,7 @@ WIDEST = 16
 
 
 class VectorOrdering(Ordering):
-    """Statements of which groups take in loads, stores and reductions to a number as well.
+    """Statements of which groups take in loads, stores and reductions of rows as well.
 
     A later group loads again what was loaded from global memory, or only converted: by then it is in the nearest cache,
     and an array of it would have to be written first.
@@ -42,6 +42,8 @@ class VectorOrdering(Ordering):
         if size is None:
             if isinstance(op, kernel.AtomicRmwOp | LoadOp | StoreOp):
                 self._flush(list(self._pending.values()))
+            makers = (self._maker.get(v) for v in op.operands)
+            self._flush([g for g in makers if g is not None and g.size >= WIDEST])
             super()._place(op)
             return
         direct = [self._maker.get(v) for v in op.operands]
@@ -49,6 +51,8 @@ class VectorOrdering(Ordering):
         needed = [g for g in direct if g is not None and g.size != size] + apart
         if isinstance(op, LoadOp | StoreOp):
             needed += [g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)]
+        if isinstance(op, kernel.ReduceRegistersOp):
+            needed += [g for g in self._pending.values() if any(_other_rows(op, other) for other in g.ops)]
         self._flush(list(dict.fromkeys(needed)))
         group = self._pending.setdefault(size, Group(size))
         for value in op.operands:
@@ -87,7 +91,7 @@ class VectorOrdering(Ordering):
 def _size(op: Operation) -> int | None:
     """How many registers a loop over SIMD vectors goes through for an operation; None if there is no such loop."""
     if isinstance(op, kernel.ReduceRegistersOp):
-        size = registers(op.source) if registers(op.result) == 1 and combining(op) else 1
+        size = registers(op.source) if (row_of(op) or 1) >= WIDEST else 1
     elif isinstance(op, StoreOp):
         size = registers(op.value)
     elif isinstance(op, LoadOp) or is_payload(op) and not is_view(op):
@@ -95,6 +99,11 @@ def _size(op: Operation) -> int | None:
     else:
         size = 1
     return size if size >= WIDEST else None
+
+
+def _other_rows(op: kernel.ReduceRegistersOp, other: Operation) -> bool:
+    """Whether two reductions are over rows of different lengths, which are different loops."""
+    return isinstance(other, kernel.ReduceRegistersOp) and row_of(op) != row_of(other)
 
 
 def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:

@@ -24,7 +24,8 @@ from ...errors import CompileError
 from ..cuda.device import STRUCTS, get_helper
 from ..cuda.printer import declare_shared, header, kernel_names, parameters, text_of_kernels
 from ..dtypes import STRUCTS as WORDS
-from .groups import VectorStatements, VectorWriter
+from .groups import VectorStatements
+from .writer import VectorWriter
 
 _HERE = Path(__file__).parent
 
