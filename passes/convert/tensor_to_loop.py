@@ -70,7 +70,7 @@ def lower_function(function: func.FuncOp) -> None:
     roots = materialized(function)
     old = [op for op in block.ops if op is not end]
     nests = dict[SSAValue, SSAValue]()
-    pull = Pull(Graph(), frozenset(roots))
+    pull = Pull(Graph(), dict.fromkeys(roots, 0))
     for op in old:
         if isinstance(op, tensor.ScatterOp):
             _place_scatter(op, pull, nests)
@@ -80,7 +80,7 @@ def lower_function(function: func.FuncOp) -> None:
     for position, value in enumerate(end.operands):
         result = value if isinstance(value.owner, Call) else nests.get(value)
         if isinstance(value.type, TensorType) and (result is None or result in end.operands[:position]):
-            result = _place_nest(end, Pull(pull.graph, frozenset()), result or value, {})
+            result = _place_nest(end, Pull(pull.graph, {}), result or value, {})
         end.operands[position] = result or value
     for op in reversed(old):
         if isinstance(op, Call):
@@ -102,7 +102,7 @@ def _place_scatter(op: tensor.ScatterOp, pull: Pull, nests: dict[SSAValue, SSAVa
     )
     _place(nest, op, op)
     if op.init not in nests:
-        op.operands[0] = _place_nest(op, Pull(pull.graph, frozenset()), op.init, nests)
+        op.operands[0] = _place_nest(op, Pull(pull.graph, {}), op.init, nests)
     for i, result in enumerate(nest.res):
         op.operands[1 + i] = result
         result.name_hint = computed[i].name_hint
@@ -112,7 +112,7 @@ def _place_nest(anchor: Operation, pull: Pull, value: SSAValue, nests: dict[SSAV
     """What the nest that computes the tensor `value`, put in front of `anchor`, gives; loads of a value in `nests` read
     what it maps to."""
     if isinstance(value.owner, loop.NestOp):
-        pull = Pull(pull.graph, frozenset((value,)))
+        pull = Pull(pull.graph, {value: 0})
         at, variables = pull.element(value.type)
         root: Node = pull.value(value, at, ())
     else:

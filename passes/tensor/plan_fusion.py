@@ -26,8 +26,8 @@ from ..pipelines import parse_passes
 from ..records import read_record
 from ..remarks import collect_remarks
 from .fusion.cost import Kernel, reached
-from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children
-from .fusion.inline import CHEAP, Pull, deep_recursion, is_elementwise, kept_values, materialized
+from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children, either
+from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
 from .fusion.nest import make_nest
 
 
@@ -173,9 +173,11 @@ class Search:
     def __init__(self, ctx: Context, function: func.FuncOp) -> None:
         self.ctx = ctx
         self.values = candidates(function)
-        self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], Graph] = {}
+        self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
         self.number = {value: i for i, value in enumerate(self.values)}
+        self.computed_from = self._computed_from(function)
+        """Value -> the candidates that it is computed from, itself included."""
         self.fixed = {self.number[value] for value in kept_values(function) if value in self.number}
         self.too_large: dict[int, list[int]] = {i: [] for i in range(len(self.values))}
         """Kept candidate -> what its kernel cannot compute besides it, nor anything more."""
@@ -201,6 +203,14 @@ class Search:
                     found[self.number[result]] = set(read)
                 else:
                     through[result] = read
+        return found
+
+    def _computed_from(self, function: func.FuncOp) -> dict[SSAValue, int]:
+        found: dict[SSAValue, int] = {}
+        for op in function.body.block.ops:
+            through = 0 if isinstance(op, Call) else either(found.get(v, 0) for v in op.operands)
+            for result in op.results:
+                found[result] = through | 1 << self.number[result] if result in self.number else through
         return found
 
     def run(self) -> set[SSAValue]:
@@ -272,11 +282,14 @@ class Search:
 
     def kernel(self, root: int, inlined: int) -> Kernel:
         """The graph of that kernel, with dimensions split as its accesses ask for. Raises TooLarge."""
-        inside = frozenset(value for i, value in enumerate(self.values) if inlined >> i & 1)
         splits = dict[VariableKey, tuple[int, ...]]()
         while True:
-            graph = self.graphs.setdefault(tuple(sorted(splits.items())), Graph(splits))
-            node, variables = Pull(graph, self.number, inside, limit=MAX_NODES).root(self.values[root])
+            key = tuple(sorted(splits.items()))
+            if key not in self.graphs:
+                self.graphs[key] = Graph(splits), {}
+            graph, memo = self.graphs[key]
+            pull = Pull(graph, self.number, inlined, self.computed_from, MAX_NODES, memo)
+            node, variables = pull.root(self.values[root])
             kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES)
             more = wanted_splits(kernel, splits)
             if more == splits:

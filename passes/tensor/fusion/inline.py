@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, TypeAlias, cast, get_args
 
 from xdsl.dialects import arith, func
 from xdsl.dialects.builtin import IntegerType, TensorType, i1, i64
@@ -171,19 +172,35 @@ def is_elementwise(op: Operation) -> bool:
     return is_payload(op) or isinstance(op, tensor.IndexMapOp | tensor.IotaOp | payload.ConstantOp)
 
 
+@dataclass(eq=False)
+class Pulled:
+    """An element that was pulled, and the elements that it was pulled from."""
+
+    node: Node
+    parts: list[Pulled]
+
+
+Memo: TypeAlias = dict[tuple[SSAValue, tuple[Form, ...], Guard, int], Pulled]
+"""By value, element, guard, and what is inlined of the stops that the value is computed from."""
+
+
 @dataclass
 class Pull:
     """Pulls values into `graph`, stopping at `stops` (values that are in memory) and at arguments of the function."""
 
     graph: Graph
-    stops: Container[SSAValue]
-    inlined: frozenset[SSAValue] = frozenset()
-    """Those of `stops` that are computed all the same."""
+    stops: Mapping[SSAValue, int]
+    """Each with a number of its own."""
+    inlined: int = 0
+    """Those of `stops` that are computed all the same, as bits."""
+    computed_from: Mapping[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    """Value -> those of `stops` that it is computed from, itself included, as bits; needed if some are inlined."""
     limit: int | None = None
     """Raise TooLarge beyond that many values."""
-    _done: dict[tuple[SSAValue, tuple[Form, ...], Guard], Node] = field(
-        default_factory=dict[tuple[SSAValue, tuple[Form, ...], Guard], Node]
-    )
+    memo: Memo = field(default_factory=Memo)
+    """What was pulled into `graph` before, from the same stops."""
+    _parts: list[Pulled] = field(default_factory=list[Pulled])
+    _counted: set[Pulled] = field(default_factory=set[Pulled])
 
     def element(self, type: Attribute) -> tuple[tuple[Form, ...], tuple[int, ...]]:
         """The indices of an element of a tensor of this type, and their variables."""
@@ -199,19 +216,33 @@ class Pull:
 
     def value(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         """Element `at` of `value`; where the guard fails it is anything, but touches no memory."""
-        key = (value, at, guard)
-        node = self._done.get(key)
-        if node is None:
-            if self.limit is not None and len(self._done) >= self.limit:
-                raise TooLarge
-            if not in_memory(value) and (value not in self.stops or value in self.inlined):
+        key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
+        pulled = self.memo.get(key)
+        if pulled is None:
+            outer, self._parts = self._parts, []
+            number = None if in_memory(value) else self.stops.get(value, -1)
+            if number is not None and (number < 0 or self.inlined >> number & 1):
                 node = self._define(cast(Operation, value.owner), at, guard)
             elif isinstance(value.type, TensorType):
                 node = self._load(value, at, guard)
             else:
                 node = self.graph.scalar(value)
-            self._done[key] = node
-        return node
+            pulled = self.memo[key] = Pulled(node, self._parts)
+            self._parts = outer
+        self._parts.append(pulled)
+        if self.limit is not None and pulled not in self._counted:
+            self._count(pulled, self.limit)
+        return pulled.node
+
+    def _count(self, pulled: Pulled, limit: int) -> None:
+        left = [pulled]
+        while left:
+            one = left.pop()
+            if one not in self._counted:
+                if len(self._counted) >= limit:
+                    raise TooLarge
+                self._counted.add(one)
+                left += one.parts
 
     def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         needed = self._needed(value, at, guard)
@@ -352,6 +383,7 @@ def _dummy(type: Attribute) -> SSAValue:
     return payload.ConstantOp(0, type).result
 
 
+@cache
 def _select(type: Attribute) -> Operation:
     return payload.SelectOp(_dummy(i1), _dummy(type), _dummy(type))
 
