@@ -8,7 +8,7 @@ import re
 import subprocess
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -252,17 +252,22 @@ class _Library:
 
     def take_reports(self, module: EmulatedModule, kernel: str) -> list[Report]:
         """The reports so far, which are forgotten."""
-        lines = module.source.splitlines()
-        found: list[Report] = []
+        found: list[tuple[str, str, list[int]]] = []
         for i in range(self.c.emu_report_count()):
             kind, text = (f(i).decode() for f in (self.c.emu_report_kind, self.c.emu_report_text))
             n = (ctypes.c_uint64 * 6)()
             self.c.emu_report_numbers(i, n)
-            line, other = (_line(str(self.path), source_name(module.number), o) if o else 0 for o in n[4:6])
-            source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-            found.append(Report(kind, text, kernel, n[0], n[1], line, source, n[2], n[3], other))
+            found.append((kind, text, [*n]))
         self.c.emu_forget_reports()
-        return found
+        lines = _lines(self.path, source_name(module.number), {o for *_, n in found for o in n[4:6] if o})
+        source = dict(enumerate(module.source.splitlines(), 1))
+        reports: list[Report] = []
+        for kind, text, n in found:
+            line, other = (lines.get(o, 0) for o in n[4:6])
+            reports.append(
+                Report(kind, text, kernel, n[0], n[1], line, source.get(line, "").strip(), n[2], n[3], other)
+            )
+        return reports
 
 
 def _are_near(x: np.ndarray, y: np.ndarray) -> bool:
@@ -275,11 +280,15 @@ def _are_near(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(np.allclose(a, b, rtol=0, atol=ROUNDING * largest, equal_nan=True))
 
 
-def _line(path: str, source: str, offset: int) -> int:
-    command = ["addr2line", "-i", "-e", path, hex(offset)]
+def _lines(path: Path, source: str, offsets: Collection[int]) -> dict[int, int]:
+    """The lines of the text `source` that the instructions at `offsets` of a shared object come from."""
+    command = ["addr2line", "-a", "-i", "-e", str(path), *map(hex, offsets)]
     try:
-        frames = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout if offsets else ""
     except OSError:
-        return 0
-    lines = [int(m[1]) for f in frames if (m := re.search(rf"{re.escape(source)}:(\d+)", f))]
-    return lines[-1] if lines else 0
+        return {}
+    found: dict[int, int] = {}
+    for address, frames in re.findall(r"^(0x[0-9a-f]+)\n((?:(?!0x).*\n)*)", printed, re.MULTILINE):
+        lines = re.findall(rf"{re.escape(source)}:(\d+)", frames)
+        found[int(address, 16)] = int(lines[-1]) if lines else 0
+    return found

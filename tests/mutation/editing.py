@@ -115,19 +115,20 @@ def in_pass(
     change = partial(_edited_code, function, old, new, number)
 
     def plant(s: Subject) -> Planted:
-        fresh = s.compile_from(start)
-        with change():
-            try:
-                fresh.at("kernel")
-            except DeplodockError as error:
-                return Planted(Verdict("pass refuses", str(error)))
-        levels = LOWERED[LOWERED.index(start) + 1 :] if start in LOWERED else LOWERED
-        changed: list[Level] = [v for v in levels if fresh.text(v) != s.compilation.text(v)]
+        fresh, changed = s.compile_from(start), False
+        for level in LOWERED[LOWERED.index(start) + 1 :] if start in LOWERED else LOWERED:
+            with change():
+                try:
+                    module = fresh.at(level)
+                except DeplodockError as error:
+                    return Planted(Verdict("pass refuses", str(error)))
+            if str(module) == s.text(level):
+                continue
+            changed = True
+            if verdict := judge_module(s, module, level):
+                return Planted(Verdict(f"{verdict.by} ({level})", verdict.why))
         if not changed:
             raise StaleMutantError("the program compiles to the same kernels")
-        for level in changed:
-            if verdict := judge_module(s, fresh.at(level), level):
-                return Planted(Verdict(f"{verdict.by} ({level})", verdict.why))
         return Planted(text=fresh.cuda)
 
     return Mutant("lowering", f"{function}: {name}", subject, plant, change)
@@ -199,8 +200,9 @@ def in_ir_text(name: str, subject: str, level: Level, pattern: str, new: str, nu
     """A bug in the IR of a level: match `number` of a regular expression in its text, or all, are replaced."""
 
     def plant(s: Subject) -> Planted:
-        text = str(s.compilation.at(level))
-        text = re.sub(pattern, new, text) if number is None else _substituted(text, pattern, new, number)
+        text = (
+            re.sub(pattern, new, s.text(level)) if number is None else _substituted(s.text(level), pattern, new, number)
+        )
         try:
             module = parse_module(make_context(), text, f"{s.name}.mlir")
         except DeplodockError as error:
@@ -211,7 +213,7 @@ def in_ir_text(name: str, subject: str, level: Level, pattern: str, new: str, nu
 
 
 def _judge_ir(s: Subject, module: ModuleOp, level: Level) -> Planted:
-    if str(module) == str(s.compilation.at(level)):
+    if str(module) == s.text(level):
         raise StaleMutantError("nothing has changed")
     if verdict := judge_module(s, module, level):
         return Planted(verdict)

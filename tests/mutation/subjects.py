@@ -206,6 +206,7 @@ class Subject:
         self.torch_inputs = self.program.inputs()
         self.captured: CapturedProgram = capture(self.program.function, self.torch_inputs)
         self.compilation = self._new()
+        self._texts: dict[str, str] = {}
         self.cuda = self.compilation.cuda  # now, while no bug is planted
         self.inputs: list[Array] = [to_numpy(t) for t in self.captured.bind(self.torch_inputs)]
         self.hard_inputs = self.program.hard(self.inputs)
@@ -216,6 +217,12 @@ class Subject:
     def at(self, level: str) -> ModuleOp:
         """The module at a level, to be mutated: a copy."""
         return self.compilation.at(level).clone()
+
+    def text(self, level: str) -> str:
+        """The text of the module at a level, printed once."""
+        if level not in self._texts:
+            self._texts[level] = str(self.compilation.at(level))
+        return self._texts[level]
 
     @cached_property
     def plan(self) -> LaunchPlan:
