@@ -1,4 +1,7 @@
-"""The 84 shapes, in f32 and bf16: shrunk they are right at every level. At full size see `test_static_gates.py`."""
+"""The 84 shapes, in f32 and bf16: shrunk they are right at every level. At full size see `test_static_gates.py`.
+
+By default the shapes of a family are in one type and the other in turn; `--shapes all` runs each in both.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from seed84 import BY_NAME, DISTINCT, Case, make_case
 
 from deplodock.backend.check_each import Checker
-from deplodock.backend.emulator import EmulatedProgram, compile_many
+from deplodock.backend.emulator import EmulatedProgram
 from deplodock.backend.launch_plan import make_plan
 from deplodock.backend.simulator import simulate
 from deplodock.frontend.api import CompiledFunction
@@ -28,23 +31,34 @@ def compiled(case: Case, target: str = "sm_90a") -> CompiledFunction:
     return CompiledFunction(captured, target, "reference")
 
 
+def small_cases(amount: str) -> list[tuple[str, str]]:
+    """The shrunk cases and their types."""
+    found: list[tuple[str, str]] = []
+    for family in FAMILIES:
+        names = [n for n in DISTINCT if BY_NAME[n]["family"] == family]
+        found += [(n, d) for i, n in enumerate(names) for j, d in enumerate(DTYPES) if amount == "all" or i % 2 == j]
+    return found
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if {"name", "dtype"} <= {*metafunc.fixturenames}:
+        metafunc.parametrize(("name", "dtype"), small_cases(metafunc.config.getoption("--shapes")))
+
+
+def test_every_family_in_every_type() -> None:
+    cases = small_cases("slice")
+    assert {n for n, _ in cases} == {*DISTINCT}
+    assert {(BY_NAME[n]["family"], d) for n, d in cases} == {(f, d) for f in FAMILIES for d in DTYPES}
+
+
 @cache
-def small_programs(family: str, dtype: str) -> dict[str, tuple[Case, CompiledFunction, EmulatedProgram]]:
-    """The shrunk cases of a family, compiled, with their CUDA built for the host in one go."""
-    cases = [make_case(n, DTYPES[dtype], small=True) for n in DISTINCT if BY_NAME[n]["family"] == family]
-    programs = [compiled(c) for c in cases]
-    modules = compile_many([p.ir("cuda") for p in programs])
-    plans = [make_plan(p.compilation.at("kernel")) for p in programs]
-    return {
-        c.name: (c, p, EmulatedProgram(p.ir("cuda"), plan, m))
-        for c, p, plan, m in zip(cases, programs, plans, modules, strict=True)
-    }
+def small_program(name: str, dtype: str) -> tuple[Case, CompiledFunction]:
+    case = make_case(name, DTYPES[dtype], small=True)
+    return case, compiled(case)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", DISTINCT)
 def test_small_is_right_at_every_level(name: str, dtype: str) -> None:
-    case, program, emulated = small_programs(BY_NAME[name]["family"], dtype)[name]
+    case, program = small_program(name, dtype)
     compilation = program.compilation
     checker = Checker(compilation.at("tensor"), seed=1)
     for level in ("loop", "tile", "kernel"):  # exactly, and in floats
@@ -56,6 +70,7 @@ def test_small_is_right_at_every_level(name: str, dtype: str) -> None:
 
     simulated = simulate(compilation.at("kernel"), arrays)
     assert not simulated.report.findings, str(simulated.report)
+    emulated = EmulatedProgram(program.ir("cuda"), make_plan(compilation.at("kernel")))
     outputs, reports = emulated.run(arrays)
     assert not reports, str(reports[0])
     for what, results in (("simulator", simulated.outputs), ("emulator", outputs)):
@@ -63,10 +78,9 @@ def test_small_is_right_at_every_level(name: str, dtype: str) -> None:
         assert all(d.ok for d in differences), (what, differences)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["softmax", "rmsnorm"])
-def test_row_kernels_read_their_input_once(family: str, dtype: str) -> None:
-    for case, program, _ in small_programs(family, dtype).values():
+def test_row_kernels_read_their_input_once(family: str) -> None:
+    for case, program in (small_program(*c) for c in small_cases("slice") if BY_NAME[c[0]]["family"] == family):
         arrays = [to_numpy(t) for t in program.captured.bind(case.inputs())]
         (counts,) = simulate(program.compilation.at("kernel"), arrays).report.launches
         assert counts.loaded[_position(program, case)] == arrays[list(case.shapes).index("x")].nbytes, case.name

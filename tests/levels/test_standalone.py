@@ -320,6 +320,7 @@ def _joined(numbers):
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("with_maps", ["attention"], indirect=True)
 def test_nvcc_builds_it_with_tensor_maps(with_maps, tmp_path):
     (tmp_path / "program.cu").write_text(with_maps[1])
     command = ["nvcc", *FLAGS, "-o", str(tmp_path / "program"), str(tmp_path / "program.cu")]

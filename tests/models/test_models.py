@@ -42,9 +42,9 @@ def test_small_layer_replays_under_other_inputs(model: str) -> None:
     assert to_numpy(other).shape == (1, 5, 48)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "dtype"), [("tinyllama", "bf16"), ("qwen2.5-7b", "f32")])
 def test_full_size_layer_compiles(model: str, dtype: str) -> None:
+    """`test_whole_models.py` compiles both in bf16."""
     layer = make_layer(model, DTYPES[dtype], small=False)
     hidden = torch.randn(1, 512, layer.config.hidden_size, dtype=DTYPES[dtype])
     compiled = CompiledFunction(capture(layer, (hidden,)), "sm_90a", "reference")

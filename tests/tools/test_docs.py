@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pass_diagram
 import pytest
 import walkthrough
+from dl_lit import COMMANDS, call
 
 from deplodock.passes.pipelines import parse_passes
 from deplodock.tools import cli, dl_opt
@@ -50,13 +52,28 @@ def _heavy(line: str) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses a shell")
-@pytest.mark.parametrize("line", [line for line in commands("README.md") if not _heavy(line)])
-def test_command_of_the_readme(line: str, folder: Path) -> None:
+@pytest.mark.parametrize("start", ["deplodock", "dl-opt"])
+def test_a_command_of_the_readme_in_a_shell(start: str, folder: Path) -> None:
+    line = next(line for line in commands("README.md") if line.startswith(start))
     path = f'PATH="{Path(sys.executable).parent}:$PATH"; '
     done = subprocess.run(["bash", "-c", path + line], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("line", [line for line in commands("README.md") if not _heavy(line)])
+def test_command_of_the_readme(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: starting one takes longer than what it does."""
+    monkeypatch.chdir(folder)
+    out = b""
+    for command in re.split(r" (?=&& |\| )", line):
+        words = shlex.split(command)
+        given, words = (out, words[1:]) if words[0] == "|" else (b"", words[words[0] == "&&" :])
+        code, out, errors = call(COMMANDS[words[0]], words[1:], given)
+        assert code == 0, errors
+        assert b"error" not in errors
+    assert out.strip()
 
 
 def test_passes_and_levels_named_in_the_documents_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,9 @@ SMALLEST = {
 
 LONG = {
     "chain_of_gathers",
+    "chain_of_row_reductions",
     "chain_of_sums_over_all",
+    "conversions",
     "embeddings",
     "experts_as_a_loop",
     "growing_concatenations",
@@ -62,6 +64,7 @@ LONG = {
     "integer_powers",
     "masked_updates",
     "one_concatenation_of_many",
+    "pooling_chain",
     "resampling_chain",
     "slice_assignments",
     "slices_of_one_tensor",
@@ -69,7 +72,7 @@ LONG = {
     "unrolled_gru_cells",
     "unrolled_lstm_cells",
 }
-"""Kinds whose kernels reach their bound late, so that measuring takes 10 seconds and more: with `--growth all`."""
+"""Kinds whose kernels reach their bound late, so that measuring takes 5 seconds and more: with `--growth all`."""
 
 
 class CountCalls(Observer):
