@@ -163,7 +163,7 @@ void access(const void* pointer, unsigned size, bool write, bool aligned, const 
   if (!running) return;
   const std::uintptr_t address = address_of(pointer);
   const u64 pc = reinterpret_cast<u64>(from) - 1;
-  if (aligned) check_alignment(verb(write) + (" " + bytes(size)) + " at once", address, size, pc);
+  if (aligned && address % size) check_alignment(verb(write) + (" " + bytes(size)) + " at once", address, size, pc);
   if (scheduler.on_stack(address)) return;
   if (++launch.accesses > launch.limit) {
     report("too long", "gave up after " + std::to_string(launch.limit) + " accesses", 0);
@@ -389,7 +389,9 @@ void emu_report_numbers(int i, u64* out) {
 // ---- for device code ----
 
 EmuIndex emu_thread_index() {
-  const unsigned t = scheduler.current % block_threads(), x = launch.extent.x, y = launch.extent.y;
+  const unsigned x = launch.extent.x, y = launch.extent.y;
+  const unsigned t = launch.cluster == 1 ? scheduler.current : scheduler.current % block_threads();
+  if (t < x) return {t, 0, 0};  // without divisions: blocks are rows mostly, and nothing is asked more often
   return {t % x, t / x % y, t / x / y};
 }
 EmuIndex emu_block_index() { return {launch.block.x + my_rank(), launch.block.y, launch.block.z}; }
