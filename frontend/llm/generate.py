@@ -96,7 +96,7 @@ class Generator:
         self.caches, self.length, self.vocabulary = plan.caches, plan.length, plan.vocabulary
         self.timing = Timing()
         self.device = "cpu"
-        if prefill.executor.name == "cuda":
+        if "cuda" in {p.executor.name for p in (prefill, decode)}:  # which are made here, not while tokens are timed
             self.device = "cuda"
             moved: dict[int, torch.Tensor] = {}
             for program in (prefill, decode):
