@@ -58,6 +58,8 @@ def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
         raise refused(func, f"has blocks of {func.threads} threads; a core runs blocks of one (lanes 1)", CompileError)
     writer = VectorWriter(func)
     block, memory = writer.names.mint("block"), writer.names.mint("shared")
+    for name_of_ours in sorted(_names_of_ours()):
+        writer.names.mint(name_of_ours)
     writer.ids = {"block": block, "thread": "0", "lane": "0", "warp": "0"}
     given = parameters(writer, func)
     declare_shared(writer, func, memory)
@@ -95,6 +97,14 @@ def _host() -> tuple[str, str]:
     """What kernels need of their host, and the function that launches them."""
     helpers, _, entry = (_HERE / "host.hpp").read_text().partition("//// entry\n")
     return helpers, entry
+
+
+@cache
+def _names_of_ours() -> frozenset[str]:
+    """What functions, types and the counters of loops over vectors are called in the text: values have other names."""
+    texts = _prelude() + (_HERE / "functions.hpp").read_text()
+    called = re.findall(r"\b([a-z]\w*)(?=[(<])", texts)
+    return frozenset({*called, "lanes", "mask", "failure", "first", "i", "l", "n"})
 
 
 def _helper_section(keys: set[str]) -> str:

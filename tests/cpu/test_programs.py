@@ -132,3 +132,12 @@ def test_other_targets_blocks_are_refused() -> None:
         _ = compiled.cpp
     with pytest.raises(TargetError, match="cpu"):
         deplodock.compile(lambda x: x + 1, (_floats(64),), target="cpo")
+
+
+def test_values_have_no_names_of_the_text() -> None:
+    def function(lanes: torch.Tensor, load: torch.Tensor, mask: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        first = torch.index_select(lanes, 0, n)[0]
+        return (F.rms_norm(first, (300,)) * load).sum(-1) + mask
+
+    args = (_floats(5, 300), _floats(40, 300), _floats(40), torch.tensor([3]))
+    _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))
