@@ -196,36 +196,40 @@ template <class T> INLINE void transposed(vec<T> (&v)[lanes]) {
 }
 
 //// pack needs transposed
-// A matrix of which neighbours in a column and in a row are so many elements apart, row by row, and zero from `high` rows
-// and `wide` columns on, as far as a vector goes.
+struct Range { long begin, end; };
+// A matrix of which neighbours in a column and in a row are so many elements apart, row by row: `high` rows of it, and
+// zero outside of the columns in `wide`.
 template <int rows, int columns, class T>
-static void pack(T* to, const T* from, long row, long column, long high = rows, long wide = columns) {
-  if constexpr (columns % lanes == 0) {
-    if (column == 1 && wide >= columns) {
-      for (int i = 0; i < min<long>(rows, high); ++i)
-        for (int j = 0; j < columns; j += lanes) store(to + i * columns + j, load(from + i * row + j));
-      return;
+static void pack(T* to, const T* from, long row, long column, long high = rows, Range wide = {0, columns}) {
+  const long begin = max<long>(wide.begin, 0), end = min<long>(wide.end, columns);
+  long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
+  if (column == 1) {
+    for (int i = 0; i < high; ++i) {
+      if (end - begin < columns) __builtin_memset(to + i * columns, 0, columns * sizeof(T));
+      if (end - begin < columns) __builtin_memcpy(to + i * columns + begin, from + i * row + begin, max<long>(end - begin, 0) * sizeof(T));
+      else __builtin_memcpy(to + i * columns, from + i * row, columns * sizeof(T));
     }
-    if constexpr (rows % lanes == 0)
-      if (row == 1 && high >= rows && wide >= columns) {
-        for (int i = 0; i < rows; i += lanes)
-          for (int j = 0; j < columns; j += lanes) {
-            vec<T> v[lanes];
-#pragma GCC unroll 16
-            for (int l = 0; l < lanes; ++l) v[l] = load(from + (j + l) * column + i);
-            transposed<T>(v);
-#pragma GCC unroll 16
-            for (int l = 0; l < lanes; ++l) store(to + (i + l) * columns + j, v[l]);
-          }
-        return;
-      }
+    return;
   }
-  for (int i = 0; i < min<long>(rows, high); ++i)
-    for (int j = 0; j < columns; ++j) to[i * columns + j] = j < wide ? from[i * row + j * column] : T(0);
+  const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
+  for (; whole && done + lanes <= high; done += lanes) {
+    for (long j = 0; j < whole; j += lanes) {
+      vec<T> v[lanes];
+#pragma GCC unroll 16
+      for (int l = 0; l < lanes; ++l) v[l] = load(from + (j + l) * column + done);
+      transposed<T>(v);
+#pragma GCC unroll 16
+      for (int l = 0; l < lanes; ++l) store(to + (done + l) * columns + j, v[l]);
+    }
+    for (long j = whole; j < columns; ++j)
+      for (int l = 0; l < lanes; ++l) to[(done + l) * columns + j] = j < end ? from[done + l + j * column] : T(0);
+  }
+  for (long i = done; i < high; ++i)
+    for (int j = 0; j < columns; ++j) to[i * columns + j] = begin <= j && j < end ? from[i * row + j * column] : T(0);
 }
 
 //// panel_fma needs fused; pack
-struct Extents { long rows, columns, depth; };
+struct Extents { Range rows, columns, depth; };
 // c += a * b for at most `rows` rows of c, which stay in registers, and for the columns of a packed panel of b.
 template <int rows, int vectors, int N, class T>
 INLINE void block_fma(T* c, const T* a, long a_row, const T* panel, long used, long depth) {
@@ -252,28 +256,32 @@ INLINE void block_fma(T* c, const T* a, long a_row, const T* panel, long used, l
     for (int j = 0; j < vectors; ++j)
       if (i < used) store(c + i * N + j * lanes, sum[i][j]);
 }
-// c += a * b: M x N row by row, M x K and K x N with strides; both end where `extents` says and are zero behind it.
+// c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
 // Panels of b are packed for the nearest cache.
 template <int M, int N, int K, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
-                      const Extents extents = {M, N, K}) {
+                      const Extents e = {{0, M}, {0, N}, {0, K}}) {
+  const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
+  c += e.rows.begin * N;
+  a += e.rows.begin * a_row + e.depth.begin * a_column;
+  b += e.depth.begin * b_row;
   if constexpr (N < lanes) {
-    for (int i = 0; i < extents.rows; ++i)
-      for (int k = 0; k < extents.depth; ++k)
-        for (int j = 0; j < extents.columns; ++j)
+    for (int i = 0; i < high; ++i)
+      for (int k = 0; k < depth; ++k)
+        for (int j = e.columns.begin; j < e.columns.end; ++j)
           c[i * N + j] = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], c[i * N + j]);
-  } else {
+  } else if (high > 0) {
     constexpr int vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
     constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;
     alignas(64) T panel[K * width], left[M * K];
     if (a_column != 1) {
-      pack<M, K>(left, a, a_row, a_column, extents.rows, extents.depth);
+      pack<M, K>(left, a, a_row, a_column, high, {0, depth});
       a = left, a_row = K;
     }
-    for (int j = 0; j < extents.columns; j += width) {
-      pack<K, width>(panel, b + j * b_column, b_row, b_column, extents.depth, extents.columns - j);
-      for (int i = 0; i < extents.rows; i += rows)
-        block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, extents.rows - i, extents.depth);
+    for (long j = e.columns.begin / width * width; j < e.columns.end; j += width) {
+      pack<K, width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
+      for (int i = 0; i < high; i += rows)
+        block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, high - i, depth);
     }
   }
 }

@@ -44,7 +44,7 @@ from ..dtypes import STRUCTS
 from .ends import end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, operands, plain_load
+from .panels import extents, operands
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Local, VectorWriter
 
@@ -76,14 +76,14 @@ class VectorStatements(Statements):
         writer = self.vectors
         given = list[str]()
         for matrix in operands(op):
-            if plain_load(matrix.source) is None and matrix.source not in writer.places:
+            if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         target = self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
         writer.use("vector.panel_fma")
         if ends := extents(writer, op):
-            given.append("{" + ", ".join(ends) + "}")
+            given.append(ends)
         writer.line(f"panel_fma<{rows}, {columns}, {depth}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:

@@ -4,45 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from xdsl.ir import SSAValue
 
-from ...dialects.kernel import FuncOp, PanelFmaOp, ShuffleRegistersOp
+from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import ConstantOp
-from ...dialects.shapes.ranges import Ranges
-from ...dialects.support.locations import enclosing
+from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
 from ..cuda.ordering import linear_steps, registers
 from ..cuda.writer import Writer
 
+ROWS, COLUMNS, BOTH = 0, 1, None
+"""What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
+
 
 @dataclass(frozen=True)
 class Strided:
-    """A matrix in memory: the value that holds its elements, which of them is the first, how many elements apart
-    neighbours of a column and of a row are, and the checks of a load that say where its rows and its columns end."""
+    """A matrix in memory: the value that holds its elements, which of them is the first, and how many elements apart
+    neighbours of a column and of a row are. With `load` they lie where that reads them; `sides` are what its checks
+    count."""
 
     source: SSAValue
     first: int
     row: int
     column: int
-    ends: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    load: LoadOp | None = None
+    sides: tuple[int | None, ...] = ()
 
     def pointer(self, writer: Writer) -> str:
         """The address of the first element."""
-        if (load := plain_load(self.source)) is not None:
-            return f"&{element_at(writer, load, self.first)}"
+        if self.load is not None:
+            return f"&{element_at(writer, self.load, self.first)}"
         return f"{writer.places[self.source].name}{f' + {self.first}' if self.first else ''}"
 
-    def counts(self, writer: Writer, side: int) -> Iterator[str]:
-        """How many rows (`side` 0) or columns (1) there are, which may be more than belong to the matrix."""
-        load = plain_load(self.source)
-        for c in self.ends[side] if load is not None else ():
-            at, (_, end) = writer.read(load.checks[c]), load.bounds[c]
-            text = Expr(str(end)) if isinstance(end, int) else writer.size(end)
-            yield (text if at.text == "0" else infix(text, "-", at, ADD)).text
+    def checks(self, writer: Writer, side: int | None, most: int) -> Iterator[tuple[str, str]]:
+        """Where its rows, of which there are `most`, or columns, begin and end, and what has to hold for all of it, in
+        C++."""
+        for c in range(len(self.sides)) if self.load is not None else ():
+            if self.sides[c] != side:
+                continue
+            at, (low, high) = writer.read(self.load.checks[c]), self.load.bounds[c]
+            end = Expr(str(high)) if isinstance(high, int) else writer.size(high)
+            first, last = writer.ranges.of(self.load.checks[c])
+            if first < low:
+                yield ("begin", infix(Expr(str(low)), "-", at, ADD).text)
+            if last + (0 if side is BOTH else most - 1) >= least(high):
+                yield ("end", end.text if at.text == "0" else infix(end, "-", at, ADD).text)
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
@@ -50,15 +59,27 @@ def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
     return _strided(op.lhs, op.depth.data), _strided(op.rhs, op.extents[1])
 
 
-def extents(writer: Writer, op: PanelFmaOp) -> list[str]:
-    """Rows, columns and depth where they end in front of what `op` says; nothing where none does."""
+def extents(writer: Writer, op: PanelFmaOp) -> str | None:
+    """The rows, columns and depth of a product that are not zero, as `Extents` in C++; None if all are."""
     lhs, rhs = operands(op)
-    sides = ((lhs, 0),), ((rhs, 1),), ((lhs, 1), (rhs, 0))
-    whole = *op.extents, op.depth.data
-    counts = [dict.fromkeys(c for m, side in own for c in m.counts(writer, side)) for own in sides]
-    if not any(counts):
-        return []
-    return [reduce(lambda a, b: f"min<long>({a}, {b})", [str(n), *c]) for n, c in zip(whole, counts, strict=True)]
+    (rows, columns), depth, zero = op.extents, op.depth.data, dict[str, None]()
+    sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
+    for matrix in (lhs, rhs):
+        zero |= {
+            f"{text} {'> 0' if kind == 'begin' else '<= 0'}": None for kind, text in matrix.checks(writer, BOTH, 1)
+        }
+    ranges, whole = list[str](), not zero
+    for most, own in sides:
+        found = dict.fromkeys(check for matrix, side in own for check in matrix.checks(writer, side, most))
+        begin, end = "0", str(most)
+        for kind, text in found:
+            begin = f"max<long>({begin}, {text})" if kind == "begin" else begin
+            end = f"min<long>({end}, {text})" if kind == "end" else end
+        ranges.append(f"{{{begin}, {end}}}")
+        whole = whole and not found
+    if zero:
+        ranges[0] = f"{' || '.join(zero)} ? Range{{0, 0}} : Range{ranges[0]}"
+    return None if whole else f"{{{', '.join(ranges)}}}"
 
 
 def _strided(value: SSAValue, columns: int) -> Strided:
@@ -68,11 +89,11 @@ def _strided(value: SSAValue, columns: int) -> Strided:
     found = Strided(value, 0, columns, 1)
     while True:
         load, op = plain_load(value), value.owner
-        if load is not None:
-            ends = _ends(load, first, steps, columns)
-            here = None if ends is None else _matrix(value, first, distances(load, steps), columns)
-            return found if here is None else replace(here, ends=ends)
         found = _matrix(value, first, steps, columns) or found
+        if load is not None:
+            sides = _sides(load, first, steps, columns)
+            here = None if sides is None else _matrix(value, first, distances(load, steps), columns)
+            return found if here is None else replace(here, load=load, sides=sides)
         linear = linear_steps(op.registers.get_values()) if isinstance(op, ShuffleRegistersOp) else None
         if linear is None or not isinstance(op, ShuffleRegistersOp):
             return found
@@ -82,11 +103,13 @@ def _strided(value: SSAValue, columns: int) -> Strided:
 
 def plain_load(value: SSAValue) -> LoadOp | None:
     """The load of a value that may as well be read where it lies: from memory that the kernel does not write, and zero
-    behind the ends of rows and columns."""
+    where its checks do not hold."""
     load = value.owner
     if not isinstance(load, LoadOp) or load.xor is not None or load.checks and not _is_zero(load.fill):
         return None
-    if any(registers(c) > 1 for c in load.coordinates) or any(u.operation.name != load.name for u in load.memory.uses):
+    if any(registers(c) > 1 for c in (*load.coordinates, *load.checks)):
+        return None
+    if any(u.operation.name != load.name for u in load.memory.uses):
         return None
     return None if any(symbols for _, symbols in pitches(memory_extents(load.memory.type))) else load
 
@@ -100,30 +123,27 @@ def is_read_in_place(load: LoadOp) -> bool:
             if isinstance(op, ShuffleRegistersOp):
                 if not only_products(op.result):
                     return False
-            elif not isinstance(op, PanelFmaOp) or use.index > 1 or operands(op)[use.index].source is not load.result:
+            elif not isinstance(op, PanelFmaOp) or use.index > 1 or operands(op)[use.index].load is not load:
                 return False
         return True
 
     return plain_load(load.result) is load and only_products(load.result)
 
 
-def _ends(
-    load: LoadOp, first: int, steps: Sequence[int], columns: int
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Which checks are of rows and which of columns, if each counts one of them up to an end."""
-    split, found = columns.bit_length() - 1, (list[int](), list[int]())
-    func = enclosing(load, FuncOp)
-    for c, (check, (low, _)) in enumerate(zip(load.checks, load.bounds, strict=True)):
+def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[int | None, ...] | None:
+    """What each check of a load counts, one by one from the first on; None if one of them counts something else."""
+    split, found = columns.bit_length() - 1, list[int | None]()
+    for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
         own = [_moved(step, bits) for step in steps]
         sides = own[split:], own[:split]
-        side = 0 if any(sides[0]) else 1
-        if any(sides[1 - side]) or sides[side] != [1 << b for b in range(len(sides[side]))] or not sides[side]:
+        side = next((s for s in (ROWS, COLUMNS) if any(sides[s])), None)
+        if side is not None and (any(sides[1 - side]) or sides[side] != [1 << b for b in range(len(sides[side]))]):
             return None
-        if _moved(first, bits) or registers(check) > 1 or Ranges(func).of(check)[0] < low:
+        if _moved(first, bits):
             return None
-        found[side].append(c)
-    return tuple(found[0]), tuple(found[1])
+        found.append(side)
+    return tuple(found)
 
 
 def _is_zero(value: SSAValue | None) -> bool:

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from ...dialects.loop import LoadOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
-from .matmul import Matmul, find_matmuls
+from .matmul import Matmul, find_matmuls, longest_index
 from .nest_info import NestInfo, TileExtents, contiguous_index, pow2_at_least
 
 REGISTERS = 64
@@ -101,10 +101,10 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator
             if index not in sizes.decided:
                 sizes.set(index, extent if loaded else WHOLE)
         for op in next(g for g in sizes.info.groups if p.reduction.op in g):
-            room = DEPTH
-            for index in reversed(op.body.block.args):
+            along = longest_index(sizes.info, op.body.block.args)  # a product of matrices has one
+            for index in op.body.block.args:
                 if index not in sizes.decided:
-                    room = sizes.set(index, room)
+                    sizes.set(index, DEPTH if index is along else 1)
     sizes.chunk_reductions(1 << 13)
     sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
     while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
