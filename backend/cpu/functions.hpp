@@ -178,24 +178,7 @@ INLINE vec<float> rsqrtf(vec<float> x) { return 1.0f / sqrtf(x); }
 //// exp2_approx needs exp2f
 INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
 
-//// transposed
-// `lanes` vectors as the columns of what they are the rows of: halves, quarters, ... change places.
-template <class T> INLINE void transposed(vec<T> (&v)[lanes]) {
-#pragma GCC unroll 4
-  for (int s = 1; s < lanes; s *= 2) {
-    vec<typename Int<sizeof(T)>::type> low, high;
-#pragma GCC unroll 16
-    for (int l = 0; l < lanes; ++l) low[l] = l & s ? lanes + l - s : l, high[l] = low[l] + s;
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i)
-      if (!(i & s)) {
-        const vec<T> x = v[i], y = v[i + s];
-        v[i] = __builtin_shuffle(x, y, low), v[i + s] = __builtin_shuffle(x, y, high);
-      }
-  }
-}
-
-//// pack needs transposed
+//// pack
 struct Range { long begin, end; };
 // A matrix of which neighbours in a column and in a row are so many elements apart, row by row: `high` rows of it, and
 // zero outside of the columns in `wide`.
@@ -213,14 +196,7 @@ static void pack(T* to, const T* from, long row, long column, long high = rows, 
   }
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
   for (; whole && done + lanes <= high; done += lanes) {
-    for (long j = 0; j < whole; j += lanes) {
-      vec<T> v[lanes];
-#pragma GCC unroll 16
-      for (int l = 0; l < lanes; ++l) v[l] = load(from + (j + l) * column + done);
-      transposed<T>(v);
-#pragma GCC unroll 16
-      for (int l = 0; l < lanes; ++l) store(to + (done + l) * columns + j, v[l]);
-    }
+    for (long j = 0; j < whole; j += lanes) transpose(to + done * columns + j, columns, from + j * column + done, column);
     for (long j = whole; j < columns; ++j)
       for (int l = 0; l < lanes; ++l) to[(done + l) * columns + j] = j < end ? from[done + l + j * column] : T(0);
   }

@@ -117,7 +117,7 @@ template <int rows, int n, class T, class F> INLINE void reduced_rows(T* r, cons
 }
 
 // A square of as many rows as there are lanes, with rows as columns: bit by bit of a row's number and a lane's.
-template <class T> INLINE void transpose(T* to, int to_pitch, const T* from, int from_pitch) {
+template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, long from_pitch) {
   typedef typename Int<sizeof(T)>::type word;
   vec<word> v[lanes];
 #pragma GCC unroll 16

@@ -73,7 +73,9 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
         return
     across = [i for i in free if i not in info.reduced]
     along = [i for i in free if i in info.reduced]
-    if not any(contiguous_index(op) in info.reduction_indices for op in info.loads):
+    most = max((tensor_bytes(op.source.type) for op in info.loads), default=0)
+    largest = [op for op in info.loads if tensor_bytes(op.source.type) == most]
+    if not any(contiguous_index(op) in info.reduction_indices for op in largest):
         sizes.fill(along, ROW)  # sums down columns: many of them at a time
         sizes.fill(across, REGISTERS)
         sizes.chunk_reductions(ROW)

@@ -53,7 +53,7 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 // CHECK:       // --- kernels
 // CHECK:         panel_fma<8, 16, 4>(c, &x[0], 8, 2, &w[4], 1, 8);
 // CHECK-NEXT:    // cpp.mlir:
-// CHECK-NEXT:    panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {min<long>(8, 5), 16, 4});
+// CHECK-NEXT:    panel_fma<8, 16, 4>(c, &x[4], 8, 1, &w[4], 1, 8, {{.*}}0, min<long>(8, 5)}, {0, 16}, {0, 4{{.*}});
 // CHECK:           store(&e[i], a2 + a2);
 // CHECK:         panel_fma<8, 16, 4>(c, e, 4, 1, &w[4], 1, 8);
 kernel.func @product(%x: memref<8x8xf32>, %w: memref<16x8xf32>, %y: memref<8x16xf32>) grid [1] warps 1 lanes 1 {
