@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 
 from ..errors import TargetError
+from .cores import caches, read_measured
 from .layouts.linear import LANES
 
 KIB = 1024
@@ -187,12 +188,26 @@ CPU = Target(
 """The cores of a machine; what is not known of it is that of a common one."""
 
 
+@cache
+def _cores() -> Target:
+    """The cores of this machine as far as they were measured; what was not is scaled from a common one."""
+    found = read_measured()
+    if found is None:
+        return CPU
+    r, scale = CPU.rates, found.fma / CPU.fp32
+    rates = replace(r, memory=found.read, store=found.copy, vector=r.vector * scale, special=r.special * scale)
+    rates = replace(rates, cache=r.cache * scale, bulk=r.bulk * scale, fma=found.fma, mma=found.fma)
+    card = f"{found.processor}, {found.cores} cores"
+    speed = {"fp32": found.fma, "tensor": found.fma, "bandwidth": found.read}
+    return replace(CPU, card=card, sms=found.cores, l2=caches().get("L3", CPU.l2), rates=rates, **speed)
+
+
 def get_target(name: str, multiprocessors: int | None = None) -> Target:
     """The target called `name`, on a card with so many multiprocessors; without a number on the one in `TARGETS`.
 
     Raises TargetError, which lists those that are known."""
     if name in TARGETS or name == CPU.name:
-        found = TARGETS.get(name, CPU)
+        found = TARGETS.get(name) or _cores()
         return found if multiprocessors is None else found.with_multiprocessors(multiprocessors)
     close = get_close_matches(str(name), TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""

@@ -59,6 +59,12 @@ def programs_for_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setattr(executors, "auto_target", lambda: executors.DEFAULT_GPU)
 
 
+@pytest.fixture(autouse=True)
+def a_common_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs for the CPU are planned alike on every machine, whatever was measured there."""
+    monkeypatch.setattr("deplodock.dialects.target.read_measured", lambda: None)
+
+
 @pytest.fixture
 def stub_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A CUDA device that runs on the host and checks every call (`tests/stub_cuda`)."""

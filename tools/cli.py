@@ -201,11 +201,16 @@ def run(**options: Any) -> None:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(as_json: bool) -> None:
+@click.option(
+    "--measure", is_flag=True, help="Measure the cores first; the planner of the target cpu uses the numbers."
+)
+def doctor(as_json: bool, measure: bool) -> None:
     """Say what is there to compile and run with."""
-    from .doctor import examine
+    from .doctor import examine, measure_cores
 
     with terminal.progress():
+        if measure:
+            measure_cores()
         found = examine()
     text = terminal.table(list(found.items()), terminal.width_of(sys.stdout))
     click.echo(_json(found) if as_json else text, nl=False)

@@ -9,6 +9,17 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 
+def measure_cores() -> None:
+    """Measure the cores of this machine, and keep the numbers for the planner. Raises ExecutionError."""
+    from ..backend.build_cache import cache_folder
+    from ..backend.cpu.measure import measure
+    from ..dialects.cores import measured_file
+
+    found = measure()
+    cache_folder("cpu")
+    measured_file().write_text(found.written())
+
+
 def examine() -> dict[str, str]:
     """Name -> what was found, or why not, for everything that deplodock can make use of."""
     checks: dict[str, Callable[[], str]] = {
@@ -21,7 +32,9 @@ def examine() -> dict[str, str]:
         "NVRTC": _nvrtc,
         "nvdisasm": lambda: version("nvidia-cuda-nvdisasm"),
         "nvcc": lambda: _tool("nvcc", "--version"),
-        "C++ compiler": lambda: _tool("g++", "--version"),
+        "C++ compiler": _compiler,
+        "cores": _cores,
+        "measured": _measured,
         "kernel cache": _cache,
     }
     return {name: _guarded(check) for name, check in checks.items()}
@@ -41,7 +54,7 @@ def _gpu() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return "none: programs run in the reference interpreter"
+        return "none: programs run on the CPU, compiled to C++, or else in the reference interpreter"
     properties = torch.cuda.get_device_properties(0)
     return f"{properties.name}, sm_{properties.major}{properties.minor}, {properties.multi_processor_count} SMs"
 
@@ -58,6 +71,31 @@ def _nvrtc() -> str:
     from ..backend.cuda.runtime.nvrtc import nvrtc_version
 
     return nvrtc_version()
+
+
+def _compiler() -> str:
+    """The compiler of programs for the CPU, and clang, which is not used."""
+    from ..backend.emulator.build import host_compiler
+
+    others = [name for name in ("clang++",) if shutil.which(name)]
+    return _tool(host_compiler(), "--version") + "".join(f"; {name} is here, and not used" for name in others)
+
+
+def _cores() -> str:
+    from ..dialects.cores import caches, cores, processor
+
+    sizes = ", ".join(f"{name} {size >> 10} KB" for name, size in caches().items())
+    return f"{cores()} of {processor()}" + (f", {sizes}" if sizes else "")
+
+
+def _measured() -> str:
+    from ..dialects.cores import read_measured
+
+    found = read_measured()
+    if found is None:
+        return "nothing: the planner takes a common processor (`deplodock doctor --measure`)"
+    rates = (f"copy {found.copy / 1e9:.1f} GB/s", f"read {found.read / 1e9:.1f} GB/s", f"{found.fma / 1e9:.0f} GFLOP/s")
+    return ", ".join(rates)
 
 
 def _tool(name: str, argument: str) -> str:

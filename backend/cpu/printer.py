@@ -50,7 +50,7 @@ def print_cpp(module: ModuleOp) -> str:
     entry = _host()[1].replace(
         "GRIDS", ", ".join(f"{name}_grid" for name in kernel_names(module).values()) or "nullptr"
     )
-    return text_of_kernels(module, _helper_section, _print_kernel) + entry.replace("BUFFERS", str(most))
+    return text_of_kernels(module, helper_section, _print_kernel) + entry.replace("BUFFERS", str(most))
 
 
 def _print_kernel(func: FuncOp, name: str) -> tuple[str, set[str]]:
@@ -107,7 +107,7 @@ def _names_of_ours() -> frozenset[str]:
     return frozenset({*called, "lanes", "mask", "failure", "first", "i", "l", "n"})
 
 
-def _helper_section(keys: set[str]) -> str:
+def helper_section(keys: set[str]) -> str:
     """The definitions of the helpers in `keys` and of what they need."""
     wanted: dict[str, str] = {}
 

@@ -1,0 +1,46 @@
+"""How fast the cores of this machine copy, read and multiply: what the planner's record of them is made of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from ...dialects.cores import Measured, cores, processor
+from .build import build
+from .printer import helper_section
+
+ELEMENTS = 64 << 20
+"""Elements of f32 that are copied and read: 256 MB, more than caches hold."""
+
+ROUNDS, CHAINS = 1_000_000, 12
+"""Multiply-adds of each chain of a core, and the chains."""
+
+TRIES = 11
+
+
+def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
+    """Measure all cores; takes a few seconds. Raises ExecutionError where there is no compiler."""
+    text = helper_section({"vector.fused"}) + (Path(__file__).parent / "measure.hpp").read_text()
+    library, threads = ctypes.CDLL(str(build(text))), cores()
+    source, target = np.ones(elements, np.float32), np.zeros(elements, np.float32)
+    long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
+    copy = _seconds(lambda: library.copy(at[1], at[0], long(elements), threads))
+    read = _seconds(lambda: library.read(at[0], long(elements), threads))
+    fma = _seconds(lambda: library.multiply(ctypes.c_float(0.5), long(rounds), threads))
+    operations = 2 * CHAINS * library.width() * rounds * threads
+    return Measured(processor(), threads, source.nbytes / copy, source.nbytes / read, operations / fma)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The least time of several."""
+
+    def once() -> float:
+        start = perf_counter()
+        call()
+        return perf_counter() - start
+
+    return min(once() for _ in range(TRIES))
