@@ -12,9 +12,13 @@ from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import element_type
 from ..cuda.expressions import ADD, EQUALITY, MUL, UNARY, Expr, add, infix
 from ..cuda.ordering import is_view, linear_steps, registers
-from ..cuda.writer import Writer, terms
+from ..cuda.writer import Place, Writer, terms
 from ..dtypes import STRUCTS
 from .ends import Ends
+from .ordering import WIDEST
+
+LINE = 64
+"""Bytes of a line of a cache, which the widest vectors fill."""
 
 VECTOR, LANE = "i", "i + l"
 """The first register of a vector in a loop over them, and the register of one lane."""
@@ -42,6 +46,13 @@ class VectorWriter(Writer):
         if local is not None:
             return self._lane(local, value) if local.is_vector and register == LANE else Expr(local.name)
         return super().read(value, register)
+
+    def array(self, place: Place, value: SSAValue, start: str = "") -> None:
+        """Arrays begin where vectors do: no vector of them lies in two lines of a cache."""
+        super().array(place, value, start)
+        if place.size >= WIDEST:
+            text = self.lines[-1].lstrip()
+            self.lines[-1] = f"{self.lines[-1][: -len(text)]}alignas({LINE}) {text}"
 
     def unroll(self, times: str = "", pad: str = "") -> None:
         """Compilers for CPUs know when to unroll loops over single elements."""

@@ -11,7 +11,8 @@ from xdsl.ir import SSAValue
 from ...dialects.loop import LoadOp
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
-from .matmul import Matmul, find_matmuls, longest_index
+from ..analysis.nest_schedule import splittable
+from .matmul import Matmul, find_matmuls, lies_along_k, longest_index
 from .nest_info import NestInfo, TileExtents, contiguous_index, pow2_at_least
 
 REGISTERS = 64
@@ -23,11 +24,21 @@ ROW = 512
 DEPTH = 256
 """Elements of a sum of products that are multiplied at once: as many as leave room in a cache for both operands."""
 
+WIDE = 8192
+"""Columns that are summed at a time: memory is read row by row, and the sums stay in the nearest cache."""
+
+PART = 1 << 18
+"""Bytes that a part of a divided reduction reads at least."""
+
 LONGEST = 1 << 14
 """Elements of a row at most that a core keeps in its caches while several loops walk along it."""
 
 ROWS, COLUMNS, LEAST = 256, 64, 32
 """Rows and columns of a tile of products, and how few of them are enough for a block."""
+
+FEW, NARROW = 64, 16
+"""Rows up to which it takes longer to turn the columns around that they are multiplied with, as these lie along the sum,
+than to multiply; and how many columns are turned at a time then."""
 
 WHOLE = 256
 """Rows or columns of a tile of products at most whose other operand is computed."""
@@ -39,12 +50,14 @@ TASK = 4096
 """Elements of a tile that is computed element by element: enough work for a block."""
 
 
-def core_schedule(info: NestInfo, cores: int) -> ScheduleAttr:
-    """The schedule of a nest on a machine with so many cores."""
+def core_schedule(info: NestInfo, cores: int, divide: bool = True) -> ScheduleAttr:
+    """The schedule of a nest on a machine with so many cores; without `divide` no sum is divided among them."""
     products = [p for p in find_matmuls(info) if info.extents[p.row] > 1 and info.extents[p.column] > 1]
     sizes = TileExtents(info)
     serial = tuple(_product(sizes, products, cores) if products else _rows(info, sizes))
-    plan = sizes.plan(1, serial=serial)
+    plan = sizes.plan(
+        1, serial=serial, split_k=_parts(info, sizes, cores) if divide and not products and not serial else 1
+    )
     return ScheduleAttr(replace(plan, lanes=1, warps=1))
 
 
@@ -76,15 +89,36 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
     most = max((tensor_bytes(op.source.type) for op in info.loads), default=0)
     largest = [op for op in info.loads if tensor_bytes(op.source.type) == most]
     if not any(contiguous_index(op) in info.reduction_indices for op in largest):
-        sizes.fill(along, ROW)  # sums down columns: many of them at a time
-        sizes.fill(across, REGISTERS)
-        sizes.chunk_reductions(ROW)
+        _columns(info, sizes, along, across)
     else:
         for indices in (across, *(op.body.block.args for group in info.groups for op in group)):
             sizes.fill(reversed(indices) if indices is not across else across, _row(info, indices))
     for i in across:
         if sizes.tile[i] < info.extents[i] or info.may_be_longer([i]):
             yield info.free.index(i)
+
+
+def _columns(info: NestInfo, sizes: TileExtents, along: list[SSAValue], across: list[SSAValue]) -> None:
+    """Tiles of sums down columns: many of these, and one element of each at a time."""
+    budget = ROW if across or any(len(group) > 1 for group in info.groups) else WIDE
+    for index in along:
+        even = budget if pow2_at_least(info.extents[index]) <= budget else info.extents[index] & -info.extents[index]
+        budget = sizes.set(index, even if ROW <= even < budget else budget)
+    sizes.fill(across, REGISTERS)
+    sizes.chunk_reductions(sizes.elements(along))
+
+
+def _parts(info: NestInfo, sizes: TileExtents, cores: int) -> int:
+    """In how many parts a reduction is computed, where there are fewer blocks than cores."""
+    first = next((r for r in info.reductions if r.outermost and r.indices), None)
+    if first is None or sizes.blocks() >= cores or isinstance(splittable(info.nest), str):
+        return 1
+    if not all(isinstance(info.sizes[i], int) for i in first.indices):
+        return 1
+    read = sum({op.source: tensor_bytes(op.source.type) for op in info.loads}.values())
+    most = min(-(-TASKS * cores // sizes.blocks()), read // PART)
+    longest = max(first.indices, key=lambda i: (-(-info.extents[i] // sizes.tile[i]), info.extents[i]))
+    return max((n for n in range(1, most + 1) if info.extents[longest] % n == 0), default=1)
 
 
 def _row(info: NestInfo, indices: Sequence[SSAValue]) -> int:
@@ -99,7 +133,8 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator
     tile of all rows or columns that it is multiplied with, so that it is computed once."""
     for p in products:
         lhs, rhs = (isinstance(f.owner, LoadOp) for f in p.factors)
-        for index, loaded, extent in ((p.row, rhs, ROWS), (p.column, lhs, COLUMNS)):
+        columns = NARROW if sizes.info.extents[p.row] <= FEW and _turned(p) else COLUMNS
+        for index, loaded, extent in ((p.row, rhs, ROWS), (p.column, lhs, columns)):
             if index not in sizes.decided:
                 sizes.set(index, extent if loaded else WHOLE)
         for op in next(g for g in sizes.info.groups if p.reduction.op in g):
@@ -112,3 +147,9 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator
     while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
         sizes.set(side, sizes.tile[side] // 2)
     return iter(())
+
+
+def _turned(p: Matmul) -> bool:
+    """Whether the right operand of a product lies along the sum, as a weight does."""
+    load = p.factors[1].owner
+    return isinstance(load, LoadOp) and lies_along_k(p, load)

@@ -141,7 +141,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
                 if nest not in chosen and target.lanes == 1:
-                    chosen[nest] = core_schedule(NestInfo(nest), target.sms)
+                    chosen[nest] = core_schedule(NestInfo(nest), target.sms, not self.again)
                 elif nest not in chosen:
                     ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
                 step()
