@@ -37,8 +37,8 @@ ROWS, COLUMNS, LEAST = 256, 64, 32
 """Rows and columns of a tile of products, and how few of them are enough for a block."""
 
 FEW, NARROW = 64, 16
-"""Rows up to which it takes longer to turn the columns around that they are multiplied with, as these lie along the sum,
-than to multiply; and how many columns are turned at a time then."""
+"""Rows up to which it takes longer to turn columns around, where these lie along the sum, than to multiply them; and
+how many columns are turned at a time then."""
 
 WHOLE = 256
 """Rows or columns of a tile of products at most whose other operand is computed."""
