@@ -94,7 +94,7 @@ def _strided(value: SSAValue, columns: int) -> Strided:
             sides = _sides(load, first, steps, columns)
             here = None if sides is None else _matrix(value, first, distances(load, steps), columns)
             return found if here is None else replace(here, load=load, sides=sides)
-        linear = linear_steps(op.registers.get_values()) if isinstance(op, ShuffleRegistersOp) else None
+        linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
         if linear is None or not isinstance(op, ShuffleRegistersOp):
             return found
         first, steps = linear[0] + _moved(first, linear[1]), [_moved(step, linear[1]) for step in steps]

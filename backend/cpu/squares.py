@@ -32,7 +32,7 @@ class Squares:
     def source(self, writer: Writer, register: str) -> str | None:
         """The first element of the square that `register` of the result is the first one of, and how many elements
         apart rows are, as arguments; None if the source has no place."""
-        shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers.get_values())
+        shuffle, linear = self.shuffle, linear_steps(self.shuffle.registers)
         load = _load_of_rows(shuffle.source, self.pitch)
         if load is not None and linear is not None:
             at = terms(register, distances(load, linear[1]))
@@ -44,7 +44,7 @@ class Squares:
 def squares_of(value: SSAValue) -> Squares | None:
     """How `value` consists of transposed squares; None if it does not."""
     op = value.owner
-    linear = linear_steps(op.registers.get_values()) if isinstance(op, ShuffleRegistersOp) else None
+    linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
     if linear is None or not isinstance(op, ShuffleRegistersOp):
         return None
     steps = [*linear[1]]

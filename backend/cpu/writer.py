@@ -74,12 +74,12 @@ class VectorWriter(Writer):
                 return self.read(value), False
             return Expr(f"load(&{self.read(value, VECTOR).text})"), True
         if isinstance(op, kernel.ShuffleRegistersOp) and registers(op.source) > 1:
-            steps = linear_steps(op.registers.get_values())
+            steps = linear_steps(op.registers)
             assert steps is not None
             low = steps[1][:4]
             if not any(low):
                 return self.read(value, VECTOR), False
-            if low == [1, 2, 4, 8] and op.source in self.places:
+            if low == (1, 2, 4, 8) and op.source in self.places:
                 return Expr(f"load(&{self.read(value, VECTOR).text})"), True
             return self.by_lanes(value, self.read(value, LANE).text), True
         if isinstance(op, kernel.IndicesOp):

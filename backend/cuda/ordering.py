@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, i1
+from xdsl.dialects.builtin import DenseArrayBase, IndexType, i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects.kernel import AsyncAccumulatorsType, BarrierOp, ShuffleRegistersOp, ShuffleXorOp, StMatrixOp, is_shared
@@ -76,20 +78,22 @@ def registers(value: SSAValue) -> int:
 def is_view(op: Operation) -> bool:
     """Whether `op` prints where its result is used, instead of as a statement."""
     if isinstance(op, ShuffleRegistersOp):
-        return linear_steps(op.registers.get_values()) is not None
+        return linear_steps(op.registers) is not None
     return op.name in VIEWS or is_inlined(op)
 
 
-def linear_steps(numbers: tuple[int, ...]) -> tuple[int, list[int]] | None:
-    """(first, step of every bit) of a list that is such a sum over the bits of its positions; None if it is none."""
+@lru_cache(256)
+def linear_steps(array: DenseArrayBase) -> tuple[int, tuple[int, ...]] | None:
+    """(first, step of every bit) of numbers that are such a sum over the bits of their positions; None if they are
+    none. A tile of a core may have tens of thousands of registers, and every reader of it asks."""
+    numbers = np.array(array.get_values())
     if len(numbers) & (len(numbers) - 1):
         return None
-    first = numbers[0]
-    steps = [numbers[1 << b] - first for b in range(len(numbers).bit_length() - 1)]
-    for r, number in enumerate(numbers):
-        if number != first + sum(s for b, s in enumerate(steps) if r >> b & 1):
+    steps = [int(numbers[1 << b] - numbers[0]) for b in range(len(numbers).bit_length() - 1)]
+    for b, step in enumerate(steps):
+        if (numbers[1 << b : 2 << b] != numbers[: 1 << b] + step).any():
             return None
-    return first, steps
+    return int(numbers[0]), tuple(steps)
 
 
 def same_line(a: Operation, b: Operation) -> bool:

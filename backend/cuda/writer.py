@@ -215,7 +215,7 @@ class Writer:
         if isinstance(op, ShuffleRegistersOp):
             if registers(op.source) == 1:
                 return self.read(op.source)
-            steps = linear_steps(op.registers.get_values())
+            steps = linear_steps(op.registers)
             assert steps is not None
             moved = add(terms(register, steps[1]), Expr(str(steps[0])))
             return self.read(op.source, int(moved.text) if moved.text.isdigit() else moved.text)
