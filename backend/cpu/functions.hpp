@@ -185,23 +185,25 @@ struct Range { long begin, end; };
 template <int rows, int columns, class T>
 static void pack(T* to, const T* from, long row, long column, long high = rows, Range wide = {0, columns}) {
   const long begin = max<long>(wide.begin, 0), end = min<long>(wide.end, columns);
-  long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
-  if (column == 1) {
-    for (int i = 0; i < high; ++i) {
-      if (end - begin < columns) __builtin_memset(to + i * columns, 0, columns * sizeof(T));
-      if (end - begin < columns) __builtin_memcpy(to + i * columns + begin, from + i * row + begin, max<long>(end - begin, 0) * sizeof(T));
-      else __builtin_memcpy(to + i * columns, from + i * row, columns * sizeof(T));
+  if constexpr (columns % lanes == 0)
+    if (column == 1) {
+      for (long j = 0; j < columns; j += lanes)
+        for (long i = 0; i < high; ++i)
+          if (begin <= j) store(to + i * columns + j, load_first(from + i * row + j, end - j, T(0)));
+          else for (long l = j; l < j + lanes; ++l) to[i * columns + l] = begin <= l && l < end ? from[i * row + l] : T(0);
+      return;
     }
-    return;
-  }
+  long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
   for (; whole && done + lanes <= high; done += lanes) {
     for (long j = 0; j < whole; j += lanes) transpose(to + done * columns + j, columns, from + j * column + done, column);
     for (long j = whole; j < columns; ++j)
       for (int l = 0; l < lanes; ++l) to[(done + l) * columns + j] = j < end ? from[done + l + j * column] : T(0);
   }
-  for (long i = done; i < high; ++i)
-    for (int j = 0; j < columns; ++j) to[i * columns + j] = begin <= j && j < end ? from[i * row + j * column] : T(0);
+  for (long i = done; i < high; ++i) {
+    if (end - begin < columns) __builtin_memset(to + i * columns, 0, columns * sizeof(T));
+    for (long j = begin; j < end; ++j) to[i * columns + j] = from[i * row + j * column];
+  }
 }
 
 //// panel_fma needs fused; pack
