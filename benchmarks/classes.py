@@ -1,4 +1,5 @@
-"""The classes of programs that the targets on an H200 are about, each with its cases and its baseline."""
+"""The classes of programs that the targets on an H200, and on the cores of a CPU, are about, each with its cases and
+its baseline."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Case:
 class Class:
     """Programs with one target: `baseline` over our time is to be at least `ship`, then `goal`, then `stretch`.
 
-    `rate` is what a GPU of this kind computes at best, in operations a second, for the floor of a time.
+    The baseline `best` is the fastest of PyTorch's. `rate` is what a GPU of this kind computes at best, in operations a
+    second, for the floor of a time.
     """
 
     name: str
@@ -236,3 +238,64 @@ CLASSES = (
     ),
 )
 """The rows of the table; the 84 shapes have a benchmark of their own (`seed84.py`)."""
+
+
+def _core(name: str, least: float, *cases: Case) -> Class:
+    """A class of f32 programs on cores, with one bound."""
+    return Class(name, "best", least, least, least, cases)
+
+
+def _one(name: str, function: Callable[..., torch.Tensor], *shapes: Shape) -> Case:
+    return Case(name, function, {f"x{i}": shape for i, shape in enumerate(shapes)}, F32)
+
+
+def _times(m: int, n: int, k: int) -> Case:
+    return _one(f"linear {m}x{n}x{k}", F.linear, (m, k), (n, k))
+
+
+def _heads(heads: int, length: int, width: int, causal: bool) -> Case:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return _one(
+        f"{'causal' if causal else 'full'} H{heads} S{length} D{width}", function, *[(1, heads, length, width)] * 3
+    )
+
+
+def _convolution(channels: int, size: int) -> Case:
+    shapes = (1, channels, size, size), (channels, channels, 3, 3)
+    return _one(f"{channels} channels of {size}x{size}", lambda x, w: F.conv2d(x, w, padding=1), *shapes)
+
+
+CORE_CLASSES = (
+    _core(
+        "elementwise and norms",
+        1.3,
+        _one("gelu(x) * y + z 4096x4096", lambda x, y, z: F.gelu(x) * y + z, *[(4096, 4096)] * 3),
+        _one("silu(x) * y 512x5632", _swiglu, (512, 5632), (512, 5632)),
+        *(case for case in _rows(8192, 2048, F32) if "norm" in case.name),
+    ),
+    _core("softmax", 1.3, *(_one(f"{s}", lambda x: F.softmax(x, -1), s) for s in ((4096, 4096), (28, 512, 512)))),
+    _core("column sums", 1.4, *(_one(f"{n}x{n}", lambda x: x.sum(0), (n, n)) for n in (2048, 8192))),
+    _core("transposes", 1.2, *(_one(f"{n}x{n}", lambda x: x.t().contiguous(), (n, n)) for n in (2048, 4096))),
+    _core("products, large", 0.97, *(_product(n, n, n, F32) for n in (512, 1024, 2048))),
+    _core(
+        "product with epilogue",
+        1.1,
+        _one("bias gelu 512x5504x2048", _bias_gelu, (512, 2048), (5504, 2048), (5504,)),
+        _one("residual 512x2048x2048", _residual, (512, 2048), (2048, 2048), (512, 2048)),
+    ),
+    _core("attention", 1.4, _heads(32, 512, 64, True), _heads(28, 512, 128, True), _heads(32, 512, 64, False)),
+    _core("few rows times a matrix", 0.95, _times(4, 2048, 2048), _times(32, 2048, 2048), _times(128, 5632, 2048)),
+    _core("a row times a matrix", 0.95, _times(1, 5632, 2048), _times(1, 4096, 4096), _product(1, 4096, 4096, F32)),
+    _core("convolutions 3x3", 0.8, _convolution(64, 56), _convolution(256, 14)),
+    _core(
+        "tiny",
+        1.0,
+        _one("relu 64", torch.relu, (64,)),
+        _one("x * y + x 1000", lambda x, y: x * y + x, (1000,), (1000,)),
+        _one("softmax 16x64", lambda x: F.softmax(x, -1), (16, 64)),
+        _times(8, 32, 32),
+    ),
+)
+"""The same for the cores of a CPU, in f32."""

@@ -1,11 +1,12 @@
 """The targets on an H200, class by class: our programs and PyTorch's side by side, after a check of the results.
 
     python benchmarks/targets.py [--only SUBSTRING] [--no-autotune] [--predict] [--out NAME.json]
+    python benchmarks/targets.py --device cpu [--threads 1] ...
 
-Needs a CUDA device and CuPy, and writes one JSON file with the GPU, versions, commit and the raw numbers of every case
-to benchmarks/results/. A result is right if its error against float64 is at most 1.5 times the baseline's.
-With `--predict` nothing is run: it tells the times that the planning model expects and the floor below which no kernel
-can be, for programs compiled for an H200.
+Needs a CUDA device and CuPy; or, with `--device cpu`, g++, for the targets on the cores of a CPU. Writes one JSON file
+with the GPU, versions, commit and the raw numbers of every case to benchmarks/results/. A result is right if its error
+against float64 is at most 1.5 times the baseline's. With `--predict` nothing is run: it tells the times that the
+planning model expects and the floor below which no kernel can be, for programs compiled for an H200.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import Any
 
 import click
 import torch
-from classes import CLASSES, Case, Class
+from classes import CLASSES, CORE_CLASSES, Case, Class
 from journal import Journal
 from prepared import program
 from rich.console import Console
 from rich.table import Table
 from timing import environment, whole_calls
 
+from deplodock.backend.cpu.timing import on_cores
 from deplodock.backend.cuda.runtime import arch_of
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin
 from deplodock.backend.cuda.runtime.timing import on_device
@@ -98,9 +100,12 @@ def error(result: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path | None) -> dict[str, Any]:
-    """One case: errors against float64, device times with a cold cache, and times of whole calls, arm by arm."""
-    inputs = case.inputs("cuda", seed=1)
-    ours = program(f"{kind.name}: {case.name}", case, target, prepared, f32_matmul_precision=case.f32_matmul_precision)
+    """One case: errors against float64, device times with a cold cache (on cores: of calls, as they are), and times of
+    whole calls, arm by arm."""
+    cores = target == "cpu"
+    inputs, key = case.inputs("cpu" if cores else "cuda", seed=1), f"{kind.name}: {case.name}"
+    executor = "cpu" if cores else "cuda"
+    ours = program(key, case, target, prepared, executor, f32_matmul_precision=case.f32_matmul_precision)
     arms: dict[str, Callable[[], torch.Tensor]] = {
         "eager": lambda: case.function(*inputs),
         "deplodock": lambda: ours(*inputs),
@@ -114,8 +119,8 @@ def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path
         wanted = case.function(*[t.double() if t.is_floating_point() else t for t in inputs])
         errors = {name: error(arm(), wanted) for name, arm in arms.items()}
         del wanted
-        device = on_device(arms)
-        calls = whole_calls(arms)
+        device = on_cores(arms) if cores else on_device(arms)
+        calls = {} if cores else whole_calls(arms)
     return {
         "case": case.name,
         "errors": errors,
@@ -128,6 +133,8 @@ def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path
 def ratio(kind: Class, found: dict[str, Any]) -> float:
     """The baseline's device time over ours; a baseline that was left out is replaced by torch.compile."""
     times = found["device"]
+    if kind.baseline == "best":
+        return min(t["median"] for arm, t in times.items() if arm != "deplodock") / times["deplodock"]["median"]
     return times.get(kind.baseline, times["torch.compile"])["median"] / times["deplodock"]["median"]
 
 
@@ -140,7 +147,7 @@ def summary(results: list[dict[str, Any]]) -> Table:
     """A row for each class, of measured results."""
     table = Table("class", "baseline", "ours", "ship", "goal", "stretch", "reached")
     for r in results:
-        mean, kind = r["geomean"], next(c for c in CLASSES if c.name == r["class"])
+        mean, kind = r["geomean"], next(c for c in (*CLASSES, *CORE_CLASSES) if c.name == r["class"])
         marks = [n for n in ("stretch", "goal", "ship") if mean >= getattr(kind, n)]
         wrong = [c["case"] for c in r["cases"] if not c.get("right", True)]
         reached = "WRONG: " + ", ".join(wrong) if wrong else (marks or ["-"])[0]
@@ -168,6 +175,8 @@ def predictions(results: list[dict[str, Any]]) -> Table:
 @click.option("--only", default="", help="Only classes and cases whose name has this in it.")
 @click.option("--no-autotune", is_flag=True, help="Leave max-autotune out.")
 @click.option("--predict", "only_predict", is_flag=True, help="Run nothing: what the planning model expects.")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="Where programs run.")
+@click.option("--threads", type=int, help="With --device cpu: how many PyTorch and ours may use.")
 @click.option("--prepared", type=click.Path(path_type=Path), help="Folder of benchmarks/prepared.py.")
 @click.option("--journal", type=click.Path(path_type=Path), help="File of cases that are done, to go on from there.")
 @click.option("--limit", default=180.0, help="Seconds of a case, with --journal.")
@@ -176,17 +185,23 @@ def main(
     only: str,
     no_autotune: bool,
     only_predict: bool,
+    device: str,
+    threads: int | None,
     prepared: Path | None,
     journal: Path | None,
     limit: float,
     out: str | None,
 ) -> None:
     """Measure, or predict, and write the results."""
-    if not only_predict and (missing := cuda_missing()):
+    if device == "cuda" and not only_predict and (missing := cuda_missing()):
         raise click.ClickException(f"this benchmark needs a GPU, or --predict: {missing}")
-    target = "sm_90a" if only_predict else arch_of(torch.cuda.get_device_capability())
+    if device == "cpu":
+        target = "cpu"
+        torch.set_num_threads(threads or torch.get_num_threads())
+    else:
+        target = "sm_90a" if only_predict else arch_of(torch.cuda.get_device_capability())
     kept, results = Journal(journal, limit), list[dict[str, Any]]()
-    for kind in CLASSES:
+    for kind in CORE_CLASSES if device == "cpu" else CLASSES:
         found: list[dict[str, Any]] = []
         for case in kind.cases:
             if only not in f"{kind.name} {case.name}":
@@ -203,7 +218,8 @@ def main(
     console.print(predictions(results) if only_predict else summary(results))
     if out is not None or not only_predict and journal is None:
         path = Path(__file__).parent / "results" / Path(out or "targets.json").name
-        path.write_text(json.dumps({**environment(), "target": target, "classes": results}, indent=1) + "\n")
+        made = {**environment(), "target": target, "threads": torch.get_num_threads(), "classes": results}
+        path.write_text(json.dumps(made, indent=1) + "\n")
     if not all(c.get("right", True) for r in results for c in r["cases"]):
         raise SystemExit(1)
 
