@@ -65,7 +65,7 @@ def main(files: bool) -> None:
         if module.name.split(".")[1] in ("backend", "dialects", "frontend", "passes"):
             import_module(module.name)
     norm, x = torch.nn.RMSNorm(2048), torch.randn(1, 32, 2048)
-    lines = lines_of(entered(lambda: deplodock.compile(norm, (x,)).ir("cuda")))
+    lines = lines_of(entered(lambda: deplodock.compile(norm, (x,), target="sm_90a").ir("cuda")))
     if files:
         for file in sorted(lines, key=lambda f: -len(lines[f])):
             click.echo(f"{len(lines[file]):5}  {Path(file).relative_to(ROOT)}")
