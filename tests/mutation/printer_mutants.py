@@ -260,8 +260,8 @@ PRINTER_CODE = [
         "arith.divui",
         "arith.remui",
     ),
-    in_table("thread for lane", "rms_norm", statements.ID_TEXT, "lane", "threadIdx.x"),
-    in_table("warps of 16", "rms_norm", statements.ID_TEXT, "warp", "threadIdx.x / 16"),
+    in_table("thread for lane", "rms_norm", writer.Writer.ids, "lane", "threadIdx.x"),
+    in_table("warps of 16", "rms_norm", writer.Writer.ids, "warp", "threadIdx.x / 16"),
     in_table("sum for product", "integers", expressions.OPERATORS, "arith.muli", "arith.addi"),
 ]
 
