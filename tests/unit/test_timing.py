@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
+from deplodock.backend.cpu.timing import on_cores
 from deplodock.backend.cuda.runtime.timing import on_device
+
+
+def test_a_long_call_is_timed_once() -> None:
+    """One sample is its own median and percentiles."""
+    (found,) = on_cores({"wait": lambda: time.sleep(0.03)}, seconds=0.0, least=1).values()
+    assert found.repetitions == 1
+    assert 0.03 <= found.p20 == found.median == found.p80
 
 
 def test_arms_are_captured_unless_they_wait(stub_cuda) -> None:

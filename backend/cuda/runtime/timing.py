@@ -32,7 +32,7 @@ class Timing:
     @staticmethod
     def of(samples: list[float], graph: bool = False, why: str | None = None) -> Timing:
         """What the samples say."""
-        fifths = statistics.quantiles(samples, n=5)
+        fifths = statistics.quantiles(samples, n=5) if len(samples) > 1 else samples * 4
         return Timing(statistics.median(samples), fifths[0], fifths[3], len(samples), graph, why)
 
     def as_dict(self) -> dict[str, Any]:
