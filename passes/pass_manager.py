@@ -48,22 +48,37 @@ def run_passes(
     *,
     verify: bool = True,
 ) -> None:
-    """Apply `passes` to `module` in order, verifying it (with SSA dominance) after each unless told not to.
+    """Apply `passes` to `module` in order, verifying it (with SSA dominance) after each that changed it unless told not
+    to: most passes change nothing, and verifying takes as long as they do.
 
     Raises what a pass raises, and InvalidIRError if a pass leaves IR that does not verify.
     """
+    verified: list[tuple[object, ...]] | None = None
     with steps("pass", len(passes), "passes") as step:
         for number, module_pass in enumerate(passes):
             step(1 if number else 0, module_pass.name)
             for observer in observers:
                 observer.before(module_pass, module)
             module_pass.apply(ctx, module)
-            if verify:
+            if verify and (contents := _contents(module)) != verified:
                 verify_module(module)
+                verified = contents
             for observer in observers:
                 observer.after(module_pass, module)
     for observer in observers:
         observer.finish(module)
+
+
+def _contents(module: ModuleOp) -> list[tuple[object, ...]]:
+    """All that verifiers look at, held by reference: equal if nothing has changed."""
+    return [
+        (
+            *(op, op.parent, [*op.operands], [result.type for result in op.results], [*op.successors]),
+            *({**op.properties}, {**op.attributes}),
+            [(block, [arg.type for arg in block.args]) for region in op.regions for block in region.blocks],
+        )
+        for op in module.walk()
+    ]
 
 
 def verify_module(module: ModuleOp) -> None:
