@@ -219,6 +219,7 @@ class Pull:
         key = (value, at, guard, self.inlined and self.inlined & self.computed_from.get(value, 0))
         pulled = self.memo.get(key)
         if pulled is None:
+            self._room()
             outer, self._parts = self._parts, []
             number = None if in_memory(value) else self.stops.get(value, -1)
             if number is not None and (number < 0 or self.inlined >> number & 1):
@@ -229,20 +230,29 @@ class Pull:
                 node = self.graph.scalar(value)
             pulled = self.memo[key] = Pulled(node, self._parts)
             self._parts = outer
+            self._counted.add(pulled)
+        elif self.limit is not None and pulled not in self._counted:
+            self._count(pulled)
         self._parts.append(pulled)
-        if self.limit is not None and pulled not in self._counted:
-            self._count(pulled, self.limit)
         return pulled.node
 
-    def _count(self, pulled: Pulled, limit: int) -> None:
-        left = [pulled]
-        while left:
-            one = left.pop()
-            if one not in self._counted:
-                if len(self._counted) >= limit:
-                    raise TooLarge
+    def _room(self) -> None:
+        if self.limit is not None and len(self._counted) >= self.limit:
+            raise TooLarge
+
+    def _count(self, pulled: Pulled) -> None:
+        """Count what was pulled before, as if it were pulled now: an element when all of its parts are."""
+        self._room()
+        path = [(pulled, iter(pulled.parts))]
+        while path:
+            one, parts = path[-1]
+            part = next((p for p in parts if p not in self._counted), None)
+            if part is None:
                 self._counted.add(one)
-                left += one.parts
+                path.pop()
+            else:
+                self._room()
+                path.append((part, iter(part.parts)))
 
     def _load(self, value: SSAValue, at: tuple[Form, ...], guard: Guard) -> Node:
         needed = self._needed(value, at, guard)
