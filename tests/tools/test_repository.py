@@ -102,6 +102,16 @@ def test_layers(path: Path) -> None:
     assert not bad
 
 
+@pytest.mark.parametrize("path", LIBRARY, ids=_name)
+def test_absolute_imports(path: Path) -> None:
+    """Of other packages only; and the dialect named `tensor` is ours."""
+    found = {alias.name for node in ast.walk(_tree(path)) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    assert not [name for name in found if f"{name}.".startswith(("deplodock.", "xdsl.dialects.tensor."))]
+
+
 def _room(module: Sequence[str]) -> str:
     """The folder of `passes/` that a module is in: a level, a conversion, `analysis`, or "" for a file beside them."""
     if len(module) < 2 or not (ROOT / "passes" / module[1]).is_dir():
