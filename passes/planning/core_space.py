@@ -24,6 +24,12 @@ ROW = 512
 DEPTH = 256
 """Elements of a sum of products that are multiplied at once: as many as leave room in a cache for both operands."""
 
+LANES = 16
+"""Elements of the widest vectors of f32."""
+
+PADDED = 1.125
+"""So many times its length a row may be padded to, if tiles have several rows."""
+
 WIDE = 8192
 """Columns that are summed at a time: memory is read row by row, and the sums stay in the nearest cache."""
 
@@ -82,7 +88,12 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
         sides = _sides(info)
         for i in sides if len(sides) > 1 else ():  # a transpose: as much of each side
             sizes.set(i, REGISTERS)
-        sizes.fill([i for i in free if i not in sizes.decided], max(1, TASK // sizes.elements(sizes.decided)))
+        if (
+            free and len(sides) == 1 and _is_ragged(info.extents[free[0]])
+        ):  # loops end with a row, tiles of several do not
+            sizes.pad(free[0], pow2_at_least(info.extents[free[0]]))
+        else:
+            sizes.fill([i for i in free if i not in sizes.decided], max(1, TASK // sizes.elements(sizes.decided)))
         return
     across = [i for i in free if i not in info.reduced]
     along = [i for i in free if i in info.reduced]
@@ -96,6 +107,11 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
     for i in across:
         if sizes.tile[i] < info.extents[i] or info.may_be_longer([i]):
             yield info.free.index(i)
+
+
+def _is_ragged(extent: int) -> bool:
+    """Whether a tile along a row has some vectors, and would be much longer than the row."""
+    return LANES <= extent and PADDED * extent < pow2_at_least(extent) <= TASK
 
 
 def _columns(info: NestInfo, sizes: TileExtents, along: list[SSAValue], across: list[SSAValue]) -> None:

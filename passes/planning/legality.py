@@ -27,6 +27,9 @@ from .tiles import Tiles
 LARGEST_TILE = 1 << 18
 """Elements of a tile; more than the registers of a multiprocessor could hold several times over."""
 
+LARGEST_ON_CORE = 1 << 17
+"""Elements of a tile where it is an array on the stack of one thread, which has some of them."""
+
 MOST_STAGES = 8
 """Stages of a pipeline of copies: more groups than these are not told apart."""
 
@@ -139,6 +142,12 @@ def _largest_tile(info: NestInfo, tiles: Tiles) -> Floats:
     return largest((tiles.elements(indices) for indices in sets), tiles.rows)
 
 
+def _tile_elements(info: NestInfo, tiles: Tiles) -> Floats:
+    """The same without sums of products, of which no tile has all indices."""
+    around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
+    return largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
+
+
 def _row_registers(info: NestInfo, tiles: Tiles, threads: Ints) -> tuple[Ints, Floats]:
     """Registers of a thread without matmuls: for the largest tile, and if the compiler is free to use them, for which
     elements there are, and where a block walks on for the tiles of two tensors and the next ones as well."""
@@ -211,6 +220,20 @@ def check(info: NestInfo, tiles: Tiles, target: Target, products: list[Matmul]) 
     return takes, [*found, *takes.violations, *_split(info, tiles), *_copies(tiles, target)]
 
 
+def check_on_core(info: NestInfo, tiles: Tiles, target: Target) -> list[Violation]:
+    """Which decisions cannot be carried out where a block is one thread, and why."""
+    points = tiles.points
+    one = "a block of {} warps; on {} it is a single thread: lanes = 1, warps = 1"
+    several = (points.warps > 1) | (points.lanes > 1)
+    names = np.full(tiles.rows, target.name)
+    elements = _tile_elements(info, tiles)
+    large = f"a tile of {{:.0f}} elements; a core has room for {LARGEST_ON_CORE} beside others"
+    found = [Violation(several, "warps", one, (points.warps, names))]
+    found.append(Violation(elements > LARGEST_ON_CORE, "block", large, (elements,)))
+    found += [*_tiles(info, tiles), *_cluster(info, tiles, target, [])]
+    return [*found, *_split(info, tiles), *_copies(tiles, target)]
+
+
 def violated(violations: list[Violation], rows: int) -> Bools:
     """Which schedules cannot be carried out."""
     return np.logical_or.reduce([np.zeros(rows, dtype=np.bool_), *(v.where for v in violations)])
@@ -237,8 +260,7 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
         yield Violation(unequal, "chunk", "the stages of a staged reduction need equal chunks")
     serial = tiles.points.serial
     yield from _always(tiles, len({*serial}) != len(serial), "serial", "an index is listed twice")
-    around = [r.around | set(r.indices) for r in info.reductions if r.contraction is None]
-    elements = largest((tiles.elements(indices) for indices in (info.free, *around)), tiles.rows)
+    elements = _tile_elements(info, tiles)
     text = f"a tile of {{:.0f}} elements; at most {LARGEST_TILE} are possible"
     yield Violation(elements > LARGEST_TILE, "block", text, (elements,))
 

@@ -23,7 +23,10 @@ from .choose import Candidate, rank
 from .core_space import core_schedule
 from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
+from .legality import check_on_core, raise_first
 from .nest_info import NestInfo
+from .points import plan_of, points_of
+from .tiles import Tiles
 
 
 @dataclass(frozen=True)
@@ -249,10 +252,12 @@ def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> Sched
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
     """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
-    if target.lanes == 1:
-        return
     try:
-        Model(NestInfo(nest), target).predict(schedule_of(nest))
+        if target.lanes == 1:
+            (points,) = points_of([plan_of(schedule_of(nest))])
+            raise_first(check_on_core(info := NestInfo(nest), Tiles(info, points), target))
+        else:
+            Model(NestInfo(nest), target).predict(schedule_of(nest))
     except ScheduleError as error:
         error.operator = error.operator or nest.name
         error.location = error.location or location_text(nest)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.cpu.runtime import CpuProgram
-from deplodock.errors import ExecutionError, TargetError
+from deplodock.errors import ExecutionError, ScheduleError, TargetError
 
 
 def _ints(*shape: int, high: int = 9) -> torch.Tensor:
@@ -124,6 +124,18 @@ def test_a_checked_index() -> None:
     with pytest.raises(ExecutionError, match="9"):
         program(_floats(9, 4), torch.tensor([0, 1, 2, 3, 9]))
     program(_floats(9, 4), _ints(5))  # and goes on
+
+
+@pytest.mark.parametrize(
+    ("schedule", "argument"),
+    [("block=8,64 warps=4", "warps"), ("block=1024,512", "block"), ("block=8,64 atom=mma", "atom"),
+     ("block=8,64 copy=tma", "copy"), ("block=8,64 cluster=2", "cluster"), ("block=8,64 stages=2", "stages")],
+)  # fmt: skip
+def test_schedules_of_other_targets_are_refused(schedule: str, argument: str) -> None:
+    program = deplodock.compile(F.relu, (_floats(1024, 1024),), target="cpu", schedule="block=8,64")
+    assert "block = [8, 64]" in program.ir("tile")
+    with pytest.raises(ScheduleError, match=argument):
+        deplodock.compile(F.relu, (_floats(1024, 1024),), target="cpu", schedule=schedule)
 
 
 def test_other_targets_blocks_are_refused() -> None:
