@@ -14,6 +14,13 @@ INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return fused
 INLINE vec<double> fused(vec<double> a, vec<double> b, vec<double> c) { return fused_lanes<double>(a, b, c); }
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
+#ifdef __AVX512BF16__
+// Two neighbours along k in a word: c + a.low * b.low + a.high * b.high, in an order and with a rounding of its own.
+INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+}
+#endif
 INLINE vec<float> fused(vec<float> a, float b, vec<float> c) { return fused(a, all(b), c); }
 
 //// polynomial needs fused
@@ -209,10 +216,10 @@ static void pack(T* to, const T* from, long row, long column, long high = rows, 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
 // c += a * b for at most `rows` rows of c, which stay in registers, and for the columns of a packed panel of b.
-template <int rows, int vectors, int N, class T>
-INLINE void block_fma(T* c, const T* a, long a_row, const T* panel, long used, long depth) {
+template <int rows, int vectors, int N, class T, class S>
+INLINE void block_fma(T* c, const S* a, long a_row, const S* panel, long used, long depth) {
   vec<T> sum[rows][vectors];
-  const T* row_of[rows];
+  const S* row_of[rows];
 #pragma GCC unroll 12
   for (int i = 0; i < rows; ++i) row_of[i] = a + (i < used ? i : 0) * a_row;
 #pragma GCC unroll 12
@@ -220,13 +227,13 @@ INLINE void block_fma(T* c, const T* a, long a_row, const T* panel, long used, l
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + (i < used ? i : 0) * N + j * lanes);
   for (long k = 0; k < depth; ++k) {
-    vec<T> row[vectors];
+    vec<S> row[vectors];
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j) row[j] = load(panel + (k * vectors + j) * lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(row_of[i][k] - vec<T>{}, row[j], sum[i][j]);
+      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(row_of[i][k] - vec<S>{}, row[j], sum[i][j]);
   }
 #pragma GCC unroll 12
   for (int i = 0; i < rows; ++i)
@@ -262,4 +269,58 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, high - i, depth);
     }
   }
+}
+
+//// panel_fma.bf16 needs panel_fma; to_f32.bf16
+// A matrix of bf16 as f32, with what is side by side in memory side by side.
+template <int rows, int columns> static void widened(float* to, const bf16* from, long row, long column, Range high, Range wide) {
+  if (column != 1 && row == 1) return widened<columns, rows>(to, from, column, row, wide, high);
+  for (long i = high.begin; i < high.end; ++i) {
+    long j = wide.begin;
+    for (; column == 1 && j + lanes <= wide.end; j += lanes) store(to + i * columns + j, to_f32(load(from + i * row + j)));
+    for (; j < wide.end; ++j) to[i * columns + j] = to_f32(from[i * row + j * column]);
+  }
+}
+#ifdef __AVX512BF16__
+// The words of a panel whose rows are pairs of rows of b.
+template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, long end) {
+  if (row == 1 && column % 2 == 0) return pack<0, columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
+  for (long k = 0; k < pairs; ++k, from += 2 * row)
+    for (long j = 0; j < columns; j += lanes) {
+      vec<int> low{}, high{};
+      if (column == 1) {
+        low = convert<int>((vec<unsigned short>)load_first((const short*)from + j, end - j, short(0)));
+        high = convert<int>((vec<unsigned short>)load_first((const short*)from + row + j, end - j, short(0)));
+      } else {
+        for (long l = 0; l < lanes && j + l < end; ++l) low[l] = from[(j + l) * column].bits, high[l] = from[row + (j + l) * column].bits;
+      }
+      store(to + k * columns + j, low | high << 16);
+    }
+}
+#endif
+// With operands in bf16; in pairs where the processor has them and the rows of a are even.
+template <int M, int N, int K>
+static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
+                      const Extents e = {{0, M}, {0, N}, {0, K}}) {
+#ifdef __AVX512BF16__
+  if constexpr (K % 2 == 0 && N >= lanes)
+    if (a_column == 1 && a_row % 2 == 0 && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
+      constexpr int vectors = N >= 2 * lanes ? 2 : 1, parts = (M + 11) / 12, rows = (M + parts - 1) / parts, width = vectors * lanes;
+      alignas(64) int panel[K / 2 * width];
+      const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
+      const int* left = (const int*)(a + e.rows.begin * a_row + e.depth.begin);
+      b += e.depth.begin * b_row;
+      for (long j = 0; high > 0 && j < e.columns.end; j += width) {
+        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, e.columns.end - j < width ? e.columns.end - j : width);
+        for (long i = 0; i < high; i += rows)
+          block_fma<rows, vectors, N>(c + (e.rows.begin + i) * N + j, left + i * (a_row / 2), a_row / 2, panel, high - i, pairs);
+      }
+      return;
+    }
+#endif
+  alignas(64) float left[M * K], right[K * N];
+  widened<M, K>(left, a, a_row, a_column, e.rows, e.depth);
+  widened<K, N>(right, b, b_row, b_column, e.depth, e.columns);
+  const bool a_turned = a_column != 1 && a_row == 1, b_turned = b_column != 1 && b_row == 1;
+  panel_fma<M, N, K>(c, left, a_turned ? 1 : K, a_turned ? M : 1, right, b_turned ? 1 : N, b_turned ? K : 1, e);
 }

@@ -44,7 +44,7 @@ from ..dtypes import STRUCTS
 from .ends import end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, operands
+from .panels import extents, is_bf16, operands
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Local, VectorWriter
 
@@ -81,7 +81,7 @@ class VectorStatements(Statements):
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         target = self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
-        writer.use("vector.panel_fma")
+        writer.use("vector.panel_fma.bf16" if is_bf16(operands(op)[0]) else "vector.panel_fma")
         if ends := extents(writer, op):
             given.append(ends)
         writer.line(f"panel_fma<{rows}, {columns}, {depth}>({', '.join([target.name, *given])});")

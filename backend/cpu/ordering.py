@@ -34,7 +34,9 @@ class VectorOrdering(Ordering):
         super().__init__(block)
 
     def _place(self, op: Operation) -> None:
-        if isinstance(op, LoadOp) and (is_read_in_place(op) or is_read_in_squares(op)):
+        if isinstance(op, LoadOp | CastOp) and is_read_in_place(op):
+            return
+        if isinstance(op, LoadOp) and is_read_in_squares(op):
             return
         if op.regions or isinstance(op, kernel.AtomicRmwOp | StoreOp):
             self._again.clear()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from xdsl.dialects.builtin import bf16
 from xdsl.ir import SSAValue
 
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
-from ...dialects.payload import ConstantOp
+from ...dialects.payload import CastOp, ConstantOp, element_type
 from ...dialects.shapes.extents import least
 from ..cuda.expressions import ADD, Expr, infix
 from ..cuda.memory import element_at, memory_extents, pitches
@@ -55,8 +56,17 @@ class Strided:
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
-    """The matrices that are multiplied."""
-    return _strided(op.lhs, op.depth.data), _strided(op.rhs, op.extents[1])
+    """The matrices that are multiplied; where both are loaded in bf16, as they are there: the product widens them."""
+    sides = (op.lhs, op.depth.data), (op.rhs, op.extents[1])
+    lhs, rhs = (_strided(*side, widened=True) for side in sides)
+    if is_bf16(lhs) and is_bf16(rhs):
+        return lhs, rhs
+    return _strided(*sides[0]), _strided(*sides[1])
+
+
+def is_bf16(matrix: Strided) -> bool:
+    """Whether a matrix lies in memory in bf16."""
+    return matrix.load is not None and element_type(matrix.load.result.type) == bf16
 
 
 def extents(writer: Writer, op: PanelFmaOp) -> str | None:
@@ -82,9 +92,9 @@ def extents(writer: Writer, op: PanelFmaOp) -> str | None:
     return None if whole else f"{{{', '.join(ranges)}}}"
 
 
-def _strided(value: SSAValue, columns: int) -> Strided:
+def _strided(value: SSAValue, columns: int, widened: bool = False) -> Strided:
     """Where the matrix that `value` holds row by row lies with strides: in the memory that it is loaded from, in a
-    value that it is a shuffle of, or in itself."""
+    value that it is a shuffle of, or in itself. With `widened`, also what it is a cast of."""
     first, steps = 0, [1 << b for b in range(registers(value).bit_length() - 1)]
     found = Strided(value, 0, columns, 1)
     while True:
@@ -94,6 +104,9 @@ def _strided(value: SSAValue, columns: int) -> Strided:
             sides = _sides(load, first, steps, columns)
             here = None if sides is None else _matrix(value, first, distances(load, steps), columns)
             return found if here is None else replace(here, load=load, sides=sides)
+        if widened and isinstance(op, CastOp):
+            value = op.operand
+            continue
         linear = linear_steps(op.registers) if isinstance(op, ShuffleRegistersOp) else None
         if linear is None or not isinstance(op, ShuffleRegistersOp):
             return found
@@ -114,20 +127,24 @@ def plain_load(value: SSAValue) -> LoadOp | None:
     return None if any(symbols for _, symbols in pitches(memory_extents(load.memory.type))) else load
 
 
-def is_read_in_place(load: LoadOp) -> bool:
-    """Whether nothing but products of matrices reads a load, and those read the memory."""
+def is_read_in_place(op: LoadOp | CastOp) -> bool:
+    """Whether nothing but products of matrices reads what is loaded, or a cast of it, and those read the memory."""
 
     def only_products(value: SSAValue) -> bool:
         for use in value.uses:
-            op = use.operation
-            if isinstance(op, ShuffleRegistersOp):
-                if not only_products(op.result):
+            user = use.operation
+            if isinstance(user, ShuffleRegistersOp | CastOp):
+                if not only_products(user.result):
                     return False
-            elif not isinstance(op, PanelFmaOp) or use.index > 1 or operands(op)[use.index].load is not load:
+            elif not isinstance(user, PanelFmaOp) or use.index > 1 or operands(user)[use.index].load is not load:
                 return False
         return True
 
-    return plain_load(load.result) is load and only_products(load.result)
+    value = op.result
+    while isinstance(value.owner, ShuffleRegistersOp | CastOp):
+        value = value.owner.operands[0]
+    load = plain_load(value)
+    return load is not None and only_products(op.result)
 
 
 def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[int | None, ...] | None:

@@ -59,6 +59,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "running sums": (lambda x: torch.cumsum(x, -1), (_floats(20, 100),)),
     "sort": (lambda x: torch.sort(x, -1).values, (_floats(6, 40),)),
     "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
+    "products of bf16": (lambda a, b: a @ b, (_floats(37, 213).bfloat16(), _floats(213, 77).bfloat16())),
+    "linear of bf16": (F.linear, (_floats(65, 300).bfloat16(), _floats(77, 300).bfloat16())),
+    "products of transposed bf16": (lambda a, b: a.t() @ b, (_floats(38, 90).bfloat16(), _floats(38, 77).bfloat16())),
     "f16": (lambda x, w: F.linear(x, w), (_floats(20, 100).half(), _floats(40, 100).half())),
     "int8": (lambda x: (x * 2 + 1).clamp(-5, 7), (_ints(1000).to(torch.int8),)),
     "integers": (lambda x, y: (x // y, x % y, x << 2, x ^ y), (_ints(300, high=99), _ints(300, high=8) + 1)),
@@ -86,7 +89,7 @@ def test_as_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
-@pytest.mark.parametrize("name", ["elementwise", "linear and epilogue", "f16"])
+@pytest.mark.parametrize("name", ["elementwise", "linear and epilogue", "f16", "products of bf16"])
 def test_other_vectors(name: str, march: str) -> None:
     """The same text with the vectors of SSE and of AVX2."""
     function, args = PROGRAMS[name]
@@ -95,6 +98,14 @@ def test_other_vectors(name: str, march: str) -> None:
         pytest.skip("this machine has no AVX2")
     (found,) = CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args)
     _close(found, function(*args))
+
+
+def test_bf16_is_multiplied_where_it_lies() -> None:
+    function, args = PROGRAMS["linear of bf16"]
+    text = deplodock.compile(function, args, target="cpu").compilation.cpp
+    kernel = text[text.index("static void k0(") :]
+    assert "panel_fma<" in kernel
+    assert "to_f32" not in kernel
 
 
 def test_sizes_of_a_call() -> None:
