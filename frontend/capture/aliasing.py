@@ -198,7 +198,10 @@ def _argument(value: Any, tensor: Node) -> Any:
 
 
 def place_of(value: torch.Tensor) -> Place | None:
-    """Where the elements of a traced tensor lie; None where that is nothing but in order, or several in one place."""
+    """Where the elements of a traced tensor lie; None where that is nothing but in order, or several in one place, or
+    where the tensor is sparse, which is refused where its type is asked for."""
+    if value.layout is not torch.strided:
+        return None
     if any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())):
         return _varying_place(value)
     size, stride = tuple(value.shape), tuple(value.stride())

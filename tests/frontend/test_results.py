@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch_compile.inference import STRIDES, VIEWS, shared
 
 import deplodock
 from deplodock.errors import CompileError, ExecutionError
+from deplodock.frontend.capture.graph_capture import capture_graph
 
 Tensor = torch.Tensor
 
@@ -193,6 +195,13 @@ def test_other_kinds_of_tensors_are_refused(function: Callable[..., Any], argume
     usual = deplodock.compile(torch.relu, (torch.ones(3),))
     with pytest.raises(CompileError):
         usual(argument)
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_graphs_with_sparse_results_are_refused(make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    graph = make_fx(lambda x: [make(x)], tracing_mode="fake")(torch.eye(3))
+    with pytest.raises(CompileError, match="sparse"):
+        capture_graph(graph)
 
 
 def test_threads_compile_and_call() -> None:
