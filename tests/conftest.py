@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rehearsal", action="store_true", help="all steps of benchmarks/first_gpu_hour.sh on a stub")
     parser.addoption("--people", default="slice", help="programs as people write them: `all` runs each as CUDA, too")
     parser.addoption("--shapes", default="slice", help="the 84 shapes, shrunk: `all` runs each in every type")
+    parser.addoption("--kernels", default="few", help="kernels as C++ with sanitizers and for others' vectors: `all`")
     parser.addoption("--growth", default="short", help="growing programs: `all` measures those that take long, too")
 
 

@@ -62,8 +62,9 @@ LIMIT = 60.0
 UNDEFINED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose contents PyTorch does not define: only shape and type are compared."""
 
-OPEN_INDICES = {"topk": 1, "kthvalue": 1, "mode": 0}
-"""Operators that may return the place of any of several equal elements, and which argument is their dimension."""
+OPEN_INDICES = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
+"""Operators that may return, as their last result, the place of any of several equal elements, unless they are asked to
+be stable; and which argument is their dimension."""
 
 ROUGH = {"special.airy_ai", *(f"special.bessel_{kind}{n}" for kind in "jy" for n in (0, 1))}
 """Operators whose float64 kernels PyTorch has to the digits of float32: so many are compared."""
@@ -228,7 +229,8 @@ def judge_all(
 def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial:
     """The trial of one sample."""
     tensors, call = closed(op, sample, only_first=mode == "constants")
-    same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if op.name in OPEN_INDICES else None
+    any_of = op.name in OPEN_INDICES and not sample.kwargs.get("stable")
+    same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if any_of else None
     return Trial(call, tensors, op.name in UNDEFINED, same, op.name in ROUGH)
 
 
@@ -306,8 +308,8 @@ class Trial:
         changed = [program.bindings[a].leaf for _, a in program.updates if program.bindings[a].kind == "input"]
         found += [given[i] for i in changed]
         expected = [*self.expected, *(self.own[i] for i in changed)]
-        if self.same_elements is not None and len(found) == 2 and self.same_elements(found, expected):
-            found, expected = found[:1], expected[:1]
+        if self.same_elements is not None and self.same_elements(found, expected):
+            found, expected = found[:-1], expected[:-1]
         if self.rough and all(v.dtype == torch.float64 for v in (*found, *expected)):
             found, expected = ([v.float() for v in values] for values in (found, expected))
         undefined = self.undefined or self.traced.draws
@@ -348,13 +350,13 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def _same_elements(sample: SampleInput, position: int, found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether the places found are distinct ones of elements equal to those expected."""
-    values, places = (v.unsqueeze(-1) if not v.ndim else v for v in (expected[0], found[1]))
+    """Whether the places found are distinct ones of elements equal to those at the places expected."""
+    wanted, places = (v[-1].unsqueeze(-1) if not v[-1].ndim else v[-1] for v in (expected, found))
     source = sample.input if sample.input.ndim else sample.input.unsqueeze(0)
     dim = sample.kwargs.get("dim", sample.args[position] if len(sample.args) > position else -1)
-    if values.ndim < source.ndim:
-        values, places = values.unsqueeze(dim), places.unsqueeze(dim)
-    again = source.gather(dim, places)
+    if wanted.ndim < source.ndim:
+        wanted, places = wanted.unsqueeze(dim), places.unsqueeze(dim)
+    values, again = source.gather(dim, wanted), source.gather(dim, places)
     ordered = places.sort(dim).values
     repeated = (ordered.diff(dim=dim) == 0).any() if ordered.shape[dim] > 1 else torch.tensor(False)
     return bool(torch.equal(again.nan_to_num(), values.nan_to_num())) and not bool(repeated)
