@@ -121,11 +121,12 @@ SECTOR = 32
 
 
 def _requests(address: Array, mask: Array, vec: int) -> tuple[Array, Array]:
-    """The first byte of every wide access and whether it happens, as [requests of a warp, lanes]."""
-    threads, registers = address.shape
+    """The first byte of every wide access and whether it happens, as [requests of a warp, lanes], for accesses [...,
+    threads of a block, registers]."""
+    *_, threads, registers = address.shape
     lanes = min(LANES, threads)
-    first = address[:, ::vec].reshape(threads // lanes, lanes, registers // vec)
-    happens = mask[:, ::vec].reshape(threads // lanes, lanes, registers // vec)
+    first = address[..., ::vec].reshape(-1, lanes, registers // vec)
+    happens = mask[..., ::vec].reshape(-1, lanes, registers // vec)
     return first.swapaxes(1, 2).reshape(-1, lanes), happens.swapaxes(1, 2).reshape(-1, lanes)
 
 
@@ -141,8 +142,7 @@ def moved(address: Array, mask: Array, vec: int, itemsize: int) -> int:
     """Bytes that the accesses [blocks, threads, registers] move; lanes of a warp that ask for one place in one request
     get it together."""
     address, mask = np.broadcast_arrays(address, mask)
-    registers = address.shape[2]
-    first, happens = _requests(address.reshape(-1, registers), mask.reshape(-1, registers), vec)
+    first, happens = _requests(address, mask, vec)
     _, new = _distinct(first, happens)
     return int(np.count_nonzero(new)) * vec * itemsize
 
