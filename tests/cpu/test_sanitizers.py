@@ -7,12 +7,13 @@ buffer of a core and arrays on the stack. Masked loads and stores of AVX-512 are
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
 import torch
 from cpu.alone import Failed, Machine
-from cpu.samples import check_all, enough, of_function
+from cpu.samples import check_all, enough, of_function, of_schedule
 
 from deplodock.backend.cpu.printer import print_cpp
 
@@ -47,6 +48,15 @@ def test_a_store_behind_a_buffer_is_found(addresses: Machine) -> None:
 def test_an_index_outside_of_an_array_is_found(addresses: Machine) -> None:
     with pytest.raises(Failed, match="stack-buffer-overflow|out of bounds"):
         _run_changed(addresses, "{\n  const int at", "{\n  float row[4]; row[block + 4] = 0;\n  const int at")
+
+
+def test_an_access_behind_the_buffer_of_a_core_is_found(addresses: Machine) -> None:
+    sample = of_schedule(11)
+    assert sample is not None
+    wrong, places = re.subn(r"memory\[(\d+)\];", r"memory[\1 - 4];", print_cpp(sample.module))
+    assert places == 1
+    with pytest.raises(Failed, match="of global variable 'memory'"):
+        addresses.run(sample.module, sample.args, wrong)
 
 
 def test_blocks_that_write_the_same_memory_are_found() -> None:
