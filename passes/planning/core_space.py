@@ -127,7 +127,7 @@ def _columns(info: NestInfo, sizes: TileExtents, along: list[SSAValue], across: 
 def _parts(info: NestInfo, sizes: TileExtents, cores: int) -> int:
     """In how many parts a reduction is computed, where there are fewer blocks than cores."""
     first = next((r for r in info.reductions if r.outermost and r.indices), None)
-    if first is None or sizes.blocks() >= cores or isinstance(splittable(info.nest), str):
+    if first is None or not 0 < sizes.blocks() < cores or isinstance(splittable(info.nest), str):
         return 1
     if not all(isinstance(info.sizes[i], int) for i in first.indices):
         return 1

@@ -30,6 +30,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "elementwise": (lambda x, y: F.gelu(x) * y + x.sin(), (_floats(37, 300), _floats(300))),
     "one element": (lambda x: x * 2, (_floats(1),)),
     "nothing": (lambda x: x * 2, (_floats(0, 3),)),
+    "sums of no columns": (lambda x: x.sum(0), (_floats(500, 0),)),
     "softmax": (lambda x: torch.softmax(x, -1), (_floats(33, 300),)),
     "softmax of rows of -inf": (lambda x: torch.softmax(x.masked_fill(x < 9, -torch.inf), -1), (_floats(5, 40),)),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (257,), w, b), (_floats(20, 257), _floats(257), _floats(257))),
