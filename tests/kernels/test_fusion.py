@@ -117,6 +117,17 @@ def test_stays_several_nests(name: str) -> None:
     _check_equal(before, after, args)
 
 
+def test_attention_of_one_row_is_not_computed_for_each_output_of_its_projection() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(_attention(q, k, k).transpose(1, 2).reshape(1, 1024), w)
+
+    module, _ = _tensor_level(function, (_rand(1, 16, 1, 64), _rand(1, 16, 130, 64), _rand(1024, 1024)))
+    run_passes(make_context(), module, parse_passes(f"tensor-plan-fusion,{LOWER}"))
+    *_, last = (op for op in module.walk() if isinstance(op, loop.NestOp))
+    assert _count(module, loop.NestOp) > 1
+    assert sum(isinstance(op, loop.ReduceOp | loop.StagedReduceOp) for op in last.walk()) == 1
+
+
 @pytest.mark.parametrize("strategy", ["none", "all"])
 @pytest.mark.parametrize("name", ["attention_of_heads", "entropy", "two_matmuls", "convolution", "cat"])
 def test_any_plan_computes_the_same(name: str, strategy: str) -> None:

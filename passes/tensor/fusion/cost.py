@@ -103,9 +103,11 @@ class Kernel:
             if c.open or not c.left | c.right:
                 continue
             both = c.left & c.right & self.free
-            for side in (self._in(c.left & ~both), self._in(c.right & ~both)):
+            sides = self._in(c.left & ~both), self._in(c.right & ~both)
+            row = not all(sides) and any(c.reduce.bound & opened for _, opened in self.reductions)
+            for side in sides:  # of a row times a matrix there are no tiles: what is inside is computed for each number
                 total = self._count(side)
-                room = total if total <= 2 * block else block
+                room = total if total <= 2 * block else 1 if row else block
                 for v in reversed(side):
                     if v not in blocks:
                         blocks[v] = max(1, min(room, self.graph.extents[v]))
