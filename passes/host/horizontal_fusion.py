@@ -264,7 +264,7 @@ def _either(condition: SSAValue, sides: tuple[Block, Block]) -> scf.IfOp:
 def _can_share(function: kernel.FuncOp) -> bool:
     """Whether a kernel works on buffers, is no two kernels already, and is of a known number of blocks without
     clusters; and has no partitions, or all that happens in front of them is that barriers are set up."""
-    *before, last = function.body.block.ops
+    ops = list(function.body.block.ops)
     return (
         PARTS not in function.attributes
         and function.cluster_size == 1
@@ -272,8 +272,8 @@ def _can_share(function: kernel.FuncOp) -> bool:
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)
         and (
             function.partitions is None
-            or isinstance(last, kernel.WarpSpecializeOp)
-            and not any(isinstance(o, _EFFECTS) for o in before)
+            or isinstance(ops[-1], kernel.WarpSpecializeOp)
+            and not any(isinstance(o, _EFFECTS) for o in ops[:-1])
         )
     )
 

@@ -287,7 +287,7 @@ def test_no_host_compiler(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     build.host_compiler.cache_clear()
     try:
-        with pytest.raises(ExecutionError, match=r"needs g\+\+"):
+        with pytest.raises(ExecutionError, match=r"g\+\+ is needed"):
             build.host_compiler()
     finally:
         build.host_compiler.cache_clear()
