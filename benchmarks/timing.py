@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,15 +31,19 @@ def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
     return {name: Timing.of(s) for name, s in samples.items()}
 
 
-def environment() -> dict[str, str]:
-    """What numbers depend on: the GPU if there is one, the processor, versions, the commit."""
+def environment() -> dict[str, Any]:
+    """What numbers depend on: the GPU if there is one, the processor, what `deplodock doctor --measure` found of its
+    cores, versions, the commit."""
     processor = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     import deplodock
+    from deplodock.dialects.cores import read_measured
 
+    cores = read_measured()
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "processor": f"{len(processor)} x {processor[0]}" if processor else "unknown",
+        "cores": None if cores is None else asdict(cores),
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "deplodock": deplodock.__version__,
