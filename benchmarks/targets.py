@@ -5,8 +5,9 @@
 
 Needs a CUDA device and CuPy; or, with `--device cpu`, g++, for the targets on the cores of a CPU. Writes one JSON file
 with the GPU, versions, commit and the raw numbers of every case to benchmarks/results/. A result is right if its error
-against float64 is at most 1.5 times the baseline's. With `--predict` nothing is run: it tells the times that the
-planning model expects and the floor below which no kernel can be, for programs compiled for an H200.
+against float64 is at most 1.5 times eager's (on cores: that of PyTorch's arms that errs most). With `--predict`
+nothing is run: it tells the times that the planning model expects and the floor below which no kernel can be, for
+programs compiled for an H200.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,12 +120,13 @@ def measure(case: Case, kind: Class, target: str, autotune: bool, prepared: Path
         wanted = case.function(*[t.double() if t.is_floating_point() else t for t in inputs])
         errors = {name: error(arm(), wanted) for name, arm in arms.items()}
         del wanted
+        allowed = max(e for arm, e in errors.items() if arm in ("eager", *modes)) if cores else errors["eager"]
         device = on_cores(arms) if cores else on_device(arms)
         calls = {} if cores else whole_calls(arms)
     return {
         "case": case.name,
         "errors": errors,
-        "right": errors["deplodock"] <= WORSE * errors["eager"] + torch.finfo(torch.float32).eps,
+        "right": errors["deplodock"] <= WORSE * allowed + torch.finfo(torch.float32).eps,
         "device": {name: t.as_dict() for name, t in device.items()},
         "whole_calls": {name: t.as_dict() for name, t in calls.items()},
     }
@@ -143,11 +145,11 @@ def geomean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
 
 
-def summary(results: list[dict[str, Any]]) -> Table:
-    """A row for each class, of measured results."""
+def summary(results: list[dict[str, Any]], classes: Sequence[Class]) -> Table:
+    """A row for each of `classes`, of measured results."""
     table = Table("class", "baseline", "ours", "ship", "goal", "stretch", "reached")
     for r in results:
-        mean, kind = r["geomean"], next(c for c in (*CLASSES, *CORE_CLASSES) if c.name == r["class"])
+        mean, kind = r["geomean"], next(c for c in classes if c.name == r["class"])
         marks = [n for n in ("stretch", "goal", "ship") if mean >= getattr(kind, n)]
         wrong = [c["case"] for c in r["cases"] if not c.get("right", True)]
         reached = "WRONG: " + ", ".join(wrong) if wrong else (marks or ["-"])[0]
@@ -201,7 +203,8 @@ def main(
     else:
         target = "sm_90a" if only_predict else arch_of(torch.cuda.get_device_capability())
     kept, results = Journal(journal, limit), list[dict[str, Any]]()
-    for kind in CORE_CLASSES if device == "cpu" else CLASSES:
+    classes = CORE_CLASSES if device == "cpu" else CLASSES
+    for kind in classes:
         found: list[dict[str, Any]] = []
         for case in kind.cases:
             if only not in f"{kind.name} {case.name}":
@@ -215,7 +218,7 @@ def main(
         ratios = [ratio(kind, f) for f in found if "device" in f]
         results += [{"class": kind.name, "geomean": geomean(ratios), "cases": found}] if found else []
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(predictions(results) if only_predict else summary(results))
+    console.print(predictions(results) if only_predict else summary(results, classes))
     if out is not None or not only_predict and journal is None:
         path = Path(__file__).parent / "results" / Path(out or "targets.json").name
         made = {**environment(), "target": target, "threads": torch.get_num_threads(), "classes": results}

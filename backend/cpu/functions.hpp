@@ -218,14 +218,10 @@ struct Extents { Range rows, columns, depth; };
 // c += a * b for at most `rows` rows of c, which stay in registers, and for the columns of a packed panel of b.
 template <int rows, int vectors, int N, class T, class S>
 INLINE void block_fma(T* c, const S* a, long a_row, const S* panel, long used, long depth) {
-  vec<T> sum[rows][vectors];
+  vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
   const S* row_of[rows];
 #pragma GCC unroll 12
   for (int i = 0; i < rows; ++i) row_of[i] = a + (i < used ? i : 0) * a_row;
-#pragma GCC unroll 12
-  for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) sum[i][j] = load(c + (i < used ? i : 0) * N + j * lanes);
   for (long k = 0; k < depth; ++k) {
     vec<S> row[vectors];
 #pragma GCC unroll 2
@@ -239,7 +235,7 @@ INLINE void block_fma(T* c, const S* a, long a_row, const S* panel, long used, l
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j)
-      if (i < used) store(c + i * N + j * lanes, sum[i][j]);
+      if (i < used) store(c + i * N + j * lanes, load(c + i * N + j * lanes) + sum[i][j]);
 }
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
 // Panels of b are packed for the nearest cache.
@@ -252,9 +248,11 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
   b += e.depth.begin * b_row;
   if constexpr (N < lanes) {
     for (int i = 0; i < high; ++i)
-      for (int k = 0; k < depth; ++k)
-        for (int j = e.columns.begin; j < e.columns.end; ++j)
-          c[i * N + j] = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], c[i * N + j]);
+      for (int j = e.columns.begin; j < e.columns.end; ++j) {
+        T sum{};
+        for (int k = 0; k < depth; ++k) sum = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], sum);
+        c[i * N + j] += sum;
+      }
   } else if (high > 0) {
     constexpr int vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
     constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;

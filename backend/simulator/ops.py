@@ -162,10 +162,11 @@ def _panel_fma(m: Machine, op: kernel.PanelFmaOp, v: Scope) -> Array:
     lhs, rhs, acc = (registers(v[x], x) for x in (op.lhs, op.rhs, op.acc))
     i, j = np.divmod(np.arange(rows * columns), columns)
     m.count_flops(2 * rows * columns * depth)
+    total = None
     for k in range(depth):
         part = m.domain.binary("arith.mulf", lhs[:, :, i * depth + k], rhs[:, :, k * columns + j], element)
-        acc = m.domain.binary("arith.addf", acc, part, element)
-    return acc
+        total = part if total is None else m.domain.binary("arith.addf", total, part, element)
+    return m.domain.binary("arith.addf", acc, total, element)
 
 
 def _subview(m: Machine, op: kernel.SubviewOp, v: Scope) -> SharedBuffer:

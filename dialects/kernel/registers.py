@@ -270,9 +270,9 @@ class OuterFmaOp(RegisterDotOp):
 class PanelFmaOp(PureOp):
     """acc[i, j] + the sum over k of lhs[i, k] * rhs[k, j], each term fused: matrices that one thread holds, row by row.
 
-    `depth` is the extent of k. A core keeps the matrices in its cache, and walks through them in blocks that fit into
-    its vector registers, with k innermost; which blocks these are is left to who prints it. What was bf16 may be
-    multiplied in pairs along k, with the rounding of the processor's instruction for it.
+    `depth` is the extent of k; the terms are summed, and then added to acc. A core keeps the matrices in its cache, and
+    walks through them in blocks that fit into its vector registers, with k innermost; which blocks these are is left to
+    who prints it. What was bf16 may be multiplied in pairs along k, with the rounding of the processor's instruction.
 
     ```
     %c = kernel.panel_fma %a, %b, %acc depth 64 : vector<1024xf32>, vector<4096xf32>, vector<1024xf32>
