@@ -51,7 +51,8 @@ def choose_target(target: str, executor: str = "auto") -> str:
     for the executors that look at the program of a GPU one of these."""
     if target != AUTO:
         return target
-    return auto_target() if executor in ("auto", "cuda") else "cpu" if executor == "cpu" else DEFAULT_GPU
+    found = "cpu" if executor == "cpu" else auto_target() if executor in ("auto", "cuda") else DEFAULT_GPU
+    return DEFAULT_GPU if executor == "cuda" and found == "cpu" else found
 
 
 def auto_target() -> str:

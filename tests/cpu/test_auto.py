@@ -86,3 +86,9 @@ def test_compile_prints_the_text_of_a_gpu_unless_told(capsys: pytest.CaptureFixt
     for target, expected in (([], "__global__"), (["--target", "auto"], 'extern "C" void run(')):
         assert main(["compile", *code, *target]) == 0
         assert expected in capsys.readouterr().out
+
+
+def test_who_runs_a_program_of_a_gpu_gets_one() -> None:
+    for executor in ("cuda", "emulator", "simulator", "reference"):
+        assert executors.choose_target("auto", executor).startswith("sm_")
+    assert executors.choose_target("auto", "cpu") == "cpu"

@@ -278,7 +278,8 @@ WITH_MAPS = {
 def with_maps(request):
     """A program whose launches take tensor maps: the compiled function and its standalone text."""
     function, shapes, dtype = WITH_MAPS[request.param]
-    compiled = deplodock.compile(function, tuple(torch.randn(s, dtype=dtype) for s in shapes)).compilation
+    args = tuple(torch.randn(s, dtype=dtype) for s in shapes)
+    compiled = deplodock.compile(function, args, target="sm_90a").compilation
     assert any(x.maps for x in make_plan(compiled.at("kernel")).launches)
     return compiled, emit_standalone(compiled.at("kernel"), compiled.at("tensor"), compiled.cuda)
 
