@@ -189,8 +189,8 @@ INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
 struct Range { long begin, end; };
 // A matrix of which neighbours in a column and in a row are so many elements apart, row by row: `high` rows of it, and
 // zero outside of the columns in `wide`.
-template <int rows, int columns, class T>
-static void pack(T* to, const T* from, long row, long column, long high = rows, Range wide = {0, columns}) {
+template <int columns, class T>
+static void pack(T* to, const T* from, long row, long column, long high, Range wide) {
   const long begin = max<long>(wide.begin, 0), end = min<long>(wide.end, columns);
   if constexpr (columns % lanes == 0)
     if (column == 1) {
@@ -237,8 +237,19 @@ INLINE void block_fma(T* c, const S* a, long a_row, const S* panel, long used, l
     for (int j = 0; j < vectors; ++j)
       if (i < used) store(c + i * N + j * lanes, load(c + i * N + j * lanes) + sum[i][j]);
 }
+template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
+// The same for all `high` rows of a and, panel by panel, which `pack` puts into the nearest cache, for `columns` of b.
+template <int M, int N, int K, class T, class S, class Pack>
+INLINE void panels_fma(T* c, const S* a, long a_row, long high, long depth, Range columns, Pack pack) {
+  constexpr int vectors = panel_vectors<N, T>, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
+  constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;
+  alignas(64) S panel[K * width];
+  for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
+    pack(panel, j);
+    for (long i = 0; i < high; i += rows) block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, high - i, depth);
+  }
+}
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
-// Panels of b are packed for the nearest cache.
 template <int M, int N, int K, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
@@ -253,19 +264,16 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
         for (int k = 0; k < depth; ++k) sum = fused(a[i * a_row + k * a_column], b[k * b_row + j * b_column], sum);
         c[i * N + j] += sum;
       }
-  } else if (high > 0) {
-    constexpr int vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
-    constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;
-    alignas(64) T panel[K * width], left[M * K];
+  } else {
+    constexpr int width = panel_vectors<N, T> * lanes;
+    alignas(64) T left[M * K];
     if (a_column != 1) {
-      pack<M, K>(left, a, a_row, a_column, high, {0, depth});
+      pack<K>(left, a, a_row, a_column, high, {0, depth});
       a = left, a_row = K;
     }
-    for (long j = e.columns.begin / width * width; j < e.columns.end; j += width) {
-      pack<K, width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
-      for (int i = 0; i < high; i += rows)
-        block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, high - i, depth);
-    }
+    panels_fma<M, N, K>(c, a, a_row, high, depth, e.columns, [=](T* panel, long j) {
+      pack<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
+    });
   }
 }
 
@@ -282,7 +290,7 @@ template <int rows, int columns> static void widened(float* to, const bf16* from
 #ifdef __AVX512BF16__
 // The words of a panel whose rows are pairs of rows of b.
 template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, long end) {
-  if (row == 1 && column % 2 == 0) return pack<0, columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
+  if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
   for (long k = 0; k < pairs; ++k, from += 2 * row)
     for (long j = 0; j < columns; j += lanes) {
       vec<int> low{}, high{};
@@ -303,16 +311,13 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
 #ifdef __AVX512BF16__
   if constexpr (K % 2 == 0 && N >= lanes)
     if (a_column == 1 && a_row % 2 == 0 && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
-      constexpr int vectors = N >= 2 * lanes ? 2 : 1, parts = (M + 11) / 12, rows = (M + parts - 1) / parts, width = vectors * lanes;
-      alignas(64) int panel[K / 2 * width];
+      constexpr int width = panel_vectors<N, float> * lanes;
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
       const int* left = (const int*)(a + e.rows.begin * a_row + e.depth.begin);
       b += e.depth.begin * b_row;
-      for (long j = 0; high > 0 && j < e.columns.end; j += width) {
-        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, e.columns.end - j < width ? e.columns.end - j : width);
-        for (long i = 0; i < high; i += rows)
-          block_fma<rows, vectors, N>(c + (e.rows.begin + i) * N + j, left + i * (a_row / 2), a_row / 2, panel, high - i, pairs);
-      }
+      panels_fma<M, N, K / 2>(c + e.rows.begin * N, left, a_row / 2, high, pairs, e.columns, [=](int* panel, long j) {
+        pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
+      });
       return;
     }
 #endif

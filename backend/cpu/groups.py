@@ -74,15 +74,15 @@ class VectorStatements(Statements):
     def panel_fma(self, op: kernel.PanelFmaOp) -> None:
         """A product of matrices, into the accumulator's own memory where nobody else reads that."""
         writer = self.vectors
-        given = list[str]()
-        for matrix in operands(op):
+        given, matrices = list[str](), operands(op)
+        for matrix in matrices:
             if matrix.load is None and matrix.source not in writer.places:
                 self.array_of(matrix.source)
             given.append(f"{matrix.pointer(writer)}, {matrix.row}, {matrix.column}")
         target = self.taken_over(op.acc, op.result)
         (rows, columns), depth = op.extents, op.depth.data
-        writer.use("vector.panel_fma.bf16" if is_bf16(operands(op)[0]) else "vector.panel_fma")
-        if ends := extents(writer, op):
+        writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
+        if ends := extents(writer, op, matrices):
             given.append(ends)
         writer.line(f"panel_fma<{rows}, {columns}, {depth}>({', '.join([target.name, *given])});")
 

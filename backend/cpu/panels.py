@@ -69,12 +69,11 @@ def is_bf16(matrix: Strided) -> bool:
     return matrix.load is not None and element_type(matrix.load.result.type) == bf16
 
 
-def extents(writer: Writer, op: PanelFmaOp) -> str | None:
-    """The rows, columns and depth of a product that are not zero, as `Extents` in C++; None if all are."""
-    lhs, rhs = operands(op)
-    (rows, columns), depth, zero = op.extents, op.depth.data, dict[str, None]()
+def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:
+    """What of a product of `matrices` is not zero, as `Extents` in C++; None if all of it is."""
+    (lhs, rhs), (rows, columns), depth, zero = matrices, op.extents, op.depth.data, dict[str, None]()
     sides = ((rows, ((lhs, ROWS),)), (columns, ((rhs, COLUMNS),)), (depth, ((lhs, COLUMNS), (rhs, ROWS))))
-    for matrix in (lhs, rhs):
+    for matrix in matrices:
         zero |= {
             f"{text} {'> 0' if kind == 'begin' else '<= 0'}": None for kind, text in matrix.checks(writer, BOTH, 1)
         }

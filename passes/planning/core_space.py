@@ -60,10 +60,12 @@ def core_schedule(info: NestInfo, cores: int, divide: bool = True) -> ScheduleAt
     """The schedule of a nest on a machine with so many cores; without `divide` no sum is divided among them."""
     products = [p for p in find_matmuls(info) if info.extents[p.row] > 1 and info.extents[p.column] > 1]
     sizes = TileExtents(info)
-    serial = tuple(_product(sizes, products, cores) if products else _rows(info, sizes))
-    plan = sizes.plan(
-        1, serial=serial, split_k=_parts(info, sizes, cores) if divide and not products and not serial else 1
-    )
+    if products:
+        _product(sizes, products, cores)
+        plan = sizes.plan(1)
+    else:
+        serial = tuple(_rows(info, sizes))
+        plan = sizes.plan(1, serial=serial, split_k=_parts(info, sizes, cores) if divide and not serial else 1)
     return ScheduleAttr(replace(plan, lanes=1, warps=1))
 
 
@@ -144,7 +146,7 @@ def _row(info: NestInfo, indices: Sequence[SSAValue]) -> int:
     return whole if known and whole <= LONGEST else TASK
 
 
-def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator[int]:
+def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> None:
     """Tiles of products: a block has all of its rows and columns at once. Where an operand is computed, there is one
     tile of all rows or columns that it is multiplied with, so that it is computed once."""
     for p in products:
@@ -162,7 +164,6 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> Iterator
     sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
     while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
         sizes.set(side, sizes.tile[side] // 2)
-    return iter(())
 
 
 def _turned(p: Matmul) -> bool:
