@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects.arith import MulfOp
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import IndicesOp, ReduceRegistersOp
+from ...dialects.kernel import IndicesOp, ReduceRegistersOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
-from ...dialects.payload import CmpOp, ConstantOp, SelectOp, element_type, is_payload
+from ...dialects.payload import CastOp, CmpOp, ConstantOp, ExtentOp, SelectOp, element_type, is_payload
 from ...dialects.shapes.extents import Extent
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.tensor import identity
-from ..cuda.ordering import registers
+from ..cuda.ordering import linear_steps, registers
 from .folds import combining
 
 
 @dataclass(frozen=True)
 class End:
-    """Register r is inside as long as origin + r is below `bound`; `origin` is a number where that is known."""
+    """Register r of every `row` registers is inside as long as origin + r is below `bound`; `origin` is a number where
+    that is known."""
 
     origin: SSAValue | int
     bound: Extent
+    row: int
 
     @staticmethod
     def at(origin: SSAValue, steps: Sequence[int], bound: Extent) -> End | None:
         """Where a check of `origin` and what the bits of a register's number add ends; None if these do not count."""
         number = constant_index(origin)
-        counts = registers(origin) == 1 and all(step == 1 << bit for bit, step in enumerate(steps))
-        return End(origin if number is None else number, bound) if counts else None
+        bits = next((bit for bit, step in enumerate(steps) if step != 1 << bit), len(steps))
+        counts = registers(origin) == 1 and bits and not any(steps[bits:])
+        return End(origin if number is None else number, bound, 1 << bits) if counts else None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How far a loop along a row goes whose first register is `start`: `length` registers, or less where `{i}` in
+    `checked` stands for a register's number; `end` is why."""
+
+    start: str
+    length: int
+    checked: str = ""
+    end: End | None = None
+
+    def below(self, register: str) -> str:
+        """What says that a register is before the end."""
+        last = f"{self.start} + {self.length}" if self.start != "0" else f"{self.length}"
+        return f"{register} < {last}" + (f" && {self.checked.format(i=register)}" if self.checked else "")
+
+    def divides(self, registers: int) -> bool:
+        """Whether it is so many registers times a number."""
+        return not self.checked and self.length % registers == 0
 
 
 def end_of_access(op: LoadOp | StoreOp) -> End | None:
@@ -47,9 +71,9 @@ class Ends:
     def __init__(self) -> None:
         self._needed: dict[SSAValue, frozenset[End | None]] = {}
 
-    def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue]) -> End | None:
-        """The one end of a loop over `ops`, of which `kept` are read elsewhere; None if it has to go on to the last
-        register."""
+    def of(self, ops: Sequence[Operation], kept: Sequence[SSAValue], row: int) -> End | None:
+        """The one end of a loop over a row of registers of `ops`, of which `kept` are read elsewhere; None if it has to
+        go on to the last register."""
         found: set[End | None] = set()
         for op in ops:
             if isinstance(op, StoreOp):
@@ -58,7 +82,11 @@ class Ends:
                 found.add(_end_of_reduced(op))
         for value in kept:
             found |= self._of_value(value)
-        return next(iter(found)) if len(found) == 1 else None
+        return _only(found, row)
+
+    def of_results(self, results: Sequence[SSAValue], row: int) -> End | None:
+        """The one end of what is read of so many registers of `results`; None if all is."""
+        return _only(frozenset().union(*map(self._of_value, results)), row)
 
     def _of_value(self, value: SSAValue) -> frozenset[End | None]:
         """The ends of what the uses of a value read; None for all of it."""
@@ -74,20 +102,46 @@ class Ends:
             return frozenset((end_of_access(op),))
         if isinstance(op, ReduceRegistersOp):
             return frozenset((_end_of_reduced(op),))
+        if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
+            return self._of_value(op.result)
         if is_payload(op) and registers(op.results[0]) == registers(value):
             own = _end_of_select(op) if isinstance(op, SelectOp) and value is op.lhs else None
             return self._of_value(op.results[0]) if own is None else frozenset((own,))
         return frozenset((None,))
 
 
+def _only(found: Collection[End | None], row: int) -> End | None:
+    """The end of a row, if all that is found is that."""
+    end = next(iter(found)) if len(found) == 1 else None
+    return end if end is not None and end.row == row else None
+
+
+def _is_repeated(op: ShuffleRegistersOp) -> bool:
+    """Whether registers are those of the source, over and over."""
+    steps, bits = linear_steps(op.registers), registers(op.source).bit_length() - 1
+    same = tuple(1 << bit for bit in range(bits))
+    return steps is not None and steps[0] == 0 and steps[1][:bits] == same and not any(steps[1][bits:])
+
+
 def _end_of_reduced(op: ReduceRegistersOp) -> End | None:
     """From where on all that is reduced changes nothing."""
-    source, neutral = op.source.owner, identity(op.kind.data, element_type(op.source.type))
-    if registers(op.result) > 1 or combining(op) is None:
-        return None
-    if isinstance(source, LoadOp):
-        return end_of_access(source) if _is(source.fill, neutral) else None
-    return _end_of_select(source) if isinstance(source, SelectOp) and _is(source.rhs, neutral) else None
+    neutral = identity(op.kind.data, element_type(op.source.type))
+    return _end_before(op.source, neutral) if combining(op) is not None else None
+
+
+def _end_before(value: SSAValue, number: float) -> End | None:
+    """From where on all registers of a value are `number`."""
+    op = value.owner
+    if isinstance(op, LoadOp):
+        return end_of_access(op) if _is(op.fill, number) else None
+    if isinstance(op, SelectOp):
+        return _end_of_select(op) if _is(op.rhs, number) else None
+    if isinstance(op, ShuffleRegistersOp) and _is_repeated(op):
+        return _end_before(op.source, number)
+    if number == 0 and isinstance(op, CastOp | MulfOp):
+        ends = {_end_before(operand, 0) for operand in op.operands}
+        return ends.pop() if len(ends) == 1 else None
+    return None
 
 
 def _is(value: SSAValue | None, number: float) -> bool:
@@ -97,9 +151,13 @@ def _is(value: SSAValue | None, number: float) -> bool:
 def _end_of_select(op: SelectOp) -> End | None:
     """From where on a selection takes its second value: `indices < bound ? a : b`."""
     test = op.cond.owner
+    if isinstance(test, ShuffleRegistersOp) and _is_repeated(test):
+        test = test.source.owner
     if not isinstance(test, CmpOp) or test.predicate.data.value != "lt" or not isinstance(test.lhs.owner, IndicesOp):
         return None
     indices, bound = test.lhs.owner, test.rhs.owner
-    if not isinstance(bound, ConstantOp):
-        return None
-    return End.at(indices.origin, indices.steps.get_values(), int(bound.scalar))
+    if isinstance(bound, ExtentOp):
+        return End.at(indices.origin, indices.steps.get_values(), bound.symbol)
+    if isinstance(bound, ConstantOp):
+        return End.at(indices.origin, indices.steps.get_values(), int(bound.scalar))
+    return None

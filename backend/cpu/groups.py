@@ -8,8 +8,8 @@ computed lane by lane, in the words of the CUDA printer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import Block, Operation, SSAValue
@@ -17,7 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...dialects import kernel
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type, is_float
-from ...dialects.shapes.extents import least
+from ...dialects.shapes.extents import Extent, least
 from ...dialects.shapes.ranges import span
 from ...dialects.tensor import identity
 from ..cuda.expressions import (
@@ -41,7 +41,7 @@ from ..cuda.ordering import Group, registers
 from ..cuda.statements import Statements, add_printer
 from ..cuda.writer import Place, terms
 from ..dtypes import STRUCTS
-from .ends import end_of_access
+from .ends import End, Limit, end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
 from .panels import extents, is_bf16, operands
@@ -113,11 +113,13 @@ class VectorStatements(Statements):
                 kept[result] = writer.preferred.get(result) or writer.declare(result)
                 writer.places.pop(result, None)
         several = bool(folds) and row >= ACCUMULATORS * WIDEST and not any(map(_takes_long, group.ops))
-        below = self._below(group, list(kept)) if row == group.size else lambda register: f"{register} < row + {row}"
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
-        with writer.braces(f"for (int row = 0; row < {group.size}; row += {row})") if results else nullcontext():
+        self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
+        alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
+        self.rows = None if not alone else writer.ends.of_results([op.result for op in results], group.size // row)
+        with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
-            vectors = self._vectors(group, "row" if results else "0", below, several)
+            vectors = self._vectors(group, limit, several)
             with self._in_squares(group, squares) if squares else vectors:
                 for op in group.ops:
                     writer.comment_place(op)
@@ -143,19 +145,27 @@ class VectorStatements(Statements):
                 writer.locals.pop(result, None)
         writer.places.update(kept)
 
+    def _each_row(self, group: Group, row: int) -> AbstractContextManager[None]:
+        """A loop over the rows of a group that there are."""
+        more = ""
+        if self.rows is not None:
+            at, bound = self._end(self.rows)
+            more = f" && {add(at, Expr(f'row / {row}', MUL)).text} < {bound}"
+        return self.writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})")
+
     @contextmanager
-    def _vectors(self, group: Group, start: str, below: Callable[[str], str], several: bool) -> Generator[None]:
+    def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
         """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`."""
         writer = self.writer
         if several:
-            writer.line(f"for (int first = {start}; {below('first')}; first += {ACCUMULATORS} * lanes)")
+            writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            ended = f" && {below('i')}" if start == "0" and below("i") != f"i < {group.size}" else ""
+            ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
             head = f"for (int i = first, n = 0; n < {ACCUMULATORS}{ended}; i += lanes, ++n)"
         else:
             if group.size <= UNROLLED:
                 writer.line(f"#pragma GCC unroll {group.size // 4}")
-            head = f"for (int i = {start}; {below('i')}; i += lanes)"
+            head = f"for (int i = {limit.start}; {limit.below('i')}; i += lanes)"
         with writer.braces(head):
             yield
 
@@ -202,17 +212,31 @@ class VectorStatements(Statements):
         writer.line(f"vec<{element}> {name}[{count}] = {{{', '.join([one] * count)}}};")
         return name
 
-    def _below(self, group: Group, kept: Sequence[SSAValue]) -> Callable[[str], str]:
-        """What says that a register is before the end of the loop of a group."""
-        writer, end, size = self.vectors, self.vectors.ends.of(group.ops, kept), group.size
+    def _limit(self, group: Group, kept: Sequence[SSAValue], row: int) -> Limit:
+        """Where the loop along a row of a group ends."""
+        writer, start = self.vectors, "row" if row < group.size else "0"
+        end = writer.ends.of(group.ops, kept, row)
         if end is None:
-            return lambda register: f"{register} < {size}"
-        bound = str(end.bound) if isinstance(end.bound, int) else writer.size(end.bound).text
+            return Limit(start, row)
         if isinstance(end.origin, int) and isinstance(end.bound, int):
-            last = min(size, end.bound - end.origin)
-            return lambda register: f"{register} < {last}"
-        origin = Expr(str(end.origin)) if isinstance(end.origin, int) else writer.read(end.origin)
-        return lambda register: f"{register} < {size} && {add(origin, Expr(register)).text} < {bound}"
+            return Limit(start, min(row, end.bound - end.origin), end=end)
+        origin, bound = self._end(end)
+        at = add(origin, Expr("{i}" if start == "0" else "{i} - row", ADD))
+        return Limit(start, row, f"{at.text} < {bound}", end)
+
+    def _end(self, end: End) -> tuple[Expr, str]:
+        """Where registers begin to count, and up to where."""
+        origin = Expr(str(end.origin)) if isinstance(end.origin, int) else self.writer.read(end.origin)
+        return origin, str(end.bound) if isinstance(end.bound, int) else self.writer.size(end.bound).text
+
+    def _is_limit(self, value: SSAValue, steps: Sequence[int], bound: Extent) -> bool:
+        """Whether a check holds for all vectors of the loops that are being printed, as these end there."""
+        if not steps:
+            return False
+        end, bits = self.limit.end, next((bit for bit, step in enumerate(steps) if step), len(steps))
+        if bits:
+            return self.rows is not None and End.at(value, steps[bits:], bound) == self.rows
+        return end is not None and self.limit.divides(WIDEST) and End.at(value, steps, bound) == end
 
     def _prefetch(self, op: LoadOp) -> None:
         """Ask for the next row while this one is reduced, which takes a moment only, and what follows reads no memory:
@@ -263,12 +287,9 @@ class VectorStatements(Statements):
                 else call("as_mask", [compared])
             )
         if isinstance(op, SelectOp):
-            condition, *both = read
-            if not condition[1]:
-                return None
-            return call(
-                "choose", [condition[0], *(self._all(e, v, x) for (e, v), x in zip(both, op.operands[1:], strict=True))]
-            )
+            (test, by_lane), *both = read
+            a, b = (self._all(e, v, x) for (e, v), x in zip(both, op.operands[1:], strict=True))
+            return call("choose", [test, a, b]) if by_lane else Expr(f"({test.at(AND)} ? {a.text} : {b.text})")
         if isinstance(op, CastOp):
             return self._cast(operands[0], source, t)
         if t == i1:
@@ -349,15 +370,15 @@ class VectorStatements(Statements):
                 return None
             steps = [basis[c] for basis in op.check_steps]
             (below, above), (first, last) = span(steps), writer.ranges.of(value)
-            if first + below < lo:
-                return None
-            if last + above < least(hi):
+            under, over = first + below < lo, last + above >= least(hi)
+            if not under and (not over or self._is_limit(value, steps, hi)):
                 continue
             at = add(writer.read(value), terms(VECTOR, steps))
             end = Expr(str(hi)) if isinstance(hi, int) else writer.size(hi)
             if not any(steps[:4]):
-                all_or_none.append(infix(at, "<", end, RELATION).text)
-            elif steps[:4] != [1, 2, 4, 8] or count:
+                all_or_none += [infix(Expr(str(lo)), "<=", at, RELATION).text] if under else []
+                all_or_none += [infix(at, "<", end, RELATION).text] if over else []
+            elif under or steps[:4] != [1, 2, 4, 8] or count:
                 return None
             else:
                 count = infix(end, "-", at, ADD).text

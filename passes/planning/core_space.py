@@ -9,7 +9,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.loop import LoadOp
-from ...dialects.payload import tensor_bytes
+from ...dialects.payload import CastOp, is_payload, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import splittable
 from .matmul import Matmul, find_matmuls, lies_along_k, longest_index
@@ -52,6 +52,9 @@ WHOLE = 256
 TASKS = 4
 """Blocks for each core, so that they end at about the same time."""
 
+SHARED = 64
+"""Rows of a tile at most, where these have something in common to compute: a norm before a product, say."""
+
 TASK = 4096
 """Elements of a tile that is computed element by element: enough work for a block."""
 
@@ -64,7 +67,7 @@ def core_schedule(info: NestInfo, cores: int, divide: bool = True) -> ScheduleAt
         _product(sizes, products, cores)
         plan = sizes.plan(1)
     else:
-        serial = tuple(_rows(info, sizes))
+        serial = tuple(_rows(info, sizes, cores))
         plan = sizes.plan(1, serial=serial, split_k=_parts(info, sizes, cores) if divide and not serial else 1)
     return ScheduleAttr(replace(plan, lanes=1, warps=1))
 
@@ -83,7 +86,7 @@ def _fastest(info: NestInfo) -> list[SSAValue]:
     return sorted(info.free, key=lambda i: (-weights[i], -info.free.index(i)))
 
 
-def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
+def _rows(info: NestInfo, sizes: TileExtents, cores: int) -> Iterator[int]:
     """Tiles of a nest without products; gives the positions of indices that a block walks along."""
     free = _fastest(info)
     if not info.reductions:
@@ -106,9 +109,19 @@ def _rows(info: NestInfo, sizes: TileExtents) -> Iterator[int]:
     else:
         for indices in (across, *(op.body.block.args for group in info.groups for op in group)):
             sizes.fill(reversed(indices) if indices is not across else across, _row(info, indices))
+        if along and _have_in_common(info, along[-1]):
+            sizes.set(along[-1], max(1, min(SHARED, sizes.blocks() // (TASKS * cores))))
     for i in across:
         if sizes.tile[i] < info.extents[i] or info.may_be_longer([i]):
             yield info.free.index(i)
+
+
+def _have_in_common(info: NestInfo, index: SSAValue) -> bool:
+    """Whether something along a reduction is computed that is the same for all values of a free index."""
+    inside = frozenset(info.reduction_indices)
+    computed = (op for op in info.nest.body.walk() if is_payload(op) and op.results and not isinstance(op, CastOp))
+    found = (info.dependence.of(op.results[0]) for op in computed)
+    return any(indices & inside and index not in indices for indices in found)
 
 
 def _is_ragged(extent: int) -> bool:

@@ -47,6 +47,18 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "product of a long sum": (lambda a, b: a @ b, (_floats(33, 1000), _floats(1000, 65))),
     "linear and epilogue": (lambda x, w, b: F.silu(F.linear(x, w, b)), (_floats(65, 96), _floats(80, 96), _floats(80))),
     "a row times a matrix": (lambda a, b: a @ b, (_floats(1, 333), _floats(333, 129))),
+    "a norm and a row times a matrix": (
+        lambda x, w, v: F.silu(F.linear(F.rms_norm(x, x.shape[-1:]), w)) * F.linear(F.rms_norm(x, x.shape[-1:]), v),
+        (_floats(1, 304), _floats(700, 304), _floats(699, 304)[:1].expand(700, 304)),
+    ),
+    "rows that end in a vector": (
+        lambda x, w: F.linear(F.rms_norm(x, (301,)), w),
+        (_floats(1, 301), _floats(700, 301)),
+    ),
+    "a row that is chosen": (
+        lambda x, i, w: F.linear(x[i].exp(), w),
+        (_floats(4, 96), _ints(1, high=4), _floats(90, 96)),
+    ),
     "products of int64": (lambda a, b: a @ b, (_ints(20, 30), _ints(30, 40))),
     "products of f64": (lambda a, b: a @ b, (_floats(40, 30).double(), _floats(30, 70).double())),
     "attention": (
@@ -115,6 +127,17 @@ def test_sizes_of_a_call() -> None:
     program = deplodock.compile(F.softmax, (x,), {"dim": -1}, target="cpu", dynamic_shapes=({0: rows}, None))
     for n in (1, 7, 130):
         _close(program(_floats(n, 100), dim=-1), F.softmax(_floats(n, 100), dim=-1))
+
+
+def test_rows_of_a_call_end_in_a_tile() -> None:
+    """Tiles have several rows, of which each ends where the call says."""
+    columns = torch.export.Dim("columns", min=1, max=256)
+    program = deplodock.compile(
+        lambda x: x.exp().sum(1), (_floats(9, 100),), target="cpu", dynamic_shapes=({1: columns},), schedule="block=4"
+    )
+    assert "- row < " in program.ir("cuda")
+    for n in (1, 17, 64, 200):
+        _close(program(_floats(9, n)), _floats(9, n).exp().sum(1))
 
 
 def test_products_of_a_call() -> None:

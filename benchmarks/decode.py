@@ -1,0 +1,122 @@
+"""Tokens a second of a language model on the cores, against transformers' eager loop and what memory allows.
+
+    python benchmarks/decode.py                                   # TinyLlama and Qwen2.5-0.5B, bf16
+    python benchmarks/decode.py tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
+
+Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
+the machine's read bandwidth (`deplodock doctor --measure`) divided by their bytes; `share` is what of that is reached.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from prepared import DTYPES
+from timing import environment
+
+from deplodock.dialects.cores import read_measured
+from deplodock.frontend.llm import build_model, load_config
+from deplodock.frontend.llm.generate import Generator
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
+
+
+def bytes_read(model: torch.nn.Module) -> int:
+    """Bytes of the weights that one token needs: all but the embedding, which counts where it also is the head."""
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
+    weights = {id(p): p for p in model.parameters()}
+    if head is not embedding:
+        weights.pop(id(embedding), None)
+    return sum(p.numel() * p.element_size() for p in weights.values())
+
+
+def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[float]]:
+    """The tokens of transformers' model with its cache, the likeliest each, and the seconds of each after the first."""
+    found, seconds, cache, step = list[int](), list[float](), None, torch.tensor([prompt])
+    with torch.no_grad():
+        for _ in range(tokens):
+            start = time.perf_counter()
+            out = model(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache, token = out.past_key_values, int(out.logits[0, -1].float().argmax())
+            seconds.append(time.perf_counter() - start)
+            found.append(token)
+            step = torch.tensor([[token]])
+    return found, seconds[1:]
+
+
+def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None) -> dict[str, Any]:
+    """One model: compile it, let both arms generate in turns, and take the median of all tokens."""
+    config = load_config(name)
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    if layers and getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    model = build_model(config, DTYPES[dtype], seed=0)
+    start = time.perf_counter()
+    generator = Generator.from_model(model, context=context, prefill=16, target="cpu")
+    prompt = [(7 * i) % config.vocab_size for i in range(16)]
+    list(generator(prompt, 2))
+    compiled = time.perf_counter() - start
+    ours, theirs, same = list[float](), list[float](), 0
+    for _ in range(3):
+        told = list(generator(prompt, tokens))
+        ours += generator.timing.seconds
+        expected, seconds = eager(model, prompt, tokens)
+        theirs += seconds
+        same = sum(a == b for a, b in zip(told, expected, strict=True))
+    found = {"ours": tokens_per_second(ours), "eager": tokens_per_second(theirs), "same_tokens": same, "tokens": tokens}
+    found |= {"name": Path(name).stem, "dtype": dtype, "layers": config.num_hidden_layers, "compile_seconds": compiled}
+    found |= {"bytes_read": bytes_read(model), "prompt_seconds": generator.timing.prompt_seconds}
+    measured = read_measured()
+    return found | {
+        "share": measured and found["ours"] * found["bytes_read"] / measured.read,
+        "seconds": [ours, theirs],
+    }
+
+
+def tokens_per_second(seconds: list[float]) -> float:
+    return 1 / sorted(seconds)[len(seconds) // 2]
+
+
+@click.command()
+@click.argument("models", nargs=-1)
+@click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["bf16"])
+@click.option("--tokens", default=24)
+@click.option("--context", default=256)
+@click.option("--layers", type=int, help="Only so many of the model's.")
+@click.option("--threads", type=int, help="How many PyTorch and ours may use.")
+@click.option("--out", help="File below benchmarks/results/.")
+def main(
+    models: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    tokens: int,
+    context: int,
+    layers: int | None,
+    threads: int | None,
+    out: str | None,
+) -> None:
+    """Measure, print, and write what was asked for."""
+    torch.set_num_threads(threads or torch.get_num_threads())
+    cases = list[dict[str, Any]]()
+    for name in models or MODELS:
+        for dtype in dtypes:
+            case = measure(name, dtype, tokens, context, layers)
+            cases.append(case)
+            share = "unknown" if case["share"] is None else f"{case['share']:.0%}"
+            click.echo(
+                f"{case['name']} {dtype}: {case['ours']:.2f} tokens/s, eager {case['eager']:.2f}; {share} of the read "
+                f"bandwidth; {case['same_tokens']} of {tokens} tokens the same; compiled in "
+                f"{case['compile_seconds']:.0f} s"
+            )
+    if out:
+        result = {**environment(), "threads": torch.get_num_threads(), "cases": cases}
+        (Path(__file__).parent / "results" / Path(out).name).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
