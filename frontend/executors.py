@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,10 +22,15 @@ import torch
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import nvrtc_version
 from ..backend.emulator.build import host_compiler
+from ..backend.spans import Span
 from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch
 from .capture.eager_fallback import EagerCall
 from .compilation import Compilation
+
+if TYPE_CHECKING:
+    from ..backend.cpu.runtime import CpuProgram
+    from ..backend.cuda.runtime import CudaProgram
 
 EXECUTORS = ("auto", "cuda", "cpu", "emulator", "simulator", "reference")
 
@@ -35,15 +41,20 @@ DEFAULT_GPU = "sm_90a"
 """The GPU of texts, and of programs that an interpreter runs, where nobody names one."""
 
 Run = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+Trace = Callable[[Sequence[torch.Tensor]], list[Span]]
 
 
 @dataclass(frozen=True)
 class Executor:
-    """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen."""
+    """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
+
+    `trace` does the same and tells when each kernel ran, where compiled code runs on hardware; None for interpreters.
+    """
 
     name: str
     why: str
     run: Run
+    trace: Trace | None = None
 
 
 def choose_target(target: str, executor: str = "auto") -> str:
@@ -72,7 +83,7 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
     if name == "auto" and compilation.target == "cpu":
         if missing := compiler_missing():
             return Executor("reference", missing, _reference(compilation))
-        return Executor("cpu", "the target is this machine", _cpu(compilation))
+        return _made("cpu", "the target is this machine", compilation)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
@@ -81,7 +92,14 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
         name = "reference" if missing else "cuda"
     else:
         why = "asked for"
-    return Executor(name, why, _RUNS[name](compilation))
+    return _made(name, why, compilation)
+
+
+def _made(name: str, why: str, compilation: Compilation) -> Executor:
+    if name in _PROGRAMS:
+        program = _PROGRAMS[name](compilation)
+        return Executor(name, why, program.run, program.trace)
+    return Executor(name, why, _INTERPRETERS[name](compilation))
 
 
 def check_executor(name: str, compiled: bool = False) -> str | None:
@@ -155,17 +173,17 @@ def _emulator(compilation: Compilation) -> Run:
     return run
 
 
-def _cuda(compilation: Compilation) -> Run:
+def _cuda(compilation: Compilation) -> CudaProgram:
     from ..backend.cuda.runtime import CudaProgram
 
     saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
-    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager).run
+    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager)
 
 
-def _cpu(compilation: Compilation) -> Run:
+def _cpu(compilation: Compilation) -> CpuProgram:
     from ..backend.cpu.runtime import CpuProgram
 
-    return CpuProgram(compilation.at("kernel"), compilation.cpp, eager=compilation.eager).run
+    return CpuProgram(compilation.at("kernel"), compilation.cpp, eager=compilation.eager)
 
 
 def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]]:
@@ -177,10 +195,10 @@ def _on_arrays(compilation: Compilation) -> dict[str, Callable[[Sequence[np.ndar
     return {name: on_arrays(call) for name, call in compilation.eager.items()}
 
 
-_RUNS: dict[str, Callable[[Compilation], Run]] = {
+_INTERPRETERS: dict[str, Callable[[Compilation], Run]] = {
     "reference": _reference,
     "simulator": _simulator,
     "emulator": _emulator,
-    "cuda": _cuda,
-    "cpu": _cpu,
 }
+
+_PROGRAMS: dict[str, Callable[[Compilation], CudaProgram | CpuProgram]] = {"cuda": _cuda, "cpu": _cpu}

@@ -163,7 +163,11 @@ def _asked_for(program: Loaded, given: Given) -> tuple[str, str]:
     "--executor", default="auto", show_default=True, help="auto, cuda, cpu, emulator, simulator or reference."
 )
 @click.option("--weights", help="ARTIFACT: a checkpoint, where it was saved without weights.")
-@click.option("--bench", is_flag=True, help="Also time torch.compile; of a GPU that is not here: a prediction.")
+@click.option("--bench", is_flag=True, help="Time it beside eager PyTorch and torch.compile; compare their errors.")
+@click.option("--profile", is_flag=True, help="Time each kernel: measured here, or predicted where it cannot run.")
+@click.option("--predict", is_flag=True, help="Tell what the planning model expects of each kernel on a GPU.")
+@click.option("--plot", metavar="FILE.svg", help="With --bench: the times as bars.")
+@click.option("--trace", metavar="FILE", help="Passes and kernels as a timeline for Perfetto or chrome://tracing.")
 def run(**options: Any) -> None:
     """Run a program, compare it with PyTorch and, on the CPU, time both; the exit code is 1 where they differ.
 
@@ -179,23 +183,23 @@ def run(**options: Any) -> None:
     with terminal.progress(quiet=given.verbose > 1):
         with steps("loading PyTorch"):
             from ..frontend.executors import check_executor
-            from . import reports
+            from . import measuring, reports
         check_executor(given.executor)
         _choose_target(given, given.executor)
+        if given.bench:
+            measuring.check_timing(given.target, given.executor)
         program = _load(given, [], _facts(context, given))
         outcome = reports.run(program, given.executor)
-        if given.bench:
-            outcome["bench"] = reports.bench(program)
-        elif outcome["executor"] == "cpu":
-            outcome["bench"] = reports.bench_here(program, quick=True)
+        width = terminal.width_of(sys.stdout)
+        text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
+        text += measuring.measure_more(program, given, outcome, width)
         summary = _summary(program, given)
     _tell(program.captured, summary)
     if given.as_json:
         click.echo(_json(outcome), nl=False)
     else:
-        text = terminal.fitted(reports.outcome_text(outcome) + "\n", terminal.width_of(sys.stdout))
         terminal.write(text, "outcome", sys.stdout)
-    if outcome["ok"] is False:
+    if outcome["ok"] is False or outcome.get("bench", {}).get("right") is False:
         raise SystemExit(1)
 
 
@@ -228,6 +232,8 @@ def _check(given: Given) -> None:
     ):
         if both:
             raise click.UsageError(f"{first} and {second} exclude each other")
+    if getattr(given, "plot", None) and not given.bench:
+        raise click.UsageError("--plot draws what --bench measures: give both")
     if given.code is None and given.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")
 

@@ -40,7 +40,7 @@ MODES = {
     },
     "run": {
         "an ARTIFACT": _SOURCE | {"seed", "executor", "weights"},
-        "a program": _PROGRAM | {"executor", "bench"},
+        "a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"},
     },
     "generate": {
         "an ARTIFACT": _GENERATION | {"weights"},

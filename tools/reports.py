@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,30 +13,32 @@ from torch.utils import _pytree as pytree
 
 from ..backend.check_each import factor_roundoff
 from ..backend.interpreter.running import main_function
+from ..backend.launch_plan import make_plan
 from ..dialects.loop import NestOp
-from ..dialects.loop.work import Work, nest_work
 from ..dialects.shapes.binding import bind_sizes
 from ..dialects.support.locations import location_text
 from ..dialects.support.printing import stamp_comment
 from ..dialects.target import Target, get_target
-from ..errors import CompileError, ExecutionError
+from ..errors import CompileError
 from ..frontend.api import CompiledFunction
+from ..frontend.bench import Subject
 from ..frontend.capture.captured_program import CapturedProgram
 from ..frontend.capture.eager_fallback import Fallback, FallbackWarning
 from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
-from ..passes.host.horizontal_fusion import parts_of
+from ..frontend.profile import kernels_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
 from ..passes.planning.nest_info import NestInfo
 from ..progress import steps
 from .dynamic_option import read_dynamic
 from .evaluate import Program, evaluate, load_file
+from .tables import si
 
 if TYPE_CHECKING:
-    from ..dialects.kernel import FuncOp
+    pass
 
 
 @dataclass
@@ -48,6 +48,22 @@ class Loaded:
     program: Program
     captured: CapturedProgram
     compilation: Compilation
+    options: dict[str, Any]
+
+    def to(self, target: str) -> Loaded:
+        """The same program on its way to another target, with the same options."""
+        compilation = compile_captured(self.captured, target, **self.options)
+        return Loaded(self.program, self.captured, compilation, self.options)
+
+    @property
+    def compiled(self) -> CompiledFunction:
+        """What runs it here."""
+        return CompiledFunction(self.captured, self.compilation)
+
+    @property
+    def subject(self) -> Subject:
+        """What PyTorch runs."""
+        return Subject(self.program.function, self.program.args, self.program.kwargs)
 
 
 def load(
@@ -86,7 +102,7 @@ def load(
         where = None if program.place is None else f"{program.place[0]}:{program.place[1]}"
         raise CompileError("nothing is computed: the program gives no tensor", location=where)
     looking = [*observers] if diffs_to is None else [*observers, _Diffs(diffs_to)]
-    return Loaded(program, captured, compile_captured(captured, target, observers=looking, **options))
+    return Loaded(program, captured, compile_captured(captured, target, observers=looking, **options), options)
 
 
 class _Diffs(PrintChanges):
@@ -105,45 +121,20 @@ def standalone(loaded: Loaded) -> str:
     return stamp_comment(module) + emit_standalone(module, compilation.at("tensor"), compilation.cuda)
 
 
-def _predicted(nests: list[NestOp], name: str) -> float | None:
-    """Seconds that nests take in one launch, each under its schedule, by the planning model, which is one of GPUs."""
-    from ..passes.analysis.nest_schedule import schedule_of
-    from ..passes.planning.cost_model import Model
-
-    target = get_target(name)
-    if target.lanes == 1:
-        return None
-    times = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
-    return sum(t.seconds for t in times) - (len(times) - 1) * (target.rates.launch + target.rates.ramp)
-
-
 def kernels(loaded: Loaded) -> list[dict[str, Any]]:
     """Every kernel with its launch, how often it is launched, and its least work, under its name in the CUDA."""
-    from ..backend.cuda.printer import kernel_names
-    from ..dialects.kernel import FuncOp
-
-    compilation = loaded.compilation
-    launches, names = Counter(launched(loaded)), kernel_names(compilation.at("kernel"))
-    functions = [op for op in compilation.at("kernel").walk() if isinstance(op, FuncOp)]
-    nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
-
-    def parts(f: FuncOp) -> list[NestOp]:
-        """The nests that a kernel stands for."""
-        return [nests[name] for name in parts_of(f)]
-
     return [
         {
-            "name": names[f.sym_name.data],
-            "launches": launches[f.sym_name.data],
-            "blocks": " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
-            "threads": f.threads,
-            "shared_bytes": f.shared.data if f.shared is not None else 0,
-            "bytes": w.bytes,
-            "flops": w.flops,
-            "predicted_seconds": _predicted(parts(f), compilation.target),
+            "name": k.name,
+            "launches": k.launches,
+            "blocks": k.blocks,
+            "threads": k.threads,
+            "shared_bytes": k.shared_bytes,
+            "bytes": k.work.bytes,
+            "flops": k.work.flops,
+            "predicted_seconds": k.predicted,
         }
-        for f in functions
-        for w in [reduce(Work.__add__, map(nest_work, parts(f)))]
+        for k in kernels_of(loaded.compilation)
     ]
 
 
@@ -188,16 +179,6 @@ def _candidate(c: Candidate) -> dict[str, Any]:
     return {"schedule": schedule, "seconds": p.seconds, "limit": p.limit, "blocks": p.blocks, "registers": p.registers}
 
 
-def launched(loaded: Loaded) -> list[str]:
-    """The symbol of the kernel of every launch, in order."""
-    from ..backend.cuda.printer import kernel_names
-    from ..backend.launch_plan import make_plan
-
-    module = loaded.compilation.at("kernel")
-    symbols = {cuda: symbol for symbol, cuda in kernel_names(module).items()}
-    return [symbols[x.kernel] for x in make_plan(module).launches]
-
-
 def summary(loaded: Loaded, whole: bool = True) -> str:
     """The kernels with bytes and FLOPs, what passes declined, the time the passes took, and if it is to be the `whole`
     also every pass by its name."""
@@ -206,7 +187,7 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     for k in kernels(loaded):
         lines.append(
             f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
-            f" {_si(k['bytes'])}B, {_si(k['flops'])}FLOP"
+            f" {si(k['bytes'])}B, {si(k['flops'])}FLOP"
             + (f", predicted {k['predicted_seconds'] * 1e6:.1f} us" if k["predicted_seconds"] is not None else "")
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
@@ -227,15 +208,6 @@ def _assumed(loaded: Loaded) -> str:
     functions = [op for op in loaded.compilation.at("kernel").walk() if isinstance(op, FuncOp)]
     symbols = symbols_of([a.type for f in functions for a in f.body.block.args])
     return ", ".join(f"{s} = {typical(s)}" for s in symbols)
-
-
-def _si(value: float) -> str:
-    """`4.19 M` of 4190000."""
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} P"
 
 
 def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
@@ -260,7 +232,7 @@ def run(loaded: Loaded, executor: str) -> dict[str, Any]:
     arguments = loaded.captured.bind(loaded.program.args, loaded.program.kwargs)
     actual = chosen.run(_apart(loaded.captured, arguments))  # before PyTorch, which may change its arguments in place
     shown = sorted({o.index for o in loaded.captured.outputs if o.kind == "result"})
-    facts = {"executor": chosen.name, "why": chosen.why, "kernels": len(launched(loaded))}
+    facts = {"executor": chosen.name, "why": chosen.why, "kernels": len(make_plan(compilation.at("kernel")).launches)}
     found = [actual[i] for i in shown]
     if not loaded.captured.draws:
         with torch.no_grad():
@@ -346,65 +318,4 @@ def outcome_text(outcome: dict[str, Any]) -> str:
         verdict = "ok" if r["ok"] else f"WRONG {r['reason']}".rstrip()
         error = "infinite" if r["error"] is None else f"{r['error']:.2e}"
         lines.append(f"result {i}: {r['type']}  error {error}  tolerance {r['tolerance']:.2e}  {verdict}")
-    for name, t in outcome.get("bench", {}).get("seconds", {}).items():
-        lines.append(f"{name}: {t * 1e6:.1f} us")
-    if note := outcome.get("bench", {}).get("note"):
-        lines.append(note)
     return "\n".join(lines)
-
-
-def bench(loaded: Loaded) -> dict[str, Any]:
-    """Device times of eager PyTorch, torch.compile and ours, by CUDA events; without a GPU our predicted time. For the
-    target `cpu`: times on this machine."""
-    from ..frontend.executors import cuda_missing
-
-    if loaded.compilation.target == "cpu":
-        return bench_here(loaded, quick=False)
-    if missing := cuda_missing():
-        predicted = sum(k["launches"] * k["predicted_seconds"] for k in kernels(loaded))
-        moved = sum(k["launches"] * k["bytes"] for k in kernels(loaded))
-        note = f"nothing was timed: {missing}. Predicted for {loaded.compilation.target}: {_si(moved)}B moved"
-        return {"seconds": {"predicted": predicted}, "bytes": moved, "note": note}
-    from ..backend.cuda.runtime.timing import on_device
-
-    program = loaded.program
-    args, kwargs = _to_device(program.args), _to_device(program.kwargs)
-    function = program.function.cuda() if isinstance(program.function, torch.nn.Module) else program.function
-    ours = make_executor("cuda", loaded.compilation)
-    arguments = [a.cuda() for a in loaded.captured.bind(program.args, program.kwargs)]
-    compiled = torch.compile(function, dynamic=False)
-    arms = {
-        "eager": lambda: function(*args, **kwargs),
-        "torch.compile": lambda: compiled(*args, **kwargs),
-        "deplodock": lambda: ours.run(arguments),
-    }
-    try:
-        with torch.no_grad():
-            times = on_device(arms)
-    except RuntimeError as error:
-        raise ExecutionError(" ".join(str(error).split())[:300]) from error
-    without = "".join(f"; {name} without: {t.why}" for name, t in times.items() if t.why)
-    note = f"median device time of CUDA graphs, arms interleaved{without}"
-    return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
-
-
-def bench_here(loaded: Loaded, quick: bool) -> dict[str, Any]:
-    """Times of calls of eager PyTorch, torch.compile and ours on the cores of this machine; those of a `quick` look are
-    without torch.compile, which takes long to compile."""
-    from ..backend.cpu.timing import on_cores
-
-    program, ours = loaded.program, CompiledFunction(loaded.captured, loaded.compilation)
-    functions = {"eager": program.function, "deplodock": ours}
-    if not quick:
-        functions["torch.compile"] = torch.compile(program.function, dynamic=False)
-    arms = {name: partial(function, *program.args, **program.kwargs) for name, function in functions.items()}
-    with torch.no_grad():
-        times = on_cores(arms, 0.25, 1) if quick else on_cores(arms)
-    threads = torch.get_num_threads()
-    note = f"median time of a call on this machine, {threads} thread{'s' * (threads > 1)}, arms interleaved"
-    return {"seconds": {name: t.median for name, t in times.items()}, "note": note}
-
-
-def _to_device(values: Any) -> Any:
-    """The same arguments with tensors on the GPU."""
-    return pytree.tree_map(lambda v: v.cuda() if isinstance(v, torch.Tensor) else v, values)

@@ -11,7 +11,9 @@ import ctypes
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
 from math import prod
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ..cuda.ordering import registers
 from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
 from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
+from ..spans import Span
 from .build import build
 
 KEPT_PLANS = 256
@@ -49,9 +52,10 @@ _Key = tuple[tuple[Any, Any], ...]
 
 
 class _Launches:
-    """Launches as the numbers that `run` of the C++ reads, and the addresses between which they lie."""
+    """`count` launches as the numbers that `run` of the C++ reads, and the addresses between which they lie."""
 
-    def __init__(self, numbers: Sequence[int]) -> None:
+    def __init__(self, count: int, numbers: Sequence[int]) -> None:
+        self.count = count
         self.numbers = np.array(numbers, dtype=np.int64)
         self.first = self.numbers.ctypes.data
         self.end = self.first + self.numbers.nbytes
@@ -90,7 +94,7 @@ class CpuProgram:
         self.plan = make_plan(module)
         self.asserts = any(isinstance(op, AssertOp) for op in module.walk())
         self._launch = ctypes.CDLL(str(build(text, march))).run
-        self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_char_p)
+        self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
         self._launch.restype = None
         names = kernel_names(module)
         kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
@@ -98,11 +102,11 @@ class CpuProgram:
         self._placed: dict[_Key, _Placed] = {}
         self._scratch: list[Any] = []
 
-    def run(self, args: Sequence[Any]) -> list[Any]:
-        """The results for the tensors `args`. Raises ExecutionError if the arguments do not fit, or the program stops
-        at an assertion."""
+    def run(self, args: Sequence[Any], clock: list[tuple[float, float]] | None = None) -> list[Any]:
+        """The results for the tensors `args`; a `clock` is told when each step began and ended. Raises ExecutionError
+        if the arguments do not fit, or the program stops at an assertion."""
         torch = self.torch
-        key = tuple([(a.shape, a.dtype) for a in args])
+        key = _key(args)
         placed = self._placed.get(key) or self._place(key)
         inputs = [a if a.is_cpu and a.is_contiguous() and not a.is_neg() else _plain(a) for a in args]
         outputs = [inputs[r].detach() if isinstance(r, int) else torch.empty(r[0], dtype=r[1]) for r in placed.results]
@@ -117,13 +121,28 @@ class CpuProgram:
         threads = torch.get_num_threads()  # which also makes it known to OpenMP, in a thread that has not asked before
         for part in placed.parts:
             if isinstance(part, EagerStep):
+                start = perf_counter()
                 compute_eagerly(part, self.eager, placed.plan, [*inputs, *outputs], scratch, torch)
+                if clock is not None:
+                    clock.append((start, perf_counter()))
+            elif clock is None:
+                self._launch(part.first, part.end, memory, threads, message, None)
             else:
-                self._launch(part.first, part.end, memory, threads, message)
+                times = (ctypes.c_double * (part.count + 1))()
+                self._launch(part.first, part.end, memory, threads, message, times)
+                clock += pairwise(times)
         self._scratch.append(scratch)
         if message is not None and message.value:
             raise ExecutionError(message.value.decode(), operator="cpu")
         return outputs
+
+    def trace(self, args: Sequence[Any]) -> list[Span]:
+        """Run it for `args` and tell when each step ran. Raises as `run`."""
+        clock: list[tuple[float, float]] = []
+        self.run(args, clock)
+        steps = self._placed[_key(args)].plan.steps
+        names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
+        return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
     def _take_scratch(self, size: int) -> Any:
         """Memory for a call, of `size` bytes or more: what an earlier one has left, if it is enough."""
@@ -142,20 +161,18 @@ class CpuProgram:
         offsets, scratch_bytes = scratch_offsets(plan)
         places = [(i, 0) for i in range(plan.arguments)]
         places += [(plan.arguments, offsets[max(b.slot, 0)]) for b in plan.buffers[plan.arguments :]]
-        parts: list[list[int] | EagerStep] = []
-        for step in plan.steps:
-            if isinstance(step, EagerStep):
-                parts.append(step)
-                continue
-            if not parts or isinstance(parts[-1], EagerStep):
-                parts.append([])
-            parts[-1] += self._numbers(step, places)
+        parts: list[_Launches | EagerStep] = []
+        for eager, steps in groupby(plan.steps, lambda s: isinstance(s, EagerStep)):
+            if eager:
+                parts += steps
+            else:
+                numbers = [self._numbers(step, places) for step in steps]
+                parts.append(_Launches(len(numbers), [*chain(*numbers)]))
         results = tuple(
             dict(plan.in_place).get(i, (b.shape, getattr(self.torch, DTYPES[b.dtype].torch)))
             for i, b in enumerate(plan.output_buffers, plan.inputs)
         )
-        done = tuple(p if isinstance(p, EagerStep) else _Launches(p) for p in parts)
-        placed = _Placed(plan, done, results, ctypes.c_void_p * (plan.arguments + 1), scratch_bytes)
+        placed = _Placed(plan, tuple(parts), results, ctypes.c_void_p * (plan.arguments + 1), scratch_bytes)
         self._placed[key] = placed
         return placed
 
@@ -167,6 +184,11 @@ class CpuProgram:
             memory, offset = places[number]
             numbers += [memory, offset + begin]
         return [*numbers, len(launch.values), *launch.values]
+
+
+def _key(args: Sequence[Any]) -> _Key:
+    """What a program is placed for: shapes and types of the arguments."""
+    return tuple([(a.shape, a.dtype) for a in args])
 
 
 def _work(block: Block) -> int:

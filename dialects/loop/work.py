@@ -22,6 +22,7 @@ from ..payload import (
     CmpOp,
     ConstantOp,
     SelectOp,
+    element_bytes,
     is_float,
     is_payload,
     tensor_bytes,
@@ -92,17 +93,31 @@ def _flops(op: Operation, sizes: Sizes) -> int:
 
 def nest_work(nest: NestOp) -> Work:
     """The work of one nest."""
-    loads = [op for op in nest.walk() if isinstance(op, LoadOp)]
-    sources = list(dict.fromkeys(op.source for op in loads))
-    read, written = (sum(tensor_bytes(v.type) for v in values) for values in (sources, nest.res))
-    return Work(read, written, _nest_flops(nest))
+    return Work(_read(nest), sum(tensor_bytes(v.type) for v in nest.res), _nest_flops(nest))
 
 
-def _nest_flops(nest: NestOp, size: Size = typical) -> int:
+def _read(nest: NestOp) -> int:
+    """Bytes that a nest reads: of each operand all, or an element for each of the iterations that its loads differ in,
+    if these are fewer: of a table few rows."""
+    extents, dependence, elements = _extents(nest, typical), Dependence(), dict[SSAValue, int]()
+    for op in nest.walk():
+        if isinstance(op, LoadOp):
+            count = prod(extents[i] for i in dependence.of(op.result))
+            elements[op.source] = elements.get(op.source, 0) + count
+    return sum(min(tensor_bytes(v.type), n * element_bytes(v.type)) for v, n in elements.items())
+
+
+def _extents(nest: NestOp, size: Size) -> dict[SSAValue, int]:
+    """The extent of every index of a nest and of its reductions."""
     extents: dict[SSAValue, int] = dict(zip(nest.body.block.args, map(size, nest.sizes), strict=True))
     for op in nest.body.walk():
         if isinstance(op, ReduceOp):
             extents.update(zip(op.body.block.args, map(size, op.sizes), strict=True))
+    return extents
+
+
+def _nest_flops(nest: NestOp, size: Size = typical) -> int:
+    extents = _extents(nest, size)
     counted = (c for c in nest_operations(nest, size) if not isinstance(c.op, CastOp))
     return sum(prod(extents[i] for i in c.indices) for c in counted)
 

@@ -72,7 +72,7 @@ def test_run_times_it_beside_pytorch(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["run", "-c", "torch.relu(torch.randn(4, 33))", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["executor"], found["ok"]) == ("cpu", True)
-    assert set(found["bench"]["seconds"]) == {"eager", "deplodock"}
+    assert set(found["bench"]["times"]["call"]) == {"eager", "deplodock"}
 
 
 def test_what_is_changed_in_place_is_compared(capsys: pytest.CaptureFixture[str]) -> None:

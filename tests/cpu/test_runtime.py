@@ -28,9 +28,9 @@ def _launches(program: CpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[int]
     """The number of threads of every call of the C++ from now on."""
     calls, launch = [], program._launch
 
-    def counted(first: int, end: int, memory: Any, threads: int, message: Any) -> None:
+    def counted(first: int, end: int, memory: Any, threads: int, *more: Any) -> None:
         calls.append(threads)
-        launch(first, end, memory, threads, message)
+        launch(first, end, memory, threads, *more)
 
     monkeypatch.setattr(program, "_launch", counted)
     return calls

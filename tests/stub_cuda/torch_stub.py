@@ -201,6 +201,7 @@ def patch(put: Callable[[Any, str, Any], object]) -> OnDevice:
         "is_current_stream_capturing": lambda: DEVICE.capturing is not None,
         "synchronize": lambda *_: DEVICE.synchronise("torch.cuda.synchronize"),
         "empty_cache": lambda: None,
+        "_sleep": lambda cycles: None,
         "set_sync_debug_mode": lambda mode: setattr(DEVICE, "may_wait", mode != "error"),
         "Stream": _new_stream,
         "stream": _on_stream,

@@ -62,6 +62,7 @@ def test_a_command_of_the_readme_in_a_shell(start: str, folder: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.auto
 @pytest.mark.parametrize("line", [line for line in commands("README.md") if not _heavy(line)])
 def test_command_of_the_readme(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: starting one takes longer than what it does."""

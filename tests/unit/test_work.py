@@ -44,6 +44,20 @@ func.func @main(%x: tensor<8x37xbf16>) -> tensor<8xf32> {
 }
 """
 
+FEW_ROWS = """
+func.func @main(%t: tensor<1000x64xf32>, %i: tensor<5xi64>) -> tensor<5x8xf32> {
+  %y = loop.nest (%r, %c) in [5, 8] -> tensor<5x8xf32> {
+    %0 = loop.load %i[affine_map<(d0) -> (d0)>](%r) : tensor<5xi64>
+    %1 = arith.index_cast %0 : i64 to index
+    %2 = payload.constant 0.0 : f32
+    %3 = loop.load %t[affine_map<(d0)[s0] -> (s0, d0)>](%c)[%1]
+         where <affine_map<(d0)[s0] -> (s0)> in [0:1000]> else %2 : tensor<1000x64xf32>
+    loop.yield %3 : f32
+  }
+  func.return %y : tensor<5x8xf32>
+}
+"""
+
 
 def work(text: str) -> Work:
     (found,) = count_work(parse_module(make_context(), text, "test.mlir"))
@@ -58,3 +72,7 @@ def test_a_value_is_counted_for_the_indices_it_depends_on() -> None:
 def test_what_two_reductions_share_is_counted_once() -> None:
     squares, maxima, differences, sums = (8 * 37,) * 4
     assert work(ROWS) == Work(2 * 8 * 37, 4 * 8, squares + maxima + differences + sums)
+
+
+def test_of_a_table_what_is_read_counts() -> None:
+    assert work(FEW_ROWS) == Work(8 * 5 + 4 * 5 * 8, 4 * 5 * 8, 0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ...dtypes import DTYPES
 from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
+from ...spans import Span
 from .driver import check_driver, driver_version
 from .nvrtc import Compiled, compile_cubin, compiler_version
 from .tensor_maps import encode
@@ -28,6 +31,9 @@ _Placed = tuple[LaunchPlan, list[int], int]
 
 KEPT_PLANS = 256
 """So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
+
+_CYCLES_TO_LAUNCH = 50_000
+"""Cycles of the device in which the host queues a launch with its event, and more."""
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
@@ -99,8 +105,9 @@ class CudaProgram:
             driver.funcSetAttribute(function.ptr, attribute, shared)
         return function
 
-    def run(self, args: Sequence[Any]) -> list[Any]:
-        """The results for the tensors `args`, on the device if any of them is there, else on the host.
+    def run(self, args: Sequence[Any], clock: list[Any] | None = None) -> list[Any]:
+        """The results for the tensors `args`, on the device if any of them is there, else on the host. A `clock` gets
+        an event before each step and one behind the last.
 
         Asynchronous on torch's current stream, unless the program asserts something: that is waited for. Raises
         ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
@@ -123,6 +130,8 @@ class CudaProgram:
         try:
             with self.cupy.cuda.Device(self.device.index):
                 for x in plan.steps:
+                    if clock is not None:
+                        clock.append(self._event())
                     if isinstance(x, EagerStep):
                         compute_eagerly(x, self.eager, plan, [*inputs, *outputs], scratch, torch)
                         continue
@@ -133,11 +142,30 @@ class CudaProgram:
                     arguments = (*(np.uint64(p) for p in starts), *maps, *sizes)
                     function = self.functions[x.kernel]
                     function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
+                if clock is not None:
+                    clock.append(self._event())
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
         if self.asserts and not capturing:
             self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
+
+    def trace(self, args: Sequence[Any]) -> list[Span]:
+        """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
+        waits for no launch of the host in between. Raises as `run`."""
+        steps, clock = self._placed(args)[0].steps, list[Any]()
+        self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
+        begin = perf_counter()
+        self.run(args, clock)
+        clock[-1].synchronize()
+        names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
+        times = [clock[0].elapsed_time(event) / 1e3 for event in clock]
+        return [Span(n, begin + a, b - a) for n, (a, b) in zip(names, pairwise(times), strict=True)]
+
+    def _event(self) -> Any:
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record(self.torch.cuda.current_stream(self.device))
+        return event
 
     def _wait(self) -> None:
         """Wait for the launches. Raises ExecutionError for one that stopped; the device has printed why."""

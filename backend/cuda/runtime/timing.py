@@ -1,54 +1,31 @@
-"""Timing on a GPU, side by side: what each arm takes on the device with a cold level-2 cache."""
+"""Timing on a GPU, side by side: what each arm takes on the device, and by the clock of the host."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 from ....errors import DeplodockError
+from ...timing import Arms, Timing, in_turns
 from . import torch_with_cuda
-
-Arms = Mapping[str, Callable[[], object]]
 
 _FLUSHED_BYTES = 256 * 1024 * 1024
 _AT_LEAST = 0.1
 """Seconds of repetitions, if there are a hundred of them."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one arm: the median, the 20th and the 80th percentile of so many repetitions. `graph` says whether a
-    CUDA graph was timed; it was not where `why` says that the arm cannot be one."""
-
-    median: float
-    p20: float
-    p80: float
-    repetitions: int
-    graph: bool = False
-    why: str | None = None
-
-    @staticmethod
-    def of(samples: list[float], graph: bool = False, why: str | None = None) -> Timing:
-        """What the samples say."""
-        fifths = statistics.quantiles(samples, n=5) if len(samples) > 1 else samples * 4
-        return Timing(statistics.median(samples), fifths[0], fifths[3], len(samples), graph, why)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-
-def on_device(arms: Arms, repetitions: int | None = None) -> dict[str, Timing]:
+def on_device(arms: Arms, repetitions: int | None = None, *, cold: bool = True) -> dict[str, Timing]:
     """Device time of each arm, by events around the replay of a CUDA graph, so that no launch of the host is in it.
 
-    The arms take turns, so that clocks and temperature are the same for all, and the level-2 cache is flushed before
-    each. An arm that cannot be captured runs without a graph, and its `Timing` says why. Without `repetitions` there
-    are 100 to 1000 of them. Raises ExecutionError without CUDA.
+    The arms take turns, so that clocks and temperature are the same for all. Before each the level-2 cache is flushed,
+    or, if it is not to be `cold`, the arm has run already. An arm that cannot be captured runs without a graph, and its
+    `Timing` says why. Without `repetitions` there are 100 to 1000 of them. Raises ExecutionError without CUDA.
     """
     torch = torch_with_cuda()
-    flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    flushed = torch.empty(_FLUSHED_BYTES if cold else 0, dtype=torch.uint8, device="cuda")
     for arm in arms.values():
         for _ in range(3):
             arm()
@@ -95,10 +72,28 @@ def _in_turns(torch: Any, runs: Arms, repetitions: int, flushed: Any) -> dict[st
     for _ in range(repetitions):
         for name, run in runs.items():
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flushed.zero_()
+            if flushed.numel():
+                flushed.zero_()
+            else:
+                run()
             start.record()
             run()
             end.record()
             events[name].append((start, end))
     torch.cuda.synchronize()
     return {name: [s.elapsed_time(e) / 1e3 for s, e in pairs] for name, pairs in events.items()}
+
+
+def whole_calls(arms: Arms, repetitions: int = 200) -> dict[str, Timing]:
+    """Seconds from the start of a call until its result is there, by the host's clock; the arms take turns."""
+    torch = torch_with_cuda()
+
+    def seconds(arm: Callable[[], object]) -> float:
+        torch.cuda.synchronize()
+        start = perf_counter()
+        arm()
+        torch.cuda.synchronize()
+        return perf_counter() - start
+
+    samples = in_turns({name: partial(seconds, arm) for name, arm in arms.items()}, repetitions + 10)
+    return {name: Timing.of(s[10:]) for name, s in samples.items()}

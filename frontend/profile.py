@@ -1,0 +1,202 @@
+"""What each kernel of a program costs: its time, measured launch by launch or predicted by the planning model, beside
+the bytes and operations that it cannot do without and the time that the machine needs for these."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from ..backend.cuda.printer import kernel_names
+from ..backend.launch_plan import make_plan
+from ..backend.spans import Span
+from ..dialects.kernel import FuncOp
+from ..dialects.loop import NestOp
+from ..dialects.loop.work import Work, nest_work
+from ..dialects.support.locations import line_text
+from ..dialects.target import Target, get_target
+from ..passes.analysis.nest_schedule import schedule_of
+from ..passes.host.horizontal_fusion import parts_of
+from ..passes.planning.cost_model import Model, Prediction
+from ..passes.planning.nest_info import NestInfo
+from .api import CompiledFunction
+from .bench import Subject
+from .compilation import Compilation
+
+SECONDS, CALLS = 0.5, (5, 50)
+"""How long calls are traced, and of how many of them: at least, at most."""
+
+TRACED = 5
+"""So many of the calls are kept span by span."""
+
+FULL = 0.5
+"""The share of the roofline from which on it is what limits a kernel."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as the text calls it: how often a call launches it, its grid, the least work of a launch, how it is
+    scheduled (each nest, if it stands for several), the lines of Python that it computes, and what the planning model
+    expects of a launch, where it knows the target."""
+
+    name: str
+    launches: int
+    blocks: int | str
+    threads: int
+    shared_bytes: int
+    work: Work
+    schedules: tuple[str, ...]
+    lines: tuple[str, ...]
+    tensor_cores: bool
+    predicted: float | None
+    limit: str | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row of a profile: seconds in a call of all `launches` of a kernel, and their share of all kernels' time; the
+    least bytes and operations; `roofline` is the least time for these by the target's rates over the time. For what
+    PyTorch computes there is only the time."""
+
+    name: str
+    launches: int
+    seconds: float
+    share: float
+    bytes: int = 0
+    flops: int = 0
+    roofline: float | None = None
+    limit: str = ""
+    schedules: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The kernels of a call, those first that take longest. `source` says how the times were found and for what card;
+    `call` are the seconds of a call with everything around its kernels, and `traced` some calls span by span, where
+    they were measured."""
+
+    source: str
+    costs: tuple[Cost, ...]
+    call: float | None = None
+    traced: tuple[tuple[Span, ...], ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Of all kernels."""
+        return sum(c.seconds for c in self.costs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "source": self.source,
+            "seconds": self.seconds,
+            "call_seconds": self.call,
+            "kernels": [asdict(c) for c in self.costs],
+        }
+
+
+def kernels_of(compilation: Compilation) -> list[Kernel]:
+    """The kernels of a program in the order of its text."""
+    module = compilation.at("kernel")
+    names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
+    nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
+    target = get_target(compilation.target, compilation.multiprocessors)
+    functions = [op for op in module.walk() if isinstance(op, FuncOp)]
+    return [_kernel(f, names[f.sym_name.data], launches, [nests[n] for n in parts_of(f)], target) for f in functions]
+
+
+def _kernel(f: FuncOp, name: str, launches: Mapping[str, int], nests: Sequence[NestOp], target: Target) -> Kernel:
+    schedules = [schedule_of(nest) for nest in nests]
+    seconds, limit = _predicted(nests, target)
+    return Kernel(
+        name,
+        launches.get(name, 0),
+        " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
+        f.threads,
+        f.shared.data if f.shared is not None else 0,
+        reduce(Work.__add__, map(nest_work, nests)),
+        tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
+        tuple(dict.fromkeys(filter(None, (line_text(op.location) for nest in nests for op in nest.walk())))),
+        any(s.data.atom != "fma" for s in schedules),
+        seconds,
+        limit,
+    )
+
+
+def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float | None, str | None]:
+    """Seconds that nests take in one launch, each under its schedule, by the planning model, which is one of GPUs, and
+    what limits the longest."""
+    if target.lanes == 1:
+        return None, None
+    found: list[Prediction] = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
+    common = (len(found) - 1) * (target.rates.launch + target.rates.ramp)
+    return sum(p.seconds for p in found) - common, max(found, key=lambda p: p.seconds).limit
+
+
+def predicted(compilation: Compilation) -> Profile:
+    """What the planning model expects of each kernel. Nothing is run."""
+    target, kernels = get_target(compilation.target, compilation.multiprocessors), kernels_of(compilation)
+    seconds = {k.name: k.launches * (k.predicted or 0.0) for k in kernels}
+    source = f"predicted for {target.name} ({target.card}) by the planning model, not measured"
+    return Profile(source, _costs(kernels, seconds, target, "predicted"))
+
+
+def measured(program: CompiledFunction, subject: Subject) -> Profile:
+    """The times of each kernel where the program runs: medians of many calls. Raises ExecutionError as a call does."""
+    executor, compilation = program.executor, program.compilation
+    assert executor.trace is not None
+    target = get_target(compilation.target, compilation.multiprocessors)
+    args = [a.clone() for a in program.captured.bind(subject.args, subject.kwargs)]
+    if executor.name == "cuda":
+        args = [a.cuda() for a in args]
+    for _ in range(2):
+        executor.trace(args)
+    calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + SECONDS
+    while len(calls) < CALLS[0] or len(calls) < CALLS[1] and perf_counter() < end:
+        start = perf_counter()
+        calls.append(tuple(executor.trace(args)))
+        seconds.append(perf_counter() - start)
+    found = Counter[str]()
+    for step in zip(*calls, strict=True):
+        found[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
+    if executor.name == "cpu":
+        where, call = f"{target.card}, {torch.get_num_threads()} threads", statistics.median(seconds)
+    else:
+        where, call = torch.cuda.get_device_name(), None
+    costs = _costs(kernels_of(compilation), found, target, "measured")
+    return Profile(f"measured on {where}, median of {len(calls)} calls", costs, call, tuple(calls[-TRACED:]))
+
+
+def _costs(kernels: Sequence[Kernel], seconds: Mapping[str, float], target: Target, how: str) -> tuple[Cost, ...]:
+    known, total = {k.name: k for k in kernels}, sum(seconds.values()) or 1.0
+    found = [
+        _cost(known[name], s, s / total, target, how) if name in known else Cost(name, 1, s, s / total)
+        for name, s in seconds.items()
+        if name not in known or known[name].launches
+    ]
+    return tuple(sorted(found, key=lambda c: -c.seconds))
+
+
+def _cost(k: Kernel, seconds: float, share: float, target: Target, how: str) -> Cost:
+    memory = k.launches * k.work.bytes / target.rates.memory
+    compute = k.launches * k.work.flops / (target.tensor if k.tensor_cores else target.fp32)
+    roofline = max(memory, compute) / seconds if seconds else 0.0
+    limit = (k.limit or "") if how == "predicted" else _limit(memory / seconds, compute / seconds)
+    work = k.launches * k.work.bytes, k.launches * k.work.flops
+    return Cost(k.name, k.launches, seconds, share, *work, roofline, limit, k.schedules, k.lines)
+
+
+def _limit(memory: float, compute: float) -> str:
+    """What a measured kernel spends its time on, by the shares of it that its bytes and its operations would take."""
+    if max(memory, compute) < FULL:
+        return "neither"
+    if memory > compute:
+        return "memory" if memory <= 1.1 else "caches"
+    return "compute"

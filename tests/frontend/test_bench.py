@@ -1,0 +1,82 @@
+"""Our programs beside PyTorch's: errors, times, and when each kernel ran."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+import deplodock
+from deplodock.frontend.bench import OURS, Subject, measure
+from deplodock.frontend.capture.eager_fallback import FallbackWarning
+
+X = torch.randn(33, 33)
+
+
+def with_a_gap(x: torch.Tensor) -> torch.Tensor:
+    """Kernels, what PyTorch computes, kernels."""
+    return torch.linalg.inv(torch.relu(x) @ x).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("executor", ["cpu", "cuda"])
+def test_a_trace_has_every_step_in_order(executor: str, request: pytest.FixtureRequest) -> None:
+    if executor == "cuda":
+        request.getfixturevalue("stub_cuda")
+    with pytest.warns(FallbackWarning):
+        program = deplodock.compile(with_a_gap, (X,), executor=executor, fallback="eager")
+    assert program.executor.trace is not None
+    for _ in range(2):
+        spans = program.executor.trace(program.captured.bind((X,)))
+        eager = ["inv" in s.name for s in spans]
+        assert len(spans) >= 3
+        assert eager.count(True) == 1
+        assert not eager[0]
+        assert not eager[-1]
+        assert all(a.start + a.seconds <= b.start + 1e-9 for a, b in pairwise(spans))
+        assert all(s.seconds > 0 for s in spans)
+
+
+def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ y)
+
+
+@pytest.mark.parametrize("executor", ["cpu", "cuda"])
+def test_arms_are_checked_against_float64_and_timed(executor: str, request: pytest.FixtureRequest) -> None:
+    if executor == "cuda":
+        request.getfixturevalue("stub_cuda")
+    program = deplodock.compile(product, (X, X), executor=executor)
+    found = measure(Subject(product, (X, X)), program, ["torch.compile"], repetitions=3)
+    arms = {"eager", "torch.compile", OURS}
+    assert set(found.errors) == arms
+    assert found.right
+    assert 0 < found.errors[OURS] < 1e-6
+    assert set(found.times) == ({"call"} if executor == "cpu" else {"cold", "hot", "call"})
+    for times in found.times.values():
+        assert set(times) == arms
+        assert all(t.median > 0 for t in times.values())
+
+
+def test_arms_of_a_module_that_changes_its_buffers_have_their_own() -> None:
+    module = torch.nn.BatchNorm1d(33)
+    program = deplodock.compile(module, (X,), target="cpu")
+    found = measure(Subject(module, (X,)), program, [], check_only=True)
+    assert found.right
+    assert module.num_batches_tracked == 0
+
+
+def test_a_wrong_result_is_seen() -> None:
+    program = deplodock.compile(lambda x: x * 1.00001, (X,), target="cpu")
+    found = measure(Subject(lambda x: x * 1.0, (X,)), program, [], check_only=True)
+    assert found.right is False
+    assert found.errors[OURS] == pytest.approx(1e-5, rel=1e-2)
+    assert found.as_dict()["times"] == {}
+
+
+def test_what_cannot_be_checked_says_why() -> None:
+    weight = torch.ones(33)
+    functions = (lambda x: x @ weight, "float64"), (lambda x: torch.dropout(x, 0.5, True), "random")
+    for function, why in functions:
+        found = measure(Subject(function, (X,)), deplodock.compile(function, (X,), target="cpu"), [], check_only=True)
+        assert (found.right, found.errors) == (None, {})
+        assert why in found.note

@@ -1,0 +1,114 @@
+"""What `deplodock run` measures and predicts, and says about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import ExecutionError
+from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
+from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
+from ..frontend.profile import Profile, measured, predicted
+from .plot import Bar, write_bars
+from .reports import Loaded
+from .tables import bench_table, profile_table, seconds
+from .terminal import fitted
+from .trace import write_trace
+
+
+def check_timing(target: str, executor: str) -> None:
+    """Refuse, before anything takes long, to time what does not run here as compiled code. Raises ExecutionError."""
+    if executor not in ("auto", "cuda", "cpu"):
+        raise ExecutionError(f"times compiled code, and --executor {executor} is an interpreter", argument="--bench")
+    missing = compiler_missing() if target == "cpu" else cuda_missing()
+    if missing:
+        reason = f"nothing is there to time: {missing}; --predict tells what the model of a GPU expects"
+        raise ExecutionError(reason, argument="--bench")
+
+
+def measure_more(loaded: Loaded, given: Any, outcome: dict[str, Any], width: int | None) -> str:
+    """Measure and predict what the options `given` of `run` ask for, note it in `outcome`, and say it for people in
+    lines of `width`. Raises ExecutionError, and CompileError for files that cannot be written."""
+    parts: list[str] = []
+    if given.bench:
+        found = bench(loaded)
+        outcome["bench"] = {**found.as_dict(), "environment": environment()}
+        parts += _bench_text(found, width)
+        if given.plot:
+            write_bars(given.plot, f"Times of {loaded.compilation.target}: {given.code or given.file}", _bars(found))
+    elif outcome["executor"] == "cpu" and not (given.profile or given.predict or given.trace):
+        times = quick_look(loaded.subject, loaded.compiled)
+        outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}
+        parts += [f"{name}: {seconds(t.median)}" for name, t in times.items()]
+        parts.append(f"median time of a call on this machine, {_threads()}, arms interleaved; more by --bench")
+    if given.profile or given.trace:
+        profile = _profile(loaded)
+        outcome["profile"] = profile.as_dict()
+        if given.profile:
+            parts += _profile_text(profile, width)
+        if given.trace:
+            write_trace(given.trace, loaded.compilation.seconds, profile)
+    if given.predict:
+        expected = _prediction(loaded)
+        outcome["prediction"] = expected.as_dict()
+        parts += _profile_text(expected, width)
+    return "".join(part if part.endswith("\n") else fitted(f"{part}\n", width) for part in parts)
+
+
+def _bars(found: Measurement) -> list[Bar]:
+    return [
+        Bar(f"{arm}, {REGIMES[regime]}", t.median, t.p20, t.p80, seconds(t.median), arm)
+        for regime, times in found.times.items()
+        for arm, t in times.items()
+    ]
+
+
+def bench(loaded: Loaded) -> Measurement:
+    """Our program beside eager PyTorch and torch.compile, and on a GPU max-autotune. Raises ExecutionError."""
+    program = loaded.compiled
+    modes = ["torch.compile", "max-autotune"] if program.executor.name == "cuda" else ["torch.compile"]
+    return measure(loaded.subject, program, modes)
+
+
+def _bench_text(found: Measurement, width: int | None) -> list[str]:
+    """The table of a benchmark, with what its numbers mean."""
+    cores = [*found.times] == ["call"]
+    where = f"the cores of this machine, {_threads()}" if cores else torch.cuda.get_device_name()
+    note = "Medians, arms interleaved; +- is half the 95 % interval of a median within this run."
+    if not cores:
+        without = {arm: t.why for times in found.times.values() for arm, t in times.items() if t.why}
+        note += " Device times are of CUDA graphs, by events."
+        note += "".join(f" Without a graph: {arm} ({why})." for arm, why in without.items())
+    note += " Errors are against float64." if found.errors else f" {found.note.capitalize()}."
+    wrong = f" WRONG: {OURS} errs more than {WORSE} times as much as PyTorch."
+    return [f"\nmeasured on {where}", bench_table(found, width), note + wrong * (found.right is False)]
+
+
+def _profile(loaded: Loaded) -> Profile:
+    """The kernels of a program with their times: measured where it runs here, else predicted."""
+    program = loaded.compiled
+    return predicted(loaded.compilation) if program.executor.trace is None else measured(program, loaded.subject)
+
+
+def _prediction(loaded: Loaded) -> Profile:
+    """What the planning model expects of the program on its GPU; of one for the cores on the GPU that texts are for."""
+    return predicted((loaded.to(DEFAULT_GPU) if loaded.compilation.target == "cpu" else loaded).compilation)
+
+
+def _profile_text(found: Profile, width: int | None) -> list[str]:
+    """The table of a profile, with what its numbers mean."""
+    note = ""
+    if found.call is not None:
+        outside = seconds(found.call - found.seconds)
+        note += f"A call takes {seconds(found.call)}, {outside} of it outside of its kernels. "
+    note += "Bytes and operations are the least that a kernel moves and computes; `roof` is the time that these need at"
+    note += " the rates of the target, by the kernel's time."
+    if any(c.limit == "neither" for c in found.costs):
+        note += " `neither`: less than half of both roofs, so instructions or latencies."
+    return [f"\n{found.source}", profile_table(found, width), note]
+
+
+def _threads() -> str:
+    count = torch.get_num_threads()
+    return f"{count} thread{'s' * (count > 1)}"

@@ -1,0 +1,60 @@
+"""Bars as an SVG file: no library is needed, and the same numbers are the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ..errors import CompileError
+
+BAR, GAP, LEFT, WIDTH, RIGHT = 16, 6, 260, 480, 120
+COLORS = {"eager": "#c0c7d0", "torch.compile": "#8fa8c8", "max-autotune": "#6487b5", "deplodock": "#d9822b"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`value` as a bar, with a line from `low` to `high`, behind `label` and in front of `text`."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    text: str
+    arm: str = "deplodock"
+
+
+def write_bars(path: str, title: str, bars: Sequence[Bar], mark: float | None = None) -> None:
+    """Write bars, and a line at the value `mark`, to a file. Raises CompileError if that is no .svg, or not written."""
+    if not path.endswith(".svg"):
+        raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
+    height = 40 + len(bars) * (BAR + GAP)
+    size = {"width": str(LEFT + WIDTH + RIGHT), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
+    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
+    _add(svg, "rect", width="100%", height="100%", fill="white")
+    _add(svg, "text", title, x=8, y=20, font_size=14)
+    most = max((max(b.value, b.high) for b in bars), default=1.0) or 1.0
+
+    def x(value: float) -> float:
+        return round(LEFT + WIDTH * value / most, 1)
+
+    for i, b in enumerate(bars):
+        top = 34 + i * (BAR + GAP)
+        _add(svg, "text", b.label, x=LEFT - 6, y=top + 12, text_anchor="end")
+        color = COLORS.get(b.arm, "#777777")
+        _add(svg, "rect", x=LEFT, y=top, width=round(x(b.value) - LEFT, 1), height=BAR, fill=color)
+        _add(svg, "line", x1=x(b.low), x2=x(b.high), y1=top + 8, y2=top + 8, stroke="black")
+        _add(svg, "text", b.text, x=x(max(b.value, b.high)) + 6, y=top + 12)
+    if mark is not None and mark <= most:
+        _add(svg, "line", x1=x(mark), x2=x(mark), y1=30, y2=height - 6, stroke="black", stroke_dasharray="4 3")
+    ElementTree.indent(svg, " ")
+    try:
+        Path(path).write_text(ElementTree.tostring(svg, encoding="unicode") + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}", argument="--plot") from None
+
+
+def _add(svg: ElementTree.Element, name: str, text: str = "", **attributes: object) -> None:
+    found = ElementTree.SubElement(svg, name, {k.replace("_", "-"): str(v) for k, v in attributes.items()})
+    found.text = text or None
