@@ -32,6 +32,7 @@ OWN_PASSES = {
     "loop-fuse-reductions": ".loop.fuse_reductions:FuseReductionsPass",
     "loop-fuse-siblings": ".loop.fuse_siblings:FuseSiblingsPass",
     "loop-hoist-reduction-factors": ".loop.hoist_reduction_factors:HoistReductionFactorsPass",
+    "loop-pack-operands": ".loop.pack_operands:PackOperandsPass",
     "loop-remove-guards": ".loop.remove_guards:RemoveGuardsPass",
     "loop-split-dimensions": ".loop.split_dimensions:SplitDimensionsPass",
     "loop-split-f32-operands": ".loop.split_f32_operands:SplitF32OperandsPass",

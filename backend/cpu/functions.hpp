@@ -215,42 +215,51 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
-// c += a * b for at most `rows` rows of c, which stay in registers, and for the columns of a packed panel of b.
-template <int rows, int vectors, int N, class T, class S>
-INLINE void block_fma(T* c, const S* a, long a_row, const S* panel, long used, long depth) {
+// c += a * b for so many rows of c, which stay in registers, and for a panel of b, whose rows are `pitch` elements apart. The
+// rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in one so many.
+template <int rows, int vectors, int step, class T, class S>
+static void block_fma(T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
   const S* row_of[rows];
-#pragma GCC unroll 12
-  for (int i = 0; i < rows; ++i) row_of[i] = a + (i < used ? i : 0) * a_row;
+#pragma GCC unroll 14
+  for (int i = 0; i < rows; ++i) row_of[i] = a + i * (step ? step : apart);
   for (long k = 0; k < depth; ++k) {
     vec<S> row[vectors];
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) row[j] = load(panel + (k * vectors + j) * lanes);
-#pragma GCC unroll 12
+    for (int j = 0; j < vectors; ++j) row[j] = load(panel + k * pitch + j * lanes);
+#pragma GCC unroll 14
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; ++j) sum[i][j] = fused(row_of[i][k] - vec<S>{}, row[j], sum[i][j]);
+      for (int j = 0; j < vectors; ++j) sum[i][j] = fused((step ? a[k * apart + i * step] : row_of[i][k]) - vec<S>{}, row[j], sum[i][j]);
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 14
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j)
-      if (i < used) store(c + i * N + j * lanes, load(c + i * N + j * lanes) + sum[i][j]);
+    for (int j = 0; j < vectors; ++j) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
+}
+template <int most, int vectors, int step, class T, class S, class... More> INLINE void rows_fma(long rows, T* c, long c_row, const S* a, More... more) {
+  if constexpr (most > 1)
+    if (rows < most) return rows_fma<most - 1, vectors, step>(rows, c, c_row, a, more...);
+  block_fma<most, vectors, step>(c, c_row, a, more...);
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
-// The same for all `high` rows of a and, panel by panel, which `pack` puts into the nearest cache, for `columns` of b.
-template <int M, int N, int K, class T, class S, class Pack>
-INLINE void panels_fma(T* c, const S* a, long a_row, long high, long depth, Range columns, Pack pack) {
-  constexpr int vectors = panel_vectors<N, T>, most = lanes == 16 ? 12 : 6;  // of 32 or 16 registers
-  constexpr int parts = (M + most - 1) / most, rows = (M + parts - 1) / parts, width = vectors * lanes;
+// The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
+// that packs it into the nearest cache.
+template <int M, int N, int K, int step, class T, class S, class Panel>
+INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
+  constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
+  constexpr int full = lanes < 16 ? 6 : step ? 14 : 12, most = M < full ? M : full;  // of 16 or 32 registers, and pointers
+  const long parts = (high + most - 1) / most, rows = high > 0 ? (high + parts - 1) / parts : 1;
   alignas(64) S panel[K * width];
   for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
-    pack(panel, j);
-    for (long i = 0; i < high; i += rows) block_fma<rows, vectors, N>(c + i * N + j, a + i * a_row, a_row, panel, high - i, depth);
+    long pitch = width;
+    const S* const from = panel_of(panel, j, high <= most, pitch);
+    for (long i = 0; i < high; i += rows)
+      rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, N, a + i * (step ? step : apart), apart, from, pitch, depth);
   }
 }
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
-template <int M, int N, int K, class T>
+template <int M, int N, int K, int step = 0, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
   const long high = e.rows.end - e.rows.begin, depth = e.depth.end - e.depth.begin;
@@ -266,14 +275,25 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
       }
   } else {
     constexpr int width = panel_vectors<N, T> * lanes;
-    alignas(64) T left[M * K];
-    if (a_column != 1) {
-      pack<K>(left, a, a_row, a_column, high, {0, depth});
-      a = left, a_row = K;
+    const auto panel_of = [=](T* panel, long j, bool once, long& pitch) -> const T* {
+      const T* const from = b + j * b_column;
+      if (b_column == 1 && (once || b_row == width) && e.columns.begin <= j && j + width <= e.columns.end) {
+        pitch = b_row;
+        return from;
+      }
+      pack<width>(panel, from, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
+      return panel;
+    };
+    if constexpr (step) {
+      panels_fma<M, N, K, step>(c, a, a_column, high, depth, e.columns, panel_of);
+    } else {
+      alignas(64) T left[M * K];
+      if (a_column != 1) {
+        pack<K>(left, a, a_row, a_column, high, {0, depth});
+        a = left, a_row = K;
+      }
+      panels_fma<M, N, K, 0>(c, a, a_row, high, depth, e.columns, panel_of);
     }
-    panels_fma<M, N, K>(c, a, a_row, high, depth, e.columns, [=](T* panel, long j) {
-      pack<width>(panel, b + j * b_column, b_row, b_column, depth, {e.columns.begin - j, e.columns.end - j});
-    });
   }
 }
 
@@ -315,9 +335,11 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
       const int* left = (const int*)(a + e.rows.begin * a_row + e.depth.begin);
       b += e.depth.begin * b_row;
-      panels_fma<M, N, K / 2>(c + e.rows.begin * N, left, a_row / 2, high, pairs, e.columns, [=](int* panel, long j) {
+      const auto panel_of = [=](int* panel, long j, bool once, long& pitch) -> const int* {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
-      });
+        return panel;
+      };
+      panels_fma<M, N, K / 2, 0>(c + e.rows.begin * N, left, a_row / 2, high, pairs, e.columns, panel_of);
       return;
     }
 #endif

@@ -20,6 +20,9 @@ from ..cuda.writer import Writer
 ROWS, COLUMNS, BOTH = 0, 1, None
 """What a check of a load counts: rows of a matrix, its columns, or neither: it holds for all or for nothing."""
 
+NEAR = 2
+"""Elements apart at most that neighbours in a column are read where they lie."""
+
 
 @dataclass(frozen=True)
 class Strided:
@@ -67,6 +70,12 @@ def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
 def is_bf16(matrix: Strided) -> bool:
     """Whether a matrix lies in memory in bf16."""
     return matrix.load is not None and element_type(matrix.load.result.type) == bf16
+
+
+def is_read_by_columns(matrix: Strided) -> bool:
+    """Whether neighbours in a column of a left operand lie so near that what is multiplied with a row of the right one
+    is in one or two lines of a cache: it is read where it lies."""
+    return matrix.column != 1 and 0 < matrix.row <= NEAR and not is_bf16(matrix)
 
 
 def extents(writer: Writer, op: PanelFmaOp, matrices: tuple[Strided, Strided]) -> str | None:

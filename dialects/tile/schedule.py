@@ -25,6 +25,7 @@ class Schedule:
 
     block: tuple[int, ...]
     serial: tuple[int, ...] = ()
+    pack: tuple[int, ...] = ()
     chunk: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
     warps: int = 4
@@ -62,6 +63,8 @@ class ScheduleAttr(Data[Schedule]):
 
     block    tile extent of every free index of the nest, a power of two; 1 puts the index wholly onto the grid.
     serial   positions of free indices whose tiles one block walks through in a loop instead of the grid.
+    pack     positions of free indices: what factors of products load along one is copied before, by a kernel of its
+             own, so that what a tile has of it lies row by row; and the index becomes the last, that of the columns.
     chunk    tile extent of every reduction index, a power of two, in the order the reductions are printed; one that
              covers its range computes the reduction at once, a smaller one loops over chunks.
     thread   register tile of one thread in a contraction, [rows, columns].
@@ -112,8 +115,9 @@ class ScheduleAttr(Data[Schedule]):
                 raise VerifyException(f"schedule: {n} is {values[n]}; it is one of {', '.join(map(str, LEGAL[n]))}")
             if isinstance(least, int) and n not in LEGAL and values[n] < least:
                 raise VerifyException(f"schedule: {n} is {values[n]}; it is at least {least}")
-        if any(not 0 <= s < len(self.data.block) for s in self.data.serial):
-            raise VerifyException("schedule: serial names free indices by position")
+        for n in ("serial", "pack"):
+            if any(not 0 <= s < len(self.data.block) for s in values[n]):
+                raise VerifyException(f"schedule: {n} names free indices by position")
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Schedule:

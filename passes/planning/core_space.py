@@ -9,9 +9,11 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from ...dialects.loop import LoadOp
+from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import CastOp, is_payload, tensor_bytes
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import splittable
+from ..analysis.packed_operands import loaded_factor, packable_loads
 from .matmul import Matmul, find_matmuls, lies_along_k, longest_index
 from .nest_info import NestInfo, TileExtents, contiguous_index, pow2_at_least
 
@@ -49,6 +51,19 @@ how many columns are turned at a time then."""
 WHOLE = 256
 """Rows or columns of a tile of products at most whose other operand is computed."""
 
+PANEL = 32
+"""Columns of a tile of products whose factor is copied before."""
+
+FEWEST = 4
+"""Times at least that blocks would put the same part of a factor into order, for it to be copied before."""
+
+COSTS = 3, 8, 48
+"""How many multiplications of vectors take as long as putting one into order: of neighbours in memory, of neighbours
+along the sum, and of elements that have none."""
+
+SHARE = 16
+"""Of the time of products at most one part in so many may be the time in which blocks put their factors into order."""
+
 TASKS = 4
 """Blocks for each core, so that they end at about the same time."""
 
@@ -64,8 +79,12 @@ def core_schedule(info: NestInfo, cores: int, divide: bool = True) -> ScheduleAt
     products = [p for p in find_matmuls(info) if info.extents[p.row] > 1 and info.extents[p.column] > 1]
     sizes = TileExtents(info)
     if products:
+        packed = _packed(info, products) if divide else None
+        if packed is not None:
+            extent = info.extents[packed]
+            sizes.set(packed, min(PANEL, extent & -extent) if extent % LANES == 0 else PANEL)
         _product(sizes, products, cores)
-        plan = sizes.plan(1)
+        plan = sizes.plan(1, pack=() if packed is None else (info.free.index(packed),))
     else:
         serial = tuple(_rows(info, sizes, cores))
         plan = sizes.plan(1, serial=serial, split_k=_parts(info, sizes, cores) if divide and not serial else 1)
@@ -91,14 +110,18 @@ def _rows(info: NestInfo, sizes: TileExtents, cores: int) -> Iterator[int]:
     free = _fastest(info)
     if not info.reductions:
         sides = _sides(info)
-        for i in sides if len(sides) > 1 else ():  # a transpose: as much of each side
-            sizes.set(i, REGISTERS)
+        turned = len(sides) > 1
+        for i in sides if turned else ():  # a transpose: as much of each side
+            sizes.set(i, 1 if _is_short(info.extents[i]) else REGISTERS)
+            if sizes.tile[i] < info.extents[i] < LANES:
+                yield info.free.index(i)
         if (
             free and len(sides) == 1 and _is_ragged(info.extents[free[0]])
         ):  # loops end with a row, tiles of several do not
             sizes.pad(free[0], pow2_at_least(info.extents[free[0]]))
         else:
-            sizes.fill([i for i in free if i not in sizes.decided], max(1, TASK // sizes.elements(sizes.decided)))
+            left = [i for i in free if i not in sizes.decided and not (turned and _is_short(info.extents[i]))]
+            sizes.fill(left, max(1, TASK // sizes.elements(sizes.decided)))
         return
     across = [i for i in free if i not in info.reduced]
     along = [i for i in free if i in info.reduced]
@@ -122,6 +145,11 @@ def _have_in_common(info: NestInfo, index: SSAValue) -> bool:
     computed = (op for op in info.nest.body.walk() if is_payload(op) and op.results and not isinstance(op, CastOp))
     found = (info.dependence.of(op.results[0]) for op in computed)
     return any(indices & inside and index not in indices for indices in found)
+
+
+def _is_short(extent: int) -> bool:
+    """Whether tiles along an index would be in large part padding, and it has no vectors: they take one value each."""
+    return extent < LANES and extent != pow2_at_least(extent)
 
 
 def _is_ragged(extent: int) -> bool:
@@ -177,6 +205,27 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> None:
     sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
     while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
         sizes.set(side, sizes.tile[side] // 2)
+
+
+def _packed(info: NestInfo, products: list[Matmul]) -> SSAValue | None:
+    """The free index along which factors of products are copied before: where all blocks along other indices need the
+    same, and putting it into order takes them long."""
+    for p in products:
+        for index, other, factor in zip((p.row, p.column), (p.column, p.row), p.factors, strict=True):
+            load = loaded_factor(factor)
+            if load is None or index not in info.free or info.extents[index] < LANES or not p.reduction.outermost:
+                continue
+            own = access_indices(load)
+            blocks = prod(info.extents[i] for i in info.free if i not in own and i is not other)
+            contiguous, along = contiguous_index(load), longest_index(info, p.reduction.indices)
+            cost = COSTS[0 if contiguous is index else 1 if contiguous is along else 2]
+            if (
+                blocks >= FEWEST
+                and SHARE * cost > info.extents[other]
+                and not isinstance(packable_loads(info.nest, index), str)
+            ):
+                return index
+    return None
 
 
 def _turned(p: Matmul) -> bool:

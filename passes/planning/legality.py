@@ -16,6 +16,7 @@ from ...dialects.target import REGISTERS, REGISTERS_PER_SM, Target, occupancy
 from ...errors import ScheduleError
 from ..analysis.cluster_rows import no_shared_rows
 from ..analysis.nest_schedule import find_split
+from ..analysis.packed_operands import packable_loads
 from ..analysis.tma_tiles import EPILOGUE_BUFFERS, EPILOGUE_ROW
 from .compute import on_tensor_cores, warp_tile
 from .matmul import Matmul
@@ -260,6 +261,9 @@ def _tiles(info: NestInfo, tiles: Tiles) -> Iterator[Violation]:
         yield Violation(unequal, "chunk", "the stages of a staged reduction need equal chunks")
     serial = tiles.points.serial
     yield from _always(tiles, len({*serial}) != len(serial), "serial", "an index is listed twice")
+    for position in tiles.points.pack:
+        reason = packable_loads(info.nest, info.free[position])
+        yield from _always(tiles, isinstance(reason, str), "pack", str(reason))
     elements = _tile_elements(info, tiles)
     text = f"a tile of {{:.0f}} elements; at most {LARGEST_TILE} are possible"
     yield Violation(elements > LARGEST_TILE, "block", text, (elements,))

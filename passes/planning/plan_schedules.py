@@ -36,6 +36,7 @@ class ScheduleOverrides:
     block: tuple[int, ...] = ()
     chunk: tuple[int, ...] = ()
     serial: tuple[int, ...] = ()
+    pack: tuple[int, ...] = ()
     thread: tuple[int, ...] = ()
     warps: int | None = None
     lanes: int | None = None
@@ -72,7 +73,7 @@ class ScheduleOverrides:
         if self.atom in ("mma", "wgmma"):
             reset.add("thread")
         if self.block:
-            reset |= {"serial", "split_k", "group_m", "num_ctas", "cache_rows", "cluster"}
+            reset |= {"serial", "pack", "split_k", "group_m", "num_ctas", "cache_rows", "cluster"}
         return schedule.changed(**({n: PLAIN[n] for n in reset} | self.decisions()))
 
 
@@ -93,17 +94,17 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     with each way to copy and to divide. The model (`planning/cost_model.py`) predicts the time of all of them, and the
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
-    already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `thread`, `warps`,
-    `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and `cache_rows`
-    decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they fit; if that
-    is none, it is an error. How many blocks a product counts on at once on a multiprocessor (`blocks_per_sm`) follows
-    from what is decided, unless it is decided, too. `record` names a file of schedules (`records.py`): a nest that is
-    in it gets that schedule, checked, the others the model's. Where several speak, what is in the text comes first,
-    then the options, the record, the model. `multiprocessors` is their number, where it is not that of the card which
-    the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for each number of them.
-    `again` plans what `loop-split-k` made: the options have decided by then, and nothing is divided twice.
-    `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of attention) for
-    tensor cores.
+    already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
+    `warps`, `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and
+    `cache_rows` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they
+    fit; if that is none, it is an error. How many blocks a product counts on at once on a multiprocessor
+    (`blocks_per_sm`) follows from what is decided, unless it is decided, too. `record` names a file of schedules
+    (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where several speak, what
+    is in the text comes first, then the options, the record, the model. `multiprocessors` is their number, where it is
+    not that of the card which the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for
+    each number of them. `again` plans what `loop-split-k` made: the options have decided by then, and nothing is
+    divided twice. `f32_matmul_precision = input_dtype` permits it to round factors computed in f32 (the weights of
+    attention) for tensor cores.
     Why: all decisions are in one place and in the text; every pass below carries out what it reads.
     Why here: it needs the final nests, with reductions merged, and nothing below may be without it.
 

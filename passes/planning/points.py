@@ -17,7 +17,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-WORDS = ("serial", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "cache_rows")
+WORDS = ("serial", "pack", "cluster", "lanes", "atom", "copy", "f32_matmul_precision", "cache_rows")
 NUMBERS = ("warps", "stages", "split_k", "group_m", "num_ctas", "blocks_per_sm")
 LISTS = ("block", "chunk", "thread")
 
@@ -38,6 +38,7 @@ class Points:
     """
 
     serial: tuple[int, ...]
+    pack: tuple[int, ...]
     cluster: int
     lanes: int
     atom: str

@@ -75,11 +75,11 @@ def assign(kernel: tile.KernelOp) -> None:
     for c in classes:
         for value in c.members:
             _retype(value, layouts[id(c)])
-        if any(dot.atom is None for dot in c.dots):
+        if kernel.lanes.data > 1 and any(dot.atom is None for dot in c.dots):
             continue
         for access in c.accesses:
             own = layouts[id(c)]
-            layout = widened(access, own, as_boxes) if c.dots else coalesced(access, own)
+            layout = widened(access, own, as_boxes) if c.dots and kernel.lanes.data > 1 else coalesced(access, own)
             if layout is not None and not isinstance(access, tile.AtomicRmwOp):  # which goes element by element
                 _detour(access, layout, own)
     for op in kernel.body.walk():

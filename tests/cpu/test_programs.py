@@ -66,6 +66,33 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         (_floats(2, 65, 32), _floats(2, 66, 32)[:, :65], _floats(2, 67, 32)[:, :65]),
     ),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1, stride=2), (_floats(2, 5, 19, 20), _floats(9, 5, 3, 3))),
+    "convolution and epilogue": (
+        lambda x, w, b, y: F.relu(F.conv2d(x, w, b, padding=1) + y),
+        (_floats(2, 20, 15, 21), _floats(64, 20, 3, 3), _floats(64), _floats(2, 64, 15, 21)),
+    ),
+    "convolution with steps": (
+        lambda x, w: F.conv2d(x, w, padding=2, stride=2, dilation=2),
+        (_floats(1, 7, 30, 33), _floats(40, 7, 3, 3)),
+    ),
+    "convolution by groups": (
+        lambda x, w: F.conv2d(x, w, padding=1, groups=2),
+        (_floats(2, 12, 9, 70), _floats(64, 6, 3, 3)),
+    ),
+    "convolution of channels side by side": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        (
+            _floats(1, 20, 15, 15).to(memory_format=torch.channels_last),
+            _floats(48, 20, 3, 3).to(memory_format=torch.channels_last),
+        ),
+    ),
+    "convolution of bf16": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        (_floats(1, 20, 15, 15).bfloat16(), _floats(48, 20, 3, 3).bfloat16()),
+    ),
+    "convolution of few channels": (
+        lambda x, w: F.conv2d(x, w, padding=3, stride=2),
+        (_floats(1, 3, 40, 40), _floats(32, 3, 7, 7)),
+    ),
     "pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), (_floats(2, 4, 19, 20),)),
     "gather": (lambda x, i: x[i] * 2, (_floats(9, 70), _ints(50))),
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),

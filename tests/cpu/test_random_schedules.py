@@ -14,9 +14,13 @@ from deplodock.backend.reference import run
 from deplodock.dialects import loop
 from deplodock.dialects.tile.schedule import PLAIN
 from deplodock.frontend.capture.arrays import to_numpy, to_torch
+from deplodock.passes.analysis.packed_operands import packable_loads
 
 SEEDS = (*range(24), 115)
 """Of the last one the blocks are no multiple of 32."""
+
+PACKED = 3
+"""In every so manieth case a factor of a product is copied before."""
 
 KEPT = ("block", "chunk", "serial", "split_k", "group_m", "num_ctas", "cache_rows")
 """The decisions that mean something to a core."""
@@ -28,6 +32,9 @@ def one_thread(case: Case) -> Case:
     schedule = case.schedule.changed(**decided | {"lanes": 1, "warps": 1})
     for nest in case.module.walk():
         if isinstance(nest, loop.NestOp):
+            along = [i for i, a in enumerate(nest.body.block.args) if isinstance(packable_loads(nest, a), list)]
+            if along and case.seed % PACKED == 0:
+                schedule = schedule.changed(pack=[along[case.seed // PACKED % len(along)]])
             nest.attributes["schedule"] = schedule
     return replace(case, schedule=schedule)
 
