@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from xdsl.dialects.builtin import i1
+from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
@@ -325,7 +325,8 @@ class VectorStatements(Statements):
         stored = next((c for c in (c_source, c_target) if c in STRUCTS), None)
         if stored is not None:
             if "float" not in (c_source, c_target):
-                return None
+                between = self._cast(a, source, f32)
+                return None if between is None else self._cast(between, f32, target)
             name = "to_f32" if c_source == stored else f"to_{stored}"
             self.writer.use(f"vector.{name}.{stored}")
             return call(name, [a])

@@ -22,7 +22,22 @@ template <> struct Int<2> { typedef short type; };
 template <> struct Int<4> { typedef int type; };
 template <> struct Int<8> { typedef long long type; };
 
-template <class To, class V> INLINE vec<To> convert(V x) { return __builtin_convertvector(x, vec<To>); }
+// Of narrow words and floats compilers convert one element after another, of narrow words and ints they do not.
+template <class V> INLINE mask widen(V x) { return __builtin_convertvector(x, mask); }
+#if defined(__AVX512F__)  // one instruction; from the parts that g++ makes of it it takes five
+#define WIDEN(T, WORD, NAME) INLINE mask widen(vec<T> x) { return (mask)__builtin_ia32_##NAME##512_mask((vec<WORD>)x, mask{}, -1); }
+WIDEN(signed char, char, pmovsxbd) WIDEN(unsigned char, char, pmovzxbd) WIDEN(short, short, pmovsxwd) WIDEN(unsigned short, short, pmovzxwd)
+#endif
+template <class To, class V> INLINE vec<To> convert(V x) {
+  constexpr bool from_real = (__typeof__(x[0] + 0))0.5f != 0;
+  if constexpr (sizeof(x[0]) < 4 && sizeof(To) >= 4)
+    return __builtin_convertvector(widen(x), vec<To>);
+  else if constexpr (from_real && sizeof(To) < 4)
+    return __builtin_convertvector(__builtin_convertvector(x, mask), vec<To>);
+  else
+    return __builtin_convertvector(x, vec<To>);
+}
+
 // A comparison is as wide as what is compared: of doubles, of bytes ...
 template <class V> INLINE mask as_mask(V m) { return __builtin_convertvector(m, mask); }
 template <class V> INLINE V choose(mask m, V a, V b) {
@@ -38,7 +53,10 @@ template <int n> using First = Lanes<__integer_pack(n)...>;
 template <class T, class F> INLINE vec<T> constants(F f) { return First<lanes>::template of<T>(f); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
-template <class T> INLINE vec<T> load(const T* p) { vec<T> v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class T> INLINE vec<T> load(const T* p) {
+  typedef T Anywhere __attribute__((vector_size(lanes * sizeof(T)), aligned(alignof(T)), may_alias));
+  return *(const Anywhere*)p;
+}
 template <class T> INLINE void store(T* p, vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
 INLINE mask load(const bool* p) { return as_mask(load((const signed char*)p) != 0); }
 INLINE void store(bool* p, mask m) { store((signed char*)p, convert<signed char>(m & 1)); }
