@@ -9,6 +9,7 @@ the machine's read bandwidth (`deplodock doctor --measure`) divided by their byt
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from timing import environment
 from deplodock.dialects.cores import read_measured
 from deplodock.frontend.llm import build_model, load_config
 from deplodock.frontend.llm.generate import Generator
+from deplodock.frontend.llm.quantization import to_int8
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
@@ -30,7 +32,7 @@ MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in (
 def bytes_read(model: torch.nn.Module) -> int:
     """Bytes of the weights that one token needs: all but the embedding, which counts where it also is the head."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight  # pyright: ignore
-    weights = {id(p): p for p in model.parameters()}
+    weights = {id(p): p for p in (*model.parameters(), *model.buffers())}
     if head is not embedding:
         weights.pop(id(embedding), None)
     return sum(p.numel() * p.element_size() for p in weights.values())
@@ -50,13 +52,16 @@ def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[f
     return found, seconds[1:]
 
 
-def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None) -> dict[str, Any]:
+def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None, quantize: bool) -> dict[str, Any]:
     """One model: compile it, let both arms generate in turns, and take the median of all tokens."""
     config = load_config(name)
     config.num_hidden_layers = layers or config.num_hidden_layers
     if layers and getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
     model = build_model(config, DTYPES[dtype], seed=0)
+    reference = model
+    if quantize:
+        reference, model = model, to_int8(copy.deepcopy(model))
     start = time.perf_counter()
     generator = Generator.from_model(model, context=context, prefill=16, target="cpu")
     prompt = [(7 * i) % config.vocab_size for i in range(16)]
@@ -66,11 +71,17 @@ def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None
     for _ in range(3):
         told = list(generator(prompt, tokens))
         ours += generator.timing.seconds
-        expected, seconds = eager(model, prompt, tokens)
+        expected, seconds = eager(reference, prompt, tokens)
         theirs += seconds
         same = sum(a == b for a, b in zip(told, expected, strict=True))
     found = {"ours": tokens_per_second(ours), "eager": tokens_per_second(theirs), "same_tokens": same, "tokens": tokens}
-    found |= {"name": Path(name).stem, "dtype": dtype, "layers": config.num_hidden_layers, "compile_seconds": compiled}
+    found |= {
+        "name": Path(name).stem,
+        "dtype": dtype,
+        "layers": config.num_hidden_layers,
+        "int8": quantize,
+        "compile_seconds": compiled,
+    }
     found |= {"bytes_read": bytes_read(model), "prompt_seconds": generator.timing.prompt_seconds}
     measured = read_measured()
     return found | {
@@ -89,6 +100,7 @@ def tokens_per_second(seconds: list[float]) -> float:
 @click.option("--tokens", default=24)
 @click.option("--context", default=256)
 @click.option("--layers", type=int, help="Only so many of the model's.")
+@click.option("--quantize", is_flag=True, help="Ours with weights of 8 bits; eager has those of the model.")
 @click.option("--threads", type=int, help="How many PyTorch and ours may use.")
 @click.option("--out", help="File below benchmarks/results/.")
 def main(
@@ -97,6 +109,7 @@ def main(
     tokens: int,
     context: int,
     layers: int | None,
+    quantize: bool,
     threads: int | None,
     out: str | None,
 ) -> None:
@@ -105,12 +118,13 @@ def main(
     cases = list[dict[str, Any]]()
     for name in models or MODELS:
         for dtype in dtypes:
-            case = measure(name, dtype, tokens, context, layers)
+            case = measure(name, dtype, tokens, context, layers, quantize)
             cases.append(case)
             share = "unknown" if case["share"] is None else f"{case['share']:.0%}"
+            what = f"{case['name']} {dtype}{' as int8' if quantize else ''}"
+            speed = f"{case['ours']:.2f} tokens/s, eager {case['eager']:.2f}; {share} of the read bandwidth"
             click.echo(
-                f"{case['name']} {dtype}: {case['ours']:.2f} tokens/s, eager {case['eager']:.2f}; {share} of the read "
-                f"bandwidth; {case['same_tokens']} of {tokens} tokens the same; compiled in "
+                f"{what}: {speed}; {case['same_tokens']} of {tokens} tokens the same; compiled in "
                 f"{case['compile_seconds']:.0f} s"
             )
     if out:

@@ -122,6 +122,7 @@ def run_artifact(given: Given) -> None:
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of prompt and continuation that fit.")
 @click.option("--length", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens read in one step.")
 @click.option("--random-weights", is_flag=True, help="Don't load weights: make some up.")
+@click.option("--quantize", type=click.Choice(["int8"]), help="Weights of linear layers as bytes, with scales.")
 @click.option("--weights", help="Checkpoint for an artifact that was saved without weights.")
 @click.option("--target", default="auto", show_default=True, help="A GPU, cpu, or auto: what is here.")
 @click.option("--executor", default="auto", show_default=True)
@@ -159,16 +160,18 @@ def generate(model: str, **options: Any) -> None:
 
 def _generator(name: str, options: dict[str, Any]) -> Any:
     from ..frontend.artifact import load
-    from ..frontend.llm import build_model, load_config
+    from ..frontend.llm import build_model, load_config, load_model
     from ..frontend.llm.generate import Generator
+    from ..frontend.llm.quantization import to_int8
 
     if is_artifact(name):
         return Generator.from_artifact(load(name, weights=options["weights"], executor=options["executor"]))
     common = {"context": options["context"], "prefill": options["length"], "target": options["target"]}
-    if options["random_weights"]:
-        model = build_model(load_config(name), seed=options["seed"])
-        return Generator.from_model(model, executor=options["executor"], **common)
-    return Generator.from_checkpoint(name, executor=options["executor"], **common)
+    common["executor"] = options["executor"]
+    if not options["random_weights"] and not options["quantize"]:
+        return Generator.from_checkpoint(name, **common)
+    model = build_model(load_config(name), seed=options["seed"]) if options["random_weights"] else load_model(name)
+    return Generator.from_model(to_int8(model) if options["quantize"] else model, **common)
 
 
 def _tokenizer(name: str) -> Any:

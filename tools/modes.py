@@ -44,7 +44,7 @@ MODES = {
     },
     "generate": {
         "an ARTIFACT": _GENERATION | {"weights"},
-        "a MODEL": _GENERATION | {"context", "length", "random_weights", "target"},
+        "a MODEL": _GENERATION | {"context", "length", "random_weights", "quantize", "target"},
     },
 }  # fmt: skip
 """Command -> mode -> the parameters that are read in it."""

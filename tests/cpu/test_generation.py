@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_models import PROMPT, greedy, tiny_config, tiny_model
+from torch import nn
 
+import deplodock
 from deplodock.frontend.llm.generate import Generator
+from deplodock.frontend.llm.quantization import to_int8
 from deplodock.tools.cli import main
 
 
@@ -23,11 +27,31 @@ def test_greedy_tokens_are_those_of_transformers(dtype: torch.dtype) -> None:
     assert list(generator(PROMPT, 16)) == expected
 
 
+def test_weights_of_8_bits_stand_for_those_that_were_there() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(320, 24)
+    with torch.no_grad():
+        linear.weight[:, :64] *= 100  # a group of large weights takes nothing from the others
+        linear.weight[3] = 0
+    model = to_int8(nn.Sequential(linear))
+    found = model[0]
+    assert (found.weight.dtype, found.scale.shape) == (torch.int8, (24, 5))
+    stands_for = found.weight.unflatten(1, (5, 64)) * found.scale.unsqueeze(-1)
+    error = (stands_for - linear.weight.unflatten(1, (5, 64))).abs().amax(-1)
+    assert (error <= 0.501 * found.scale).all()
+    x = torch.randn(3, 320)
+    expected = F.linear(x, stands_for.flatten(1), linear.bias)
+    for found in (model(x), deplodock.compile(model, (x,), target="cpu")(x)):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.auto
-def test_the_command_generates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("weights", [[], ["--quantize", "int8"]])
+def test_the_command_generates(weights: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.json"
     tiny_config("llama").to_json_file(config)
     options = ["--random-weights", "--prompt-ids", "1,2,3", "--max-new-tokens", "4", "--context", "16", "--length", "4"]
+    options += weights
     told = []
     for executor in ([], ["--executor", "reference"]):
         assert main(["generate", str(config), *options, *executor]) == 0
