@@ -34,5 +34,6 @@ docs: ## the pages that are made from what the passes do
 	$(BIN)python docs/walkthrough.py docs/schedules.md
 	$(BIN)python docs/pass_diagram.py docs/architecture.md
 
-bench: ## how long compiling takes, and where
-	for script in benchmarks/*.py; do $(BIN)python $$script || exit 1; done
+bench: ## the suites on the cores of this machine, and the page of results
+	$(BIN)python benchmarks/suite.py --device cpu
+	$(BIN)python benchmarks/results_page.py

@@ -10,17 +10,18 @@ the machine's read bandwidth (`deplodock doctor --measure`) divided by their byt
 from __future__ import annotations
 
 import copy
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
-from prepared import DTYPES
-from timing import environment
+from cases import DTYPES
+from results import FOLDER, commit_here, file_name, merge
 
+from deplodock.backend.timing import Timing
 from deplodock.dialects.cores import read_measured
+from deplodock.frontend.bench import OURS, environment
 from deplodock.frontend.llm import build_model, load_config
 from deplodock.frontend.llm.generate import Generator
 from deplodock.frontend.llm.quantization import to_int8
@@ -53,7 +54,7 @@ def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[f
 
 
 def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None, quantize: bool) -> dict[str, Any]:
-    """One model: compile it, let both arms generate in turns, and take the median of all tokens."""
+    """The row of one model: compile it, let both arms generate in turns, and take the median of all tokens."""
     config = load_config(name)
     config.num_hidden_layers = layers or config.num_hidden_layers
     if layers and getattr(config, "layer_types", None):
@@ -74,24 +75,13 @@ def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None
         expected, seconds = eager(reference, prompt, tokens)
         theirs += seconds
         same = sum(a == b for a, b in zip(told, expected, strict=True))
-    found = {"ours": tokens_per_second(ours), "eager": tokens_per_second(theirs), "same_tokens": same, "tokens": tokens}
-    found |= {
-        "name": Path(name).stem,
-        "dtype": dtype,
-        "layers": config.num_hidden_layers,
-        "int8": quantize,
-        "compile_seconds": compiled,
-    }
-    found |= {"bytes_read": bytes_read(model), "prompt_seconds": generator.timing.prompt_seconds}
-    measured = read_measured()
-    return found | {
-        "share": measured and found["ours"] * found["bytes_read"] / measured.read,
-        "seconds": [ours, theirs],
-    }
-
-
-def tokens_per_second(seconds: list[float]) -> float:
-    return 1 / sorted(seconds)[len(seconds) // 2]
+    times, measured, read = {"eager": Timing.of(theirs), OURS: Timing.of(ours)}, read_measured(), bytes_read(model)
+    case = f"{Path(name).stem}, {config.num_hidden_layers} layers{', int8' if quantize else ''}"
+    found = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
+    found |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
+    found |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
+    found |= {"share": measured and read / times[OURS].median / measured.read}
+    return found | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
 
 
 @click.command()
@@ -102,7 +92,7 @@ def tokens_per_second(seconds: list[float]) -> float:
 @click.option("--layers", type=int, help="Only so many of the model's.")
 @click.option("--quantize", is_flag=True, help="Ours with weights of 8 bits; eager has those of the model.")
 @click.option("--threads", type=int, help="How many PyTorch and ours may use.")
-@click.option("--out", help="File below benchmarks/results/.")
+@click.option("--out", type=click.Path(path_type=Path), help="File of results; benchmarks/results/DEVICE-DATE.json.")
 def main(
     models: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -111,25 +101,22 @@ def main(
     layers: int | None,
     quantize: bool,
     threads: int | None,
-    out: str | None,
+    out: Path | None,
 ) -> None:
     """Measure, print, and write what was asked for."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    cases = list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     for name in models or MODELS:
         for dtype in dtypes:
-            case = measure(name, dtype, tokens, context, layers, quantize)
-            cases.append(case)
-            share = "unknown" if case["share"] is None else f"{case['share']:.0%}"
-            what = f"{case['name']} {dtype}{' as int8' if quantize else ''}"
-            speed = f"{case['ours']:.2f} tokens/s, eager {case['eager']:.2f}; {share} of the read bandwidth"
+            rows.append(row := measure(name, dtype, tokens, context, layers, quantize))
+            speeds = {arm: 1 / t["median"] for arm, t in row["times"]["call"].items()}
+            share = "unknown" if row["share"] is None else f"{row['share']:.0%}"
             click.echo(
-                f"{what}: {speed}; {case['same_tokens']} of {tokens} tokens the same; compiled in "
-                f"{case['compile_seconds']:.0f} s"
+                f"{row['case']} {dtype}: {speeds[OURS]:.2f} tokens/s, eager {speeds['eager']:.2f}; {share} of the read "
+                f"bandwidth; {row['same_tokens']} of {tokens} tokens the same; compiled in "
+                f"{row['compile_seconds']:.0f} s"
             )
-    if out:
-        result = {**environment(), "threads": torch.get_num_threads(), "cases": cases}
-        (Path(__file__).parent / "results" / Path(out).name).write_text(json.dumps(result, indent=1) + "\n")
+    merge(out or FOLDER / f"{file_name(environment())}.json", environment(), rows)
 
 
 if __name__ == "__main__":

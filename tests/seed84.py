@@ -38,12 +38,16 @@ class Case:
         return [torch.randn(shape, generator=generator).to(self.dtype) for shape in self.shapes.values()]
 
 
-def make_case(name: str, dtype: torch.dtype, *, small: bool = False) -> Case:
-    """The case called `name`, at full size or shrunk."""
+def text_of(name: str, *, small: bool = False) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """The expression of the case called `name` and the shapes of its tensors, at full size or shrunk."""
     case = BY_NAME[name]
     expression, shapes = case["expression"], {k: tuple(v) for k, v in case["inputs"].items()}
-    if small:
-        expression, shapes = _shrunk(case["family"], expression, shapes)
+    return _shrunk(case["family"], expression, shapes) if small else (expression, shapes)
+
+
+def make_case(name: str, dtype: torch.dtype, *, small: bool = False) -> Case:
+    """The case called `name`, at full size or shrunk."""
+    expression, shapes = text_of(name, small=small)
     source = f"def function({', '.join(shapes)}): return {expression}"
     namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     exec(source, namespace)  # the expression is a line of our own test data

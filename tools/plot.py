@@ -25,21 +25,29 @@ class Bar:
     arm: str = "deplodock"
 
 
-def write_bars(path: str, title: str, bars: Sequence[Bar], mark: float | None = None) -> None:
-    """Write bars, and a line at the value `mark`, to a file. Raises CompileError if that is no .svg, or not written."""
+def write_bars(path: str, title: str, shown: Sequence[Bar]) -> None:
+    """Write bars to a file. Raises CompileError if that is no .svg, or cannot be written."""
     if not path.endswith(".svg"):
         raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
-    height = 40 + len(bars) * (BAR + GAP)
+    try:
+        Path(path).write_text(bars(title, shown), encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}", argument="--plot") from None
+
+
+def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
+    """Bars one below the other, and a line at the value `mark`, as SVG."""
+    height = 40 + len(shown) * (BAR + GAP)
     size = {"width": str(LEFT + WIDTH + RIGHT), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
     svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
     _add(svg, "rect", width="100%", height="100%", fill="white")
     _add(svg, "text", title, x=8, y=20, font_size=14)
-    most = max((max(b.value, b.high) for b in bars), default=1.0) or 1.0
+    most = max((max(b.value, b.high) for b in shown), default=1.0) or 1.0
 
     def x(value: float) -> float:
         return round(LEFT + WIDTH * value / most, 1)
 
-    for i, b in enumerate(bars):
+    for i, b in enumerate(shown):
         top = 34 + i * (BAR + GAP)
         _add(svg, "text", b.label, x=LEFT - 6, y=top + 12, text_anchor="end")
         color = COLORS.get(b.arm, "#777777")
@@ -49,10 +57,7 @@ def write_bars(path: str, title: str, bars: Sequence[Bar], mark: float | None = 
     if mark is not None and mark <= most:
         _add(svg, "line", x1=x(mark), x2=x(mark), y1=30, y2=height - 6, stroke="black", stroke_dasharray="4 3")
     ElementTree.indent(svg, " ")
-    try:
-        Path(path).write_text(ElementTree.tostring(svg, encoding="unicode") + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"{path}: {error.strerror}", argument="--plot") from None
+    return ElementTree.tostring(svg, encoding="unicode") + "\n"
 
 
 def _add(svg: ElementTree.Element, name: str, text: str = "", **attributes: object) -> None:

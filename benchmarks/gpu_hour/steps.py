@@ -38,7 +38,7 @@ def steps(folder: Path, small: bool, cases: str, limits: dict[str, float]) -> li
     seed = (python, str(BENCHMARKS / "seed84.py"), *some, *shrunk, "--prepared", str(prepared))
     ahead = (python, str(BENCHMARKS / "prepared.py"), str(prepared), *some, "--jobs", str(_jobs()))
     right, timed, classes = (folder / f"{name}.jsonl" for name in ("right", "seed84", "targets"))
-    targets = (python, str(BENCHMARKS / "targets.py"), "--no-autotune", "--prepared", str(prepared))
+    targets = (python, str(BENCHMARKS / "targets.py"), "--mode", "torch.compile", "--prepared", str(prepared))
     nothing = ("--only", "nothing of this name") if small and not cases else some
     found = [
         Step("versions", (python, str(HERE / "machine.py"), str(folder / "versions.json")), 60),
@@ -76,6 +76,6 @@ def _sanitizer(tool: str, python: str, prepared: Path, small: bool, cases: str) 
     what = ("-m", "pytest", "-m", "gpu", "-q", "-x", "-p", "no:cacheprovider", *units)
     if small:
         seed = (str(BENCHMARKS / "seed84.py"), "--check", "--small", "--dtype", "f32", "--only", cases)
-        what = (*seed, "--prepared", str(prepared), "--out", "sanitized.json", "--journal", os.devnull)
+        what = (*seed, "--prepared", str(prepared), "--journal", os.devnull)
     missing = shutil.which("compute-sanitizer") is None
     return Step(tool, (*report, python, *what), 90, skipped="compute-sanitizer is not installed" if missing else None)

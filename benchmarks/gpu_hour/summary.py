@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import statistics
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from results import geomean, ratio, times_of  # noqa: E402
 
 SHOWN = 10
 """So many cases of a kind are listed in the text."""
@@ -43,29 +46,21 @@ def write_summary(folder: Path, states: dict[str, dict[str, Any]]) -> None:
 
 
 def _cases(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    ratios = {key: _ratio(row) for key, row in rows.items()}
+    ratios = {key: ratio(row) for key, row in rows.items()}
     known = {key: r for key, r in ratios.items() if r is not None}
     return {
         "cases": len(rows),
         "right": sum(bool(row.get("right")) for row in rows.values()),
         "wrong": sorted(key for key, row in rows.items() if not row.get("right") and "error" not in row),
         "errors": {key: row["error"] for key, row in rows.items() if "error" in row},
-        "geomean": math.exp(statistics.fmean(map(math.log, known.values()))) if known else None,
+        "geomean": geomean([*known.values()]) if known else None,
         "worst": sorted(known.items(), key=lambda item: item[1])[:SHOWN],
         "without graphs": sorted({f"{key}: {arm}" for key, row in rows.items() for arm in _without_graphs(row)}),
     }
 
 
-def _ratio(row: dict[str, Any]) -> float | None:
-    """The best time of PyTorch's over ours."""
-    times = row.get("seconds") or {arm: t["median"] for arm, t in row.get("device", {}).items()}
-    others = [s for arm, s in times.items() if arm != "deplodock"]
-    return min(others) / times["deplodock"] if others and times.get("deplodock") else None
-
-
 def _without_graphs(row: dict[str, Any]) -> list[str]:
-    timings = row.get("timings") or row.get("device") or {}
-    return [arm for arm, t in timings.items() if not t.get("graph", True)]
+    return [arm for arm, t in times_of(row).items() if not t.get("graph")]
 
 
 def _tests(path: Path) -> dict[str, Any]:

@@ -11,13 +11,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from steps import WORST
-from summary import journal
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-BENCHMARKS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "tests")]
+from results import ratio  # noqa: E402
+from steps import WORST  # noqa: E402
+from summary import journal  # noqa: E402
 
 KERNELS = r"regex:^k[0-9]+$"
 """How generated kernels are called."""
@@ -25,19 +24,16 @@ KERNELS = r"regex:^k[0-9]+$"
 
 def worst(folder: Path) -> list[tuple[str, float]]:
     """The cases with the smallest ratio of PyTorch's time to ours; keys of `seed84.jsonl` and of `targets.jsonl`."""
-    found = {key: row["ratio"] for key, row in journal(folder / "seed84.jsonl").items() if "ratio" in row}
-    for key, row in journal(folder / "targets.jsonl").items():
-        times = {arm: t["median"] for arm, t in row.get("device", {}).items()}
-        if "deplodock" in times:
-            found[key] = min(t for arm, t in times.items() if arm != "deplodock") / times["deplodock"]
-    return sorted(found.items(), key=lambda item: item[1])[:WORST]
+    rows = {**journal(folder / "seed84.jsonl"), **journal(folder / "targets.jsonl")}
+    known = ((key, r) for key, row in rows.items() if (r := ratio(row)) is not None)
+    return sorted(known, key=lambda item: item[1])[:WORST]
 
 
 def profile(folder: Path, small: bool) -> int:
     """Run ncu for each; gives the number of those that failed."""
     (folder / "ncu").mkdir(exist_ok=True)
     failed = 0
-    for number, (case, ratio) in enumerate(worst(folder), 1):
+    for number, (case, of_the_best) in enumerate(worst(folder), 1):
         name = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', case).strip('-')}"
         text = folder / "ncu" / f"{name}.txt"
         if text.exists():
@@ -49,7 +45,9 @@ def profile(folder: Path, small: bool) -> int:
         )
         if done.returncode == 0:
             text.write_text(done.stdout, encoding="utf-8")
-        print(f"{case}: {ratio:.2f} of the best; ncu ends with {done.returncode}", done.stderr[-2000:], flush=True)
+        print(
+            f"{case}: {of_the_best:.2f} of the best; ncu ends with {done.returncode}", done.stderr[-2000:], flush=True
+        )
         failed += done.returncode != 0
     return failed
 
@@ -57,21 +55,15 @@ def profile(folder: Path, small: bool) -> int:
 def run_one(folder: Path, case: str, small: bool) -> None:
     """Run the program of a case three times."""
     import torch
-    from prepared import DTYPES, class_case, program
-    from seed84 import make_case
+    from cases import DTYPES, cases
+    from prepared import program
 
     from deplodock.backend.cuda.runtime import arch_of
 
-    target, options = arch_of(torch.cuda.get_device_capability()), dict[str, Any]()
-    if ": " in case:
-        found: Any = class_case(*case.split(": ", 1))
-        options["f32_matmul_precision"] = found.f32_matmul_precision
-        inputs = found.inputs("cuda", seed=1)
-    else:
-        dtype, name = case.removesuffix(" small").split(" ", 1)
-        found = make_case(name, DTYPES[dtype], small=small)
-        inputs = [t.cuda() for t in found.inputs()]
-    ours = program(case, found, target, folder / "prepared", **options)
+    target = arch_of(torch.cuda.get_device_capability())
+    (found,) = (c for c in cases(["classes", "seed84"], "cuda", list(DTYPES), small=small) if c.key == case)
+    inputs = [t.cuda() for t in found.make()[1]]
+    ours = program(found, target, folder / "prepared")
     for _ in range(3):
         ours(*inputs)
     torch.cuda.synchronize()

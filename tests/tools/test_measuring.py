@@ -112,5 +112,5 @@ def test_arms_take_turns() -> None:
 def test_numbers(tmp_path: Path) -> None:
     assert [seconds(t) for t in (5.4e-7, 9.996e-4, 1.2345e-2, 3.0)] == ["0.54 us", "1 ms", "12.3 ms", "3 s"]
     path = tmp_path / "bars.svg"
-    write_bars(str(path), "x < y", [Bar("a & b", 2.0, 1.0, 3.0, "2")], mark=1.0)
+    write_bars(str(path), "x < y", [Bar("a & b", 2.0, 1.0, 3.0, "2")])
     assert [t.text for t in ElementTree.parse(path).getroot().findall("{*}text")] == ["x < y", "a & b", "2"]

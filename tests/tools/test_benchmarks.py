@@ -1,0 +1,161 @@
+"""The suites of `benchmarks/`: their data, a run that goes on, what changed between two, and the page of results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+MODULES = (
+    "cases",
+    "compare",
+    "journal",
+    "prepared",
+    "predictions",
+    "results",
+    "results_page",
+    "suite",
+    "compile_programs",
+)
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A function that imports a module of the folder."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield import_module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **more: Any) -> dict[str, Any]:
+    def timing(median: float) -> dict[str, Any]:
+        return {"median": median, "p20": median * (1 - spread), "p80": median * (1 + spread), "repetitions": 31}
+
+    named = {"suite": "classes", "group": "tiny", "case": "relu 64", "dtype": "f32", "threads": 2, "commit": "abc"}
+    times = {"call": {"eager": timing(eager), "deplodock": timing(ours)}}
+    return {**named, "right": right, "errors": {}, "times": times, **more}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
+    """Their expressions run on their inputs, at least in shapes; keys are unique."""
+    import torch
+
+    found = benchmarks("cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
+    assert len(found) == len({c.key for c in found}) > 2 * 84
+    assert len([c for c in found if c.group.targets]) == len(found) - 2 * 84
+    for case in found:
+        meta = {
+            name: torch.empty(
+                tuple(shape[1:] if name in case.integers else shape),
+                dtype=torch.int64 if name in case.integers else torch.float32,
+                device="meta",
+            )
+            for name, shape in case.shapes.items()
+        }
+        assert eval(case.expression, {"torch": torch, "F": torch.nn.functional, **meta}).numel(), case.key
+
+
+def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
+    import torch
+
+    (case,) = benchmarks("cases").cases(("classes",), "cpu", [], only="softmax 16x64")
+    function, args = case.make()
+    assert torch.equal(args[0], case.make()[1][0])
+    assert torch.equal(function(*args), args[0].softmax(-1))
+
+
+def test_a_run_on_the_cores_goes_on_and_is_written(benchmarks: Any, tmp_path: Path) -> None:
+    """What was done before is not measured again; the results have what they were measured on."""
+    journal, out = tmp_path / "cases.jsonl", tmp_path / "found.json"
+    done = {"right": True, "errors": {}, "times": row(1.0, 3.0)["times"]}
+    journal.write_text(json.dumps({"key": "classes: tiny: relu 64 f32", "row": done}) + "\n")
+    run = [sys.executable, str(BENCHMARKS / "targets.py"), "--device", "cpu", "--mode", "torch.compile", "--only"]
+    first = subprocess.run([*run, "relu 64", "--journal", str(journal)], capture_output=True, text=True, check=False)
+    assert first.stdout.startswith("classes tiny relu 64 f32: ok  3.00 of the best"), first.stdout + first.stderr
+    second = subprocess.run([*run, "relu 64", "--out", str(out)], capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stdout + second.stderr
+    found = benchmarks("results").read(out)
+    assert {"gpu", "processor", "measured", "torch", "xdsl"} <= set(found["environment"])
+    (measured,) = found["rows"]
+    assert measured["right"]
+    assert {"case", "dtype", "threads", "commit"} <= set(measured)
+    assert set(measured["errors"]) == set(measured["times"]["call"]) == {"eager", "torch.compile", "deplodock"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_results_of_the_same_case_are_replaced(benchmarks: Any, tmp_path: Path) -> None:
+    results, path = benchmarks("results"), tmp_path / "a.json"
+    results.merge(path, {"gpu": None, "threads": 2}, [row(1.0, 2.0), row(1.0, 2.0, threads=1)])
+    results.merge(path, {"gpu": None, "threads": 2}, [row(4.0, 2.0)])
+    assert [results.ratio(r) for r in results.read(path)["rows"]] == [0.5, 2.0]
+    assert results.ratio(row(1.0, 2.0, times={})) is None
+    assert results.ratio(row(1.0, 2.0), "max-autotune") is None
+    assert results.geomean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "spread", "verdict"),
+    [
+        (1.5, 2.0, 0.02, "slower"),
+        (0.7, 2.0, 0.02, "faster"),
+        (1.01, 2.0, 0.05, "same"),
+        (1.5, 3.0, 0.02, "same"),  # the machine was slower
+        (1.0, 3.0, 0.02, "faster"),  # ours was not
+        (1.5, 2.0, 0.90, "same"),
+    ],
+)
+def test_a_change_is_more_than_the_noise(
+    ours: float, eager: float, spread: float, verdict: str, benchmarks: Any
+) -> None:
+    found = benchmarks("compare").change(row(1.0, 2.0), row(ours, eager, spread=spread))
+    assert found.verdict == verdict
+    assert found.low <= found.value <= found.high
+
+
+def test_noise_is_the_same_in_files(benchmarks: Any) -> None:
+    from deplodock.backend.timing import Timing
+
+    t = Timing(1.0, 0.9, 1.2, 20)
+    assert benchmarks("results").noise(t.as_dict()) == pytest.approx(t.noise, rel=1e-2)
+
+
+def test_the_page_of_results_is_up_to_date(benchmarks: Any) -> None:
+    for path, text in benchmarks("results_page").wanted().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run `python benchmarks/results_page.py`"
+
+
+def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) -> None:
+    """Also what is wrong, what is predicted, and what was not compared as all others were."""
+    results, page = benchmarks("results"), benchmarks("results_page").page
+    about = {
+        "gpu": "NVIDIA H200",
+        "processor": "x",
+        "cores": 2,
+        "measured": None,
+        "torch": "2",
+        "cuda": "13",
+        "xdsl": "0",
+    }
+    predicted = {"predicted": "predicted for sm_90a", "seconds": 2e-6, "floor": 1e-6, "spills": 0, "kernels": []}
+    results.merge(tmp_path / "h200-2026-01-02.json", about, [row(1.0, 2.0, right=False, note="by eye")])
+    results.merge(tmp_path / "p.json", about, [row(1.0, 2.0, right=None, times={}, **predicted)])
+    text = page(sorted(tmp_path.glob("*.json")))
+    for wanted in (
+        "## NVIDIA H200: 2026-01-02",
+        "2 threads",
+        "At abc",
+        "2.00 +- 0.03 WRONG",
+        "By eye",
+        "## Predicted, not",
+    ):
+        assert wanted in text, text
