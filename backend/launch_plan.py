@@ -2,7 +2,7 @@
 
 `@main` of the kernel level takes its inputs and then its results as memrefs; everything that runs a program outside the
 IR (the emulator, the CUDA runtime, the standalone program, the statistics) works from the plan made of it here.
-Scratch buffers whose lifetimes don't overlap share a slot of memory.
+Scratch buffers lie in one allocation, the arena; those whose lifetimes don't overlap may share memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from ..dialects.shapes.ranges import constant_index
 from ..dialects.support.calls import IN_PLACE, Pairs, eager_results, is_eager, pairs_of
 from ..dialects.support.locations import location_text, refused
 from ..errors import CompileError, ExecutionError
+from .arena import Lifetime, place
 from .cuda.printer import kernel_names, tensor_maps
 from .cuda.writer import index_type
 from .dtypes import DTYPES, dtype_of
@@ -43,7 +43,7 @@ class Buffer:
     """A buffer in global memory: `dtype` as the IR names it (`f32`, `bf16`, `i1` with one byte each).
 
     An extent may be a size known only at a call. `first` and `last` are the steps that use it, -1 if none does.
-    Scratch buffers have a `slot`; arguments of the program, whose memory the caller owns, have -1.
+    A scratch buffer lies in the arena from `offset` on; arguments of the program are in memory that the caller owns.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Buffer:
     dtype: str
     first: int = -1
     last: int = -1
-    slot: int = -1
+    offset: int = 0
     written: bool = False
 
     @property
@@ -141,8 +141,8 @@ class EagerStep:
 @dataclass(frozen=True)
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
-    the rest is scratch. `steps` is all that is done, in order. `slots` are the sizes in bytes of the allocations that
-    scratch buffers share. `in_place` says for some results, by their numbers, in which argument's memory they are: that
+    the rest is scratch. `steps` is all that is done, in order. `arena_bytes` is the size of the allocation that scratch
+    buffers share. `in_place` says for some results, by their numbers, in which argument's memory they are: that
     argument is read and written.
 
     `program` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
@@ -151,7 +151,7 @@ class LaunchPlan:
     steps: tuple[Launch | EagerStep, ...]
     arguments: int
     inputs: int
-    slots: tuple[int, ...] = ()
+    arena_bytes: int = 0
     in_place: Pairs = ()
     program: _Program | None = field(default=None, compare=False)
 
@@ -189,7 +189,15 @@ class LaunchPlan:
         """Memory for everything between inputs and results. Raises ExtentError if that is known only at a call."""
         if self.program is not None:
             raise ExtentError("how much scratch memory there is, is known only at a call")
-        return sum(self.slots)
+        return self.arena_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory that a call takes beside that of its arguments: its results and the arena. Raises ExtentError if that
+        is known only at a call."""
+        places = dict(self.in_place)
+        results = enumerate(self.output_buffers, self.inputs)
+        return self.scratch_bytes + sum(b.bytes for i, b in results if i not in places)
 
     def with_inputs(self, count: int) -> LaunchPlan:
         """The plan with the first `count` arguments as inputs, for a caller who knows. Raises ExecutionError if a
@@ -229,12 +237,6 @@ def make_plan(module: ModuleOp) -> LaunchPlan:
     return program.plan(Sizes() if known else None)
 
 
-def scratch_offsets(plan: LaunchPlan) -> tuple[list[int], int]:
-    """Where each slot lies in one allocation of scratch memory, and that allocation's size."""
-    *offsets, end = accumulate((-(-size // 256) * 256 for size in plan.slots), initial=0)
-    return offsets or [0], end
-
-
 def compute_eagerly(
     step: EagerStep,
     eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]],
@@ -244,15 +246,14 @@ def compute_eagerly(
     torch: Any,
 ) -> None:
     """Let PyTorch compute a step: `arguments` are the tensors of the program's arguments, the other buffers lie in the
-    tensor `scratch` of bytes, as `scratch_offsets` says. Raises ExecutionError."""
-    offsets, _ = scratch_offsets(plan)
+    tensor `scratch` of bytes, which is the arena. Raises ExecutionError."""
 
     def tensor(number: int) -> Any:
         if number < len(arguments):
             return arguments[number]
         buffer = plan.buffers[number]
-        start = offsets[max(buffer.slot, 0)]
-        return scratch[start : start + buffer.bytes].view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
+        memory = scratch[buffer.offset : buffer.offset + buffer.bytes]
+        return memory.view(getattr(torch, DTYPES[buffer.dtype].torch)).view(buffer.shape)
 
     if step.function not in eager:
         raise ExecutionError("left to PyTorch, which is not here", operator=step.function)
@@ -329,10 +330,9 @@ class _Program:
             if not last.written and not unused and inputs - 1 not in results:
                 break
             inputs -= 1
-        _give_slots(buffers, arguments)
-        slots = () if sizes is None else _slot_sizes(buffers, arguments)
+        arena_bytes = 0 if sizes is None else _place_scratch(buffers, arguments)
         program = self if sizes is None else None
-        return LaunchPlan(tuple(buffers), tuple(host.steps), arguments, inputs, slots, in_place, program)
+        return LaunchPlan(tuple(buffers), tuple(host.steps), arguments, inputs, arena_bytes, in_place, program)
 
 
 @dataclass(frozen=True)
@@ -457,22 +457,10 @@ def _tensor_map(op: kernel.TensorMapOp, func: kernel.FuncOp) -> TensorMap:
     return TensorMap(argument, extents_of(op.memory.type), dtype_of(t.element).name, t.shape, t.swizzle.data)
 
 
-def _give_slots(buffers: list[Buffer], arguments: int) -> None:
-    """Give every scratch buffer the first slot that is free while it lives."""
-    free_after: list[int] = []
-    order = sorted(range(arguments, len(buffers)), key=lambda i: (buffers[i].first, i))
-    for i in order:
-        buffer = buffers[i]
-        if buffer.first < 0:
-            continue
-        slot = next((s for s, last in enumerate(free_after) if last < buffer.first), len(free_after))
-        free_after[slot : slot + 1] = [buffer.last]
-        buffers[i] = replace(buffer, slot=slot)
-
-
-def _slot_sizes(buffers: Sequence[Buffer], arguments: int) -> tuple[int, ...]:
-    sizes: dict[int, int] = {}
-    for buffer in buffers[arguments:]:
-        if buffer.slot >= 0:
-            sizes[buffer.slot] = max(sizes.get(buffer.slot, 0), buffer.bytes)
-    return tuple(sizes[s] for s in range(len(sizes)))
+def _place_scratch(buffers: list[Buffer], arguments: int) -> int:
+    """Give the scratch buffers that a step uses their places in the arena; the arena's size."""
+    used = [i for i in range(arguments, len(buffers)) if buffers[i].first >= 0]
+    offsets, size = place([Lifetime(buffers[i].first, buffers[i].last, buffers[i].bytes) for i in used])
+    for i, offset in zip(used, offsets, strict=True):
+        buffers[i] = replace(buffers[i], offset=offset)
+    return size

@@ -21,6 +21,7 @@ from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
 from .compilation import Compilation, compile_captured, one_at_a_time
 from .executors import AUTO, Executor, choose_target, make_executor
+from .repeated_calls import RepeatedCalls, unlike
 
 
 class CompiledFunction:
@@ -38,6 +39,7 @@ class CompiledFunction:
         self.compilation = target
         self._wanted = executor
         self._executor: Executor | None = None
+        self._forget_calls()
 
     @property
     def executor(self) -> Executor:
@@ -49,8 +51,25 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ShapeError for arguments unlike the example ones."""
-        tensors = self.captured.bind(args, kwargs)
-        return self.captured.restore(self.executor.run(tensors), tensors)
+        result = self._repeat(*args, **kwargs)
+        return self._call(args, kwargs) if result is NotImplemented else result
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call that is unlike those before."""
+        captured, executor = self.captured, self.executor
+        tensors = captured.bind(args, kwargs)
+        results = executor.run(tensors)
+        result = captured.restore(results, tensors)
+        if executor.cpu is not None:
+            if self._calls is None:
+                self._calls = RepeatedCalls(captured, executor.cpu)
+                self._repeat = self._calls.call
+            self._calls.remember(tensors, results, result)
+        return result
+
+    def _forget_calls(self) -> None:
+        self._calls: RepeatedCalls | None = None
+        self._repeat: Callable[..., Any] = unlike
 
     def __repr__(self) -> str:
         """What it takes and gives, for which target it is, and who runs it."""
@@ -67,6 +86,7 @@ class CompiledFunction:
         other.__dict__.update(self.__dict__)
         bindings = tuple(replace(b, tensor=copy.deepcopy(b.tensor, memo)) for b in self.captured.bindings)
         other.captured = replace(self.captured, bindings=bindings)
+        other._forget_calls()
         return other
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -49,12 +49,14 @@ class Executor:
     """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
 
     `trace` does the same and tells when each kernel ran, where compiled code runs on hardware; None for interpreters.
+    `cpu` is the program that runs on the cores, if one does.
     """
 
     name: str
     why: str
     run: Run
     trace: Trace | None = None
+    cpu: CpuProgram | None = None
 
 
 def choose_target(target: str, executor: str = "auto") -> str:
@@ -96,9 +98,12 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
 
 
 def _made(name: str, why: str, compilation: Compilation) -> Executor:
-    if name in _PROGRAMS:
-        program = _PROGRAMS[name](compilation)
+    if name == "cuda":
+        program = _cuda(compilation)
         return Executor(name, why, program.run, program.trace)
+    if name == "cpu":
+        program = _cpu(compilation)
+        return Executor(name, why, program.run, program.trace, program)
     return Executor(name, why, _INTERPRETERS[name](compilation))
 
 
@@ -200,5 +205,3 @@ _INTERPRETERS: dict[str, Callable[[Compilation], Run]] = {
     "simulator": _simulator,
     "emulator": _emulator,
 }
-
-_PROGRAMS: dict[str, Callable[[Compilation], CudaProgram | CpuProgram]] = {"cuda": _cuda, "cpu": _cpu}

@@ -33,6 +33,7 @@ def examine() -> dict[str, str]:
         "nvdisasm": lambda: version("nvidia-cuda-nvdisasm"),
         "nvcc": lambda: _tool("nvcc", "--version"),
         "C++ compiler": _compiler,
+        "calls": _calls,
         "cores": _cores,
         "measured": _measured,
         "kernel cache": _cache,
@@ -79,6 +80,14 @@ def _compiler() -> str:
 
     others = [name for name in ("clang++",) if shutil.which(name)]
     return _tool(host_compiler(), "--version") + "".join(f"; {name} is here, and not used" for name in others)
+
+
+def _calls() -> str:
+    """How programs for the CPU are called."""
+    from ..backend.cpu.calls import load_extension
+
+    load_extension()
+    return "of programs for the CPU need no Python from the second on"
 
 
 def _cores() -> str:

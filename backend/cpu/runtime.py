@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from math import prod
@@ -28,9 +29,10 @@ from ...errors import ExecutionError
 from ..cuda.ordering import registers
 from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
-from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
+from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan
 from ..spans import Span
 from .build import build
+from .calls import extension
 
 KEPT_PLANS = 256
 """So many plans of a program are kept, one for each set of shapes that it was called with."""
@@ -41,6 +43,9 @@ some ten thousand vectors."""
 
 UNKNOWN_TRIPS = 32
 """Iterations taken for a loop whose number of them is not constant, where work is estimated."""
+
+LONG_WORK = 1 << 16
+"""Operations on single elements of a call from which on other threads of Python may run meanwhile."""
 
 HUGE = 4 << 20
 """Bytes of a buffer from which on the system is advised to map it in huge pages."""
@@ -65,13 +70,15 @@ class _Launches:
 class _Placed:
     """A program for arguments of certain shapes. `parts` are its launches, in numbers, and what PyTorch computes in
     between; `results` are the shape and the type of each result, or the number of the argument whose memory it is;
-    `pointers` is the type of the array of all arguments and of the scratch memory."""
+    `pointers` is the type of the array of all arguments and of the scratch memory. `shared` says that cores share a
+    launch, `work` is about how many operations on single elements all launches are."""
 
     plan: LaunchPlan
     parts: tuple[_Launches | EagerStep, ...]
     results: tuple[tuple[tuple[int, ...], Any] | int, ...]
     pointers: Callable[..., Any]
-    scratch_bytes: int
+    shared: bool
+    work: int
 
 
 class CpuProgram:
@@ -93,8 +100,10 @@ class CpuProgram:
         self.torch, self.eager = torch, eager or {}
         self.plan = make_plan(module)
         self.asserts = any(isinstance(op, AssertOp) for op in module.walk())
-        self._launch = ctypes.CDLL(str(build(text, march))).run
-        self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        with ThreadPoolExecutor(1) as other:  # what is built once is built beside the first program
+            other.submit(extension)
+            self._launch = ctypes.CDLL(str(build(text, march))).run
+        self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         names = kernel_names(module)
         kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
@@ -109,8 +118,8 @@ class CpuProgram:
         key = _key(args)
         placed = self._placed.get(key) or self._place(key)
         inputs = [a if a.is_cpu and a.is_contiguous() and not a.is_neg() else _plain(a) for a in args]
-        outputs = [inputs[r].detach() if isinstance(r, int) else torch.empty(r[0], dtype=r[1]) for r in placed.results]
-        scratch = self._take_scratch(placed.scratch_bytes)
+        outputs = [inputs[r].detach() if isinstance(r, int) else self._empty(*r) for r in placed.results]
+        scratch = self._take_scratch(placed.plan.arena_bytes)
         pointers = [t.data_ptr() for t in inputs]
         for output in outputs:
             pointers.append(output.data_ptr())
@@ -133,7 +142,7 @@ class CpuProgram:
                 clock += pairwise(times)
         self._scratch.append(scratch)
         if message is not None and message.value:
-            raise ExecutionError(message.value.decode(), operator="cpu")
+            _fail(message.value.decode())
         return outputs
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
@@ -144,11 +153,36 @@ class CpuProgram:
         names = [s.function if isinstance(s, EagerStep) else s.kernel for s in steps]
         return [Span(name, start, end - start) for name, (start, end) in zip(names, clock, strict=True)]
 
+    def repeated_calls(self, *described: Any) -> Any:
+        """Calls of this program that need no Python, `described` as `calls.cpp` says; None where there are none."""
+        native = extension()
+        if native is None:
+            return None
+        run = ctypes.cast(self._launch, ctypes.c_void_p).value
+        return native.Calls(run, *described, _fail if self.asserts else None)
+
+    def remember(
+        self, calls: Any, inputs: Sequence[Any], results: Sequence[Any], updates: Sequence[tuple[int, int]]
+    ) -> None:
+        """Have `calls` know a call that was made: its arguments, and results with the strides that they have for the
+        caller. By `updates`, pairs (result, argument), arguments are changed in place: not remembered is a call where
+        that is not the program's own doing."""
+        placed = self._placed[_key(inputs)]
+        known = tuple(r if isinstance(r, int) else example for r, example in zip(placed.results, results, strict=True))
+        launches = placed.parts[0] if placed.parts else _Launches(0, ())
+        if len(placed.parts) <= 1 and isinstance(launches, _Launches) and all(known[r] is a for r, a in updates):
+            how = (placed.plan.arena_bytes, placed.shared, placed.work >= LONG_WORK)
+            calls.remember(tuple(inputs), known, launches.first, launches.end, *how, launches)
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new tensor on the host, whatever the default device is."""
+        return self.torch.empty(shape, dtype=dtype, device="cpu")
+
     def _take_scratch(self, size: int) -> Any:
         """Memory for a call, of `size` bytes or more: what an earlier one has left, if it is enough."""
         found = self._scratch.pop() if self._scratch else None
         if found is None or found.nbytes < size:
-            found = self.torch.empty(size, dtype=self.torch.uint8)
+            found = self._empty((size,), self.torch.uint8)
             if size >= HUGE:
                 _advise_huge_pages(found)
         return found
@@ -158,9 +192,8 @@ class CpuProgram:
         if len(self._placed) >= KEPT_PLANS:
             self._placed.clear()
         plan = self.plan.check_arguments([(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key])
-        offsets, scratch_bytes = scratch_offsets(plan)
         places = [(i, 0) for i in range(plan.arguments)]
-        places += [(plan.arguments, offsets[max(b.slot, 0)]) for b in plan.buffers[plan.arguments :]]
+        places += [(plan.arguments, b.offset) for b in plan.buffers[plan.arguments :]]
         parts: list[_Launches | EagerStep] = []
         for eager, steps in groupby(plan.steps, lambda s: isinstance(s, EagerStep)):
             if eager:
@@ -172,18 +205,31 @@ class CpuProgram:
             dict(plan.in_place).get(i, (b.shape, getattr(self.torch, DTYPES[b.dtype].torch)))
             for i, b in enumerate(plan.output_buffers, plan.inputs)
         )
-        placed = _Placed(plan, tuple(parts), results, ctypes.c_void_p * (plan.arguments + 1), scratch_bytes)
+        shared = any(self._is_shared(launch) for launch in plan.launches)
+        work = sum(map(self._work, plan.launches))
+        placed = _Placed(plan, tuple(parts), results, ctypes.c_void_p * (plan.arguments + 1), shared, work)
         self._placed[key] = placed
         return placed
 
     def _numbers(self, launch: Launch, places: Sequence[tuple[int, int]]) -> list[int]:
         """A launch as `run` of the C++ reads it, where the buffers lie at `places`."""
-        (kernel, work), blocks = self._kernels[launch.kernel], prod(launch.blocks)
-        numbers = [kernel, blocks, int(blocks > 1 and blocks * work >= SHARED_WORK), len(launch.buffers)]
+        kernel, _ = self._kernels[launch.kernel]
+        numbers = [kernel, prod(launch.blocks), int(self._is_shared(launch)), len(launch.buffers)]
         for number, begin in zip(launch.buffers, launch.begins(), strict=True):
             memory, offset = places[number]
             numbers += [memory, offset + begin]
         return [*numbers, len(launch.values), *launch.values]
+
+    def _work(self, launch: Launch) -> int:
+        """About how many elements a launch computes, loads and stores."""
+        return prod(launch.blocks) * self._kernels[launch.kernel][1]
+
+    def _is_shared(self, launch: Launch) -> bool:
+        return prod(launch.blocks) > 1 and self._work(launch) >= SHARED_WORK
+
+
+def _fail(message: str) -> None:
+    raise ExecutionError(message, operator="cpu")
 
 
 def _key(args: Sequence[Any]) -> _Key:

@@ -112,7 +112,10 @@ class CapturedProgram:
         """The leaves of a call's arguments. Raises ShapeError for another structure than that of the example ones."""
         if not kwargs and len(args) == self._plain_arguments and all([isinstance(a, torch.Tensor) for a in args]):
             return args
-        leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+        named = dict(kwargs or {})
+        if named.keys() == set(self._keywords):
+            named = {name: named[name] for name in self._keywords}
+        leaves, spec = pytree.tree_flatten((tuple(args), named))
         if spec != self.in_spec:
             raise ShapeError("called with arguments of another structure than the example ones")
         return leaves
@@ -123,6 +126,12 @@ class CapturedProgram:
         count = self.in_spec.num_leaves
         plain = pytree.tree_structure(((torch.empty(0),) * count, {}))
         return count if self.in_spec == plain else -1
+
+    @cached_property
+    def _keywords(self) -> list[str]:
+        """The names of arguments that are given by name, in the order of the example call."""
+        _, kwargs = pytree.tree_unflatten([None] * self.in_spec.num_leaves, self.in_spec)
+        return list(kwargs)
 
     @cached_property
     def _varying(self) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,16 @@ from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
 def _compiled(function: Callable[..., Any], *args: torch.Tensor, **how: Any) -> tuple[Any, CpuProgram]:
     program = deplodock.compile(function, args, target="cpu", **how)
-    return program, program.executor.run.__self__  # pyright: ignore
+    assert program.executor.cpu is not None
+    return program, program.executor.cpu
 
 
 def _launches(program: CpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of threads of every call of the C++ from now on."""
+    """The number of threads of every call of the C++ from now on, of Python's and of those without it."""
     calls, launch = [], program._launch
 
-    def counted(first: int, end: int, memory: Any, threads: int, *more: Any) -> None:
+    @ctypes.CFUNCTYPE(None, *launch.argtypes)
+    def counted(first: int, end: int, memory: int, threads: int, *more: Any) -> None:
         calls.append(threads)
         launch(first, end, memory, threads, *more)
 
@@ -137,7 +140,7 @@ def test_scratch_memory_is_kept() -> None:
     for _ in range(3):
         compiled(x, w)
         kept.append([t.data_ptr() for t in program._scratch])
-    assert len(kept[0]) == 1
+    assert len(kept[0]) == 1  # of the first call, which goes through Python
     assert kept == kept[:1] * 3
 
 

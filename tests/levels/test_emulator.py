@@ -194,7 +194,7 @@ def test_blocks_are_not_ordered_but_launches_are():
     assert reports[0].kind == "race"
     assert (reports[0].block, reports[0].other_block) == (1, 0)
     chain = LaunchPlan(
-        (Buffer("x", (128,), "f32"), Buffer("y", (128,), "f32", written=True), Buffer("t", (128,), "f32", slot=0)),
+        (Buffer("x", (128,), "f32"), Buffer("y", (128,), "f32", written=True), Buffer("t", (128,), "f32")),
         (Launch("k0", (1,), (128,), 512, (0, 2)), Launch("k0", (1,), (128,), 512, (2, 1))),
         arguments=2,
         inputs=1,

@@ -107,15 +107,15 @@ def text(program):
 
 def test_plan(program):
     plan = make_plan(program[0])
-    assert [(b.name, b.first, b.last, b.slot, b.written) for b in plan.buffers] == [
-        ("x", 0, 0, -1, False),
-        ("y", 4, 4, -1, True),
+    assert [(b.name, b.first, b.last, b.offset, b.written) for b in plan.buffers] == [
+        ("x", 0, 0, 0, False),
+        ("y", 4, 4, 0, True),
         ("t", 0, 1, 0, True),
-        ("u", 1, 2, 1, True),
+        ("u", 1, 2, 4096, True),
         ("v", 2, 3, 0, True),
-        ("w", 3, 4, 1, True),
+        ("w", 3, 4, 4096, True),
     ]
-    assert (plan.arguments, plan.inputs, plan.slots, plan.scratch_bytes) == (2, 1, (4096, 4096), 8192)
+    assert (plan.arguments, plan.inputs, plan.arena_bytes, plan.scratch_bytes) == (2, 1, 8192, 8192)
     assert [(x.kernel, x.grid, x.threads, x.shared, x.buffers) for x in plan.launches] == [
         ("k0", (4,), (64,), 8, (0, 2)),
         ("k0", (4,), (64,), 8, (2, 3)),

@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
 from ...dtypes import DTYPES
-from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan, scratch_offsets
+from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan
 from ...spans import Span
 from .driver import check_driver, driver_version
 from .nvrtc import Compiled, compile_cubin, compiler_version
@@ -26,8 +26,6 @@ from .tensor_maps import encode
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
-
-_Placed = tuple[LaunchPlan, list[int], int]
 
 KEPT_PLANS = 256
 """So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
@@ -84,7 +82,7 @@ class CudaProgram:
         with self.cupy.cuda.Device(self.device.index):
             self._load(cubin, arch)
         self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
-        self._plans: dict[tuple[tuple[int, ...], ...], _Placed] = {}
+        self._plans: dict[tuple[tuple[int, ...], ...], LaunchPlan] = {}
 
     def _load(self, cubin: bytes, arch: str) -> None:
         """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
@@ -113,8 +111,7 @@ class CudaProgram:
         ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
         to the host while a CUDA graph is captured.
         """
-        torch, placed = self.torch, self._placed(args)
-        plan, offsets, scratch_bytes = placed
+        torch, plan = self.torch, self._placed(args)
         capturing = torch.cuda.is_current_stream_capturing()
         stays = any(getattr(a, "is_cuda", False) for a in args)
         if capturing and not stays:
@@ -123,9 +120,9 @@ class CudaProgram:
         places = dict(plan.in_place)
         numbers = range(plan.inputs, plan.arguments)
         outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
-        scratch = torch.empty(max(scratch_bytes, 1), dtype=torch.uint8, device=self.device)
+        scratch = torch.empty(max(plan.arena_bytes, 1), dtype=torch.uint8, device=self.device)
         pointers = [t.data_ptr() for t in (*inputs, *outputs)]
-        pointers += [scratch.data_ptr() + offsets[max(b.slot, 0)] for b in plan.buffers[len(pointers) :]]
+        pointers += [scratch.data_ptr() + b.offset for b in plan.buffers[len(pointers) :]]
         stream = _Stream(torch.cuda.current_stream(self.device).cuda_stream)
         try:
             with self.cupy.cuda.Device(self.device.index):
@@ -175,14 +172,13 @@ class CudaProgram:
             reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
             raise ExecutionError(reason, operator="cuda") from error
 
-    def _placed(self, args: Sequence[Any]) -> _Placed:
-        """The plan in numbers for these arguments, and where scratch buffers lie; the last ones are kept."""
+    def _placed(self, args: Sequence[Any]) -> LaunchPlan:
+        """The plan in numbers for these arguments; the last ones are kept."""
         shapes = tuple(tuple(a.shape) for a in args) if self.plan.program is not None else ()
         if (found := self._plans.get(shapes)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()
-            plan = self.plan.with_inputs(len(args)).at(shapes)
-            found = self._plans[shapes] = (plan, *scratch_offsets(plan))
+            found = self._plans[shapes] = self.plan.with_inputs(len(args)).at(shapes)
         return found
 
     def _empty(self, buffer: Buffer) -> Any:

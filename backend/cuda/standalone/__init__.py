@@ -149,7 +149,8 @@ def _tables(expected: list[_Expected]) -> list[str]:
 
 def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
     names = [f"in{i}" if i < plan.inputs else f"out{i - plan.inputs}" for i in range(plan.arguments)]
-    names += [f"slot{b.slot}" for b in plan.buffers[plan.arguments :]]
+    scratch = plan.buffers[plan.arguments :]
+    names += [f"scratch{i}" for i in range(len(scratch))]
     lines = ["", "// --- host program", "int main() {"]
     for i, b in enumerate(plan.input_buffers):
         bits = f", {_BITS[b.dtype]}" if b.dtype in _BITS else ""
@@ -161,7 +162,8 @@ def _main(plan: LaunchPlan, expected: list[_Expected]) -> list[str]:
             lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = in{places[plan.inputs + i]};{_note(b)}")
             continue
         lines.append(f"  {_C_TYPES[b.dtype]}* out{i} = allocate<{_C_TYPES[b.dtype]}>({b.elements});{_note(b)}")
-    lines += [f"  char* slot{i} = allocate<char>({size});" for i, size in enumerate(plan.slots)]
+    lines += [f"  char* arena = allocate<char>({plan.arena_bytes});"] if scratch else []
+    lines += [f"  char* scratch{i} = arena + {b.offset};{_note(b)}" for i, b in enumerate(scratch)]
     for launch in plan.launches:
         grid, threads = (", ".join(map(str, sizes)) for sizes in (launch.blocks, launch.threads))
         lines.append("  {")

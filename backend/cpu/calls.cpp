@@ -1,0 +1,362 @@
+// Calls of a compiled program that are like one which Python has made before: all that lies between the arguments and the
+// results, without Python. A call that is unlike those before, in whatever way, gives NotImplemented: then Python makes it,
+// finds out what is wrong with it, if anything is, and has it remembered.
+#include <Python.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <sys/mman.h>
+
+#include <memory>
+
+// Of libtorch_python. Its own header takes ten times as long to read as all others.
+PyObject* THPVariable_Wrap(at::TensorBase&&);
+extern PyObject *THPVariableClass, *ParameterClass;
+
+namespace {
+
+using Tensor = c10::TensorImpl;
+using Run = void(const long long* first, const long long* end, char* const* memory, int threads, char* message,
+                 double* clock);
+
+constexpr size_t HUGE_BYTES = 4 << 20, MESSAGE = 200, MOST_SHAPES = 64;
+
+// The tensor of a Python object that is one: behind the head of the object (`address` lets Python check that).
+at::TensorBase& tensor_of(PyObject* object) {
+  return *reinterpret_cast<at::TensorBase*>(reinterpret_cast<char*>(object) + sizeof(PyObject));
+}
+
+bool is_tensor(PyObject* o) {
+  return Py_TYPE(o) == (PyTypeObject*)THPVariableClass || Py_TYPE(o) == (PyTypeObject*)ParameterClass;
+}
+
+// A reference to an object.
+struct Ref {
+  PyObject* object = nullptr;
+  Ref() = default;
+  explicit Ref(PyObject* taken) : object(taken) {}
+  Ref(Ref&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept { return std::swap(object, other.object), *this; }
+  ~Ref() { Py_XDECREF(object); }
+  static Ref to(PyObject* o) { return Ref(Py_NewRef(o)); }
+  PyObject* give() { return std::exchange(object, nullptr); }
+  explicit operator bool() const { return object; }
+};
+
+// With these keys, and those of autograd or not, a tensor simply has its elements in the memory of the host: it is not
+// sparse, negated, wrapped by a transform, fake or anything else.
+c10::DispatchKeySet with_autograd(c10::DispatchKeySet keys) {
+  return keys | c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradCPU});
+}
+c10::DispatchKeySet plain_keys() {
+  static const auto keys = with_autograd(at::detail::empty_cpu({0}, at::kFloat).key_set());
+  return keys;
+}
+
+// What torch does with operators in this thread: no mode looks at them, no transform is under way.
+bool is_plain_thread() {
+  constexpr c10::DispatchKeySet usual({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::BackendSelect});
+  return (c10::impl::tls_local_dispatch_key_set().included_ - usual).empty();
+}
+
+// Type, shape and strides of a tensor.
+struct Like {
+  at::ScalarType dtype;
+  c10::SmallVector<int64_t, 5> sizes, strides;
+  size_t bytes;
+  explicit Like(const at::TensorBase& t)
+      : dtype(t.scalar_type()), sizes(t.sizes().begin(), t.sizes().end()),
+        strides(t.strides().begin(), t.strides().end()), bytes(t.nbytes()) {}
+  bool matches(const Tensor& t) const {
+    return with_autograd(t.key_set()) == plain_keys() && t.dtype() == dtype && t.sizes() == c10::IntArrayRef(sizes) &&
+           t.is_contiguous();
+  }
+};
+
+char* address(Tensor& t, bool written) {
+  return static_cast<char*>(written ? t.mutable_data() : const_cast<void*>(t.data()));
+}
+
+// Memory in huge pages, where the system wants that: fresh memory is mapped several times faster so.
+void advise(char* first, size_t size) {
+  const uintptr_t page = 4096, begin = ((uintptr_t)first + page - 1) / page * page, end = (uintptr_t)first + size;
+  if (size >= HUGE_BYTES) madvise((void*)begin, end - begin, MADV_HUGEPAGE);
+}
+
+struct Free { void operator()(char* p) const { free(p); } };
+struct Scratch {
+  std::unique_ptr<char, Free> memory;
+  size_t size = 0;
+};
+
+// A program for arguments of certain shapes: `numbers` are its launches, kept by `keeper`.
+struct Shapes {
+  std::vector<Like> inputs;
+  std::vector<std::pair<Like, Py_ssize_t>> results;  // and the argument in whose memory it is, or -1
+  const long long *first, *end;
+  Py_ssize_t scratch;
+  int cores, releases;
+  Ref keeper;
+};
+
+struct Source { Py_ssize_t leaf; Ref tensor; };  // of an argument of the program: a leaf of the call's, or a tensor
+enum Kind { RESULT, ARGUMENT, CONSTANT };
+struct Leaf { Kind kind; Py_ssize_t number; Ref value; };
+
+struct Calls {
+  Run* run;
+  std::vector<Source> sources;
+  std::vector<Py_ssize_t> changed;  // arguments
+  std::vector<Leaf> leaves;         // of the result
+  Ref arguments, keywords, examples, result, build, fail;
+  std::vector<std::shared_ptr<Shapes>> shapes;  // those of the last calls first
+  std::vector<Scratch> free;
+};
+struct Object {
+  PyObject_HEAD
+  Calls* calls;
+};
+Calls& calls_of(PyObject* self) { return *reinterpret_cast<Object*>(self)->calls; }
+
+using Objects = c10::SmallVector<PyObject*, 24>;
+using Tensors = c10::SmallVector<Tensor*, 24>;
+
+// Appends the leaves of a tree of tuples and lists that is like `model`; false if it is not.
+bool flatten(PyObject* model, PyObject* value, Objects& leaves) {
+  const bool tuple = PyTuple_CheckExact(model);
+  if (!tuple && !PyList_CheckExact(model)) return leaves.push_back(value), true;
+  if (Py_TYPE(value) != Py_TYPE(model) || Py_SIZE(value) != Py_SIZE(model)) return false;
+  for (Py_ssize_t i = 0; i < Py_SIZE(model); ++i) {
+    PyObject* const inner = tuple ? PyTuple_GET_ITEM(value, i) : PyList_GET_ITEM(value, i);
+    if (!flatten(tuple ? PyTuple_GET_ITEM(model, i) : PyList_GET_ITEM(model, i), inner, leaves)) return false;
+  }
+  return true;
+}
+
+// A tree like `model`, whose leaves are the numbers of `leaves`.
+Ref unflatten(PyObject* model, const std::vector<Ref>& leaves) {
+  const bool tuple = PyTuple_CheckExact(model);
+  if (!tuple && !PyList_CheckExact(model)) return Ref::to(leaves[PyLong_AsSsize_t(model)].object);
+  Ref made(tuple ? PyTuple_New(Py_SIZE(model)) : PyList_New(Py_SIZE(model)));
+  for (Py_ssize_t i = 0; made && i < Py_SIZE(model); ++i) {
+    Ref inner = unflatten(tuple ? PyTuple_GET_ITEM(model, i) : PyList_GET_ITEM(model, i), leaves);
+    if (!inner) return inner;
+    tuple ? PyTuple_SET_ITEM(made.object, i, inner.give()) : PyList_SET_ITEM(made.object, i, inner.give());
+  }
+  return made;
+}
+
+// The leaves of the arguments of a call; false unless they are built as in the example, with the same in all places that
+// have no tensor there.
+bool leaves_of(const Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names, Objects& leaves) {
+  const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+  if (count != PyTuple_GET_SIZE(c.arguments.object) || named != PyTuple_GET_SIZE(c.keywords.object)) return false;
+  for (Py_ssize_t i = 0; i < count; ++i)
+    if (!flatten(PyTuple_GET_ITEM(c.arguments.object, i), args[i], leaves)) return false;
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    PyObject* const pair = PyTuple_GET_ITEM(c.keywords.object, i);  // name and model
+    if (PyTuple_GET_ITEM(names, i) != PyTuple_GET_ITEM(pair, 0)) return false;  // names are interned
+    if (!flatten(PyTuple_GET_ITEM(pair, 1), args[count + i], leaves)) return false;
+  }
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    PyObject* const example = PyTuple_GET_ITEM(c.examples.object, i);
+    if (example == leaves[i] || is_tensor(example)) continue;
+    const bool comparable = PyLong_CheckExact(example) || PyFloat_CheckExact(example) || PyUnicode_CheckExact(example);
+    if (!comparable || Py_TYPE(example) != Py_TYPE(leaves[i])) return false;
+    if (PyObject_RichCompareBool(example, leaves[i], Py_EQ) != 1) return false;
+  }
+  return true;
+}
+
+PyObject* object_of(const Source& source, const Objects& leaves) {
+  return source.tensor ? source.tensor.object : leaves[source.leaf];
+}
+
+// The tensors of the program's arguments; false if autograd would have to know of the call.
+bool tensors_of(const Calls& c, const Objects& leaves, Tensors& tensors) {
+  const bool records = c10::GradMode::is_enabled();
+  for (const Source& source : c.sources) {
+    PyObject* const object = object_of(source, leaves);
+    if (!is_tensor(object)) return false;
+    Tensor* const tensor = tensor_of(object).unsafeGetTensorImpl();
+    if (records && tensor->requires_grad()) return false;
+    tensors.push_back(tensor);
+  }
+  return true;
+}
+
+std::shared_ptr<Shapes> shapes_of(Calls& c, const Tensors& tensors) {
+  for (size_t n = 0; n < c.shapes.size(); ++n) {
+    const auto& inputs = c.shapes[n]->inputs;
+    size_t i = 0;
+    while (i < inputs.size() && inputs[i].matches(*tensors[i])) ++i;
+    if (i < inputs.size()) continue;
+    std::rotate(c.shapes.begin(), c.shapes.begin() + n, c.shapes.begin() + n + 1);
+    return c.shapes[0];
+  }
+  return nullptr;
+}
+
+// Whether no argument that is changed shares memory with another one.
+bool are_apart(const Calls& c, const Shapes& s, const c10::SmallVector<char*, 32>& memory) {
+  for (const Py_ssize_t i : c.changed)
+    for (size_t j = 0; j < s.inputs.size(); ++j)
+      if ((size_t)i != j && memory[i] < memory[j] + s.inputs[j].bytes && memory[j] < memory[i] + s.inputs[i].bytes)
+        return false;
+  return true;
+}
+
+// The result of the call, or null for a Python error; a result that is false for a call that is unlike those before.
+Ref make_call(Calls& c, PyObject* const* args, Py_ssize_t count, PyObject* names, bool& made) {
+  Objects leaves;
+  Tensors tensors;
+  if (!is_plain_thread() || !leaves_of(c, args, count, names, leaves) || !tensors_of(c, leaves, tensors)) return {};
+  const std::shared_ptr<Shapes> s = shapes_of(c, tensors);
+  if (!s) return {};
+  c10::SmallVector<char*, 32> memory;
+  for (Tensor* tensor : tensors) memory.push_back(address(*tensor, false));
+  for (const Py_ssize_t i : c.changed) memory[i] = address(*tensors[i], true);
+  if (!are_apart(c, *s, memory)) return {};
+  made = true;
+  c10::SmallVector<at::TensorBase, 4> results;
+  for (const auto& [like, same] : s->results) {
+    results.push_back(same < 0 ? at::detail::empty_strided_cpu(like.sizes, like.strides, like.dtype) : at::TensorBase());
+    memory.push_back(same < 0 ? address(*results.back().unsafeGetTensorImpl(), true) : memory[same]);
+    if (same < 0) advise(memory.back(), like.bytes);
+  }
+  Scratch scratch;
+  if (s->scratch && !c.free.empty()) scratch = std::move(c.free.back()), c.free.pop_back();
+  if (scratch.size < (size_t)s->scratch) {
+    scratch = {std::unique_ptr<char, Free>((char*)aligned_alloc(4096, (s->scratch + 4095) / 4096 * 4096)), (size_t)s->scratch};
+    if (!scratch.memory) return PyErr_NoMemory(), Ref();
+    advise(scratch.memory.get(), scratch.size);
+  }
+  memory.push_back(scratch.memory.get());
+  char message[MESSAGE];
+  message[0] = 0;
+  const int threads = s->cores ? at::get_num_threads() : 1;
+  PyThreadState* const state = s->releases ? PyEval_SaveThread() : nullptr;
+  c.run(s->first, s->end, memory.data(), threads, c.fail ? message : nullptr, nullptr);
+  if (state) PyEval_RestoreThread(state);
+  if (s->scratch) c.free.push_back(std::move(scratch));
+  if (message[0]) return Ref(PyObject_CallFunction(c.fail.object, "s", message));
+  std::vector<Ref> wrapped(results.size()), given;
+  for (const Leaf& leaf : c.leaves) {
+    if (leaf.kind == RESULT) {
+      Ref& one = wrapped[leaf.number];
+      if (!one) one = Ref(THPVariable_Wrap(std::move(results[leaf.number])));
+      if (!one) return {};
+      given.push_back(Ref::to(one.object));
+    } else {
+      given.push_back(Ref::to(leaf.kind == ARGUMENT ? object_of(c.sources[leaf.number], leaves) : leaf.value.object));
+    }
+  }
+  Ref result = unflatten(c.result.object, given);
+  return result && c.build ? Ref(PyObject_CallOneArg(c.build.object, result.object)) : std::move(result);
+}
+
+PyObject* calls_call(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  bool made = false;
+  try {
+    Ref result = make_call(calls_of(self), args, count, names, made);
+    if (result || made) return result.give();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented);
+}
+
+// remember(inputs, results, first, end, scratch, cores, releases, keeper): a call as Python has made it. A result is a
+// tensor, or the number of the argument in whose memory it is. Tensors that are not plain are not remembered.
+PyObject* calls_remember(PyObject* self, PyObject* args) {
+  Calls& c = calls_of(self);
+  auto s = std::make_shared<Shapes>();
+  PyObject *inputs, *results, *keeper;
+  if (!PyArg_ParseTuple(args, "O!O!LLnppO", &PyTuple_Type, &inputs, &PyTuple_Type, &results, &s->first, &s->end,
+                        &s->scratch, &s->cores, &s->releases, &keeper))
+    return nullptr;
+  s->keeper = Ref::to(keeper);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+    PyObject* const input = PyTuple_GET_ITEM(inputs, i);
+    if (!is_tensor(input)) Py_RETURN_FALSE;
+    s->inputs.emplace_back(tensor_of(input));
+    if (!s->inputs.back().matches(*tensor_of(input).unsafeGetTensorImpl())) Py_RETURN_FALSE;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
+    PyObject* const result = PyTuple_GET_ITEM(results, i);
+    const Py_ssize_t same = PyLong_Check(result) ? PyLong_AsSsize_t(result) : -1;
+    if (same < 0 && !is_tensor(result)) Py_RETURN_FALSE;
+    s->results.emplace_back(same < 0 ? Like(tensor_of(result)) : s->inputs.at(same), same);
+  }
+  Tensors tensors;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i)
+    tensors.push_back(tensor_of(PyTuple_GET_ITEM(inputs, i)).unsafeGetTensorImpl());
+  if (shapes_of(c, tensors)) Py_RETURN_FALSE;
+  c.shapes.insert(c.shapes.begin(), std::move(s));
+  if (c.shapes.size() > MOST_SHAPES) c.shapes.pop_back();
+  Py_RETURN_TRUE;
+}
+
+// Calls(run, arguments, keywords, examples, sources, changed, result, leaves, build, fail)
+PyObject* calls_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *arguments, *keywords, *examples, *sources, *changed, *result, *leaves, *build, *fail;
+  long long run;
+  if (!PyArg_ParseTuple(args, "LO!O!O!O!O!OO!OO", &run, &PyTuple_Type, &arguments, &PyTuple_Type, &keywords,
+                        &PyTuple_Type, &examples, &PyTuple_Type, &sources, &PyTuple_Type, &changed, &result,
+                        &PyTuple_Type, &leaves, &build, &fail))
+    return nullptr;
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (!self) return nullptr;
+  Calls* const c = reinterpret_cast<Object*>(self)->calls = new Calls{reinterpret_cast<Run*>(run)};
+  c->arguments = Ref::to(arguments), c->keywords = Ref::to(keywords), c->examples = Ref::to(examples);
+  c->result = Ref::to(result);
+  if (build != Py_None) c->build = Ref::to(build);
+  if (fail != Py_None) c->fail = Ref::to(fail);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sources); ++i) {
+    PyObject* const source = PyTuple_GET_ITEM(sources, i);
+    const bool leaf = PyLong_Check(source);
+    c->sources.push_back({leaf ? PyLong_AsSsize_t(source) : -1, leaf ? Ref() : Ref::to(source)});
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(changed); ++i)
+    c->changed.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(changed, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
+    int kind;
+    Py_ssize_t number;
+    PyObject* value;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(leaves, i), "inO", &kind, &number, &value)) return Py_DECREF(self), nullptr;
+    c->leaves.push_back({Kind(kind), number, Ref::to(value)});
+  }
+  return self;
+}
+
+void calls_free(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  delete &calls_of(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// Where the tensor of a Python object is, for comparison with its `_cdata`.
+PyObject* address_of(PyObject*, PyObject* object) {
+  return PyLong_FromVoidPtr(is_tensor(object) ? tensor_of(object).unsafeGetTensorImpl() : nullptr);
+}
+
+PyMethodDef methods[] = {{"call", (PyCFunction)(void (*)())calls_call, METH_FASTCALL | METH_KEYWORDS, nullptr},
+                         {"remember", calls_remember, METH_VARARGS, nullptr},
+                         {}};
+PyMethodDef functions[] = {{"address", address_of, METH_O, nullptr}, {}};
+PyType_Slot slots[] = {{Py_tp_new, (void*)calls_new}, {Py_tp_dealloc, (void*)calls_free}, {Py_tp_methods, methods}, {}};
+PyType_Spec spec = {"deplodock_calls.Calls", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "deplodock_calls", nullptr, -1, functions};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_deplodock_calls() {
+  PyObject* const made = PyModule_Create(&module);
+  PyObject* const type = PyType_FromSpec(&spec);
+  if (made && type) PyModule_AddObject(made, "Calls", type);
+  return made;
+}

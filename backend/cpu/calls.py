@@ -1,0 +1,64 @@
+"""Calls without Python: `calls.cpp`, built once for this Python and this PyTorch.
+
+It is an extension module, and knows where PyTorch keeps the tensor of a Python object. Where it cannot be built, or
+finds the tensor elsewhere, every call goes through Python, which takes some microseconds longer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+from ...errors import ExecutionError
+from ..build_cache import cached_file, digest
+from ..emulator.build import host_compiler, version
+
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
+
+_SOURCE = Path(__file__).with_name("calls.cpp")
+_NAME = "deplodock_calls"
+
+
+@cache
+def extension() -> ModuleType | None:
+    """The extension module; None where there is none."""
+    try:
+        return load_extension()
+    except ExecutionError:
+        return None
+
+
+def load_extension() -> ModuleType:
+    """The extension module, built if it is not in the cache. Raises ExecutionError, with the reason, where it cannot be
+    built or used."""
+    import torch
+
+    folder = Path(torch.__file__).parent
+    includes = (folder / "include", Path(sysconfig.get_paths()["include"]))
+    libraries = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+
+    def make(target: Path) -> None:
+        found = (*(f"-I{path}" for path in includes), str(_SOURCE), "-o", str(target), f"-L{folder / 'lib'}")
+        command = [host_compiler(), *FLAGS, *found, *libraries]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise ExecutionError(f"g++ does not compile {_SOURCE.name}: {result.stderr[:500]}", operator="cpu")
+
+    made_by = (version(host_compiler()), torch.__version__, torch.version.git_version, str(folder))
+    key = digest(_SOURCE.read_text(), *made_by, sysconfig.get_config_var("EXT_SUFFIX"), *FLAGS)
+    try:
+        loader = ExtensionFileLoader(_NAME, str(cached_file("cpu", f"{key}.so", make)))
+        spec = spec_from_loader(_NAME, loader)
+        assert spec is not None
+        module = module_from_spec(spec)
+    except (ImportError, OSError) as error:
+        raise ExecutionError(f"{_SOURCE.name} is not loaded: {error}", operator="cpu") from error
+    for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(1))):
+        if module.address(tensor) != tensor._cdata:
+            raise ExecutionError("this PyTorch keeps tensors elsewhere in its Python objects", operator="cpu")
+    return module

@@ -1,0 +1,98 @@
+"""Buffers of a program in one allocation: never two of them in one place at one time, and little room between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import deplodock
+from deplodock.backend import launch_plan
+from deplodock.backend.arena import ALIGNMENT, Lifetime, live_peak, place
+from deplodock.backend.launch_plan import LaunchPlan, make_plan
+
+
+def _in_each_other(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of buffers that share a byte in some step."""
+    found = []
+    for i, (a, at) in enumerate(zip(buffers, offsets, strict=True)):
+        for j, (b, other) in enumerate(zip(buffers[:i], offsets, strict=False)):
+            together = a.first <= b.last and b.first <= a.last
+            if together and at < other + b.bytes and other < at + a.bytes:
+                found.append((j, i))
+    return found
+
+
+def _random(seed: int, count: int = 120) -> list[Lifetime]:
+    """Buffers as a program has them: most are short, some are used long after they were written."""
+    numbers = random.Random(seed)
+    first = [numbers.randrange(count) for _ in range(count)]
+    return [Lifetime(n, n + int(numbers.expovariate(0.3)), numbers.choice((0, 4, 1000, 4096, 70000))) for n in first]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_lies_in_something_else(seed: int) -> None:
+    buffers = _random(seed)
+    offsets, size = place(buffers)
+    assert not _in_each_other(buffers, offsets)
+    assert all(o % ALIGNMENT == 0 and o + b.bytes <= size for b, o in zip(buffers, offsets, strict=True))
+    assert live_peak(buffers) <= size <= 1.15 * live_peak(buffers) + ALIGNMENT * len(buffers)
+    steps = range(max(b.last for b in buffers) + 1)
+    assert live_peak(buffers) == max(sum(b.bytes for b in buffers if b.first <= s <= b.last) for s in steps)
+
+
+def test_a_chain_takes_two_buffers() -> None:
+    chain = [Lifetime(i, i + 1, 4096) for i in range(50)]
+    assert place(chain)[1] == live_peak(chain) == 2 * 4096
+    assert place([]) == ([], 0)
+    assert place([Lifetime(0, 0, 1), Lifetime(0, 0, 1)]) == ([0, ALIGNMENT], 2 * ALIGNMENT)
+
+
+def test_small_buffers_lie_where_a_large_one_was() -> None:
+    buffers = [Lifetime(0, 1, 8192), *(Lifetime(2, 4, 2048) for _ in range(4))]
+    assert place(buffers) == ([0, 0, 2048, 4096, 6144], 8192)
+
+
+def _deep(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Products with sums over what was computed long before."""
+    kept, y = [], x
+    for i in range(12):
+        y = (y @ w).softmax(-1)
+        kept += [y] if i % 6 == 0 else []
+    return F.layer_norm(sum(kept[:-1], y @ w.t()), (48,))
+
+
+def _plan(compiled: deplodock.CompiledFunction) -> LaunchPlan:
+    return make_plan(compiled.compilation.at("kernel"))
+
+
+def _lifetimes(plan: LaunchPlan) -> tuple[list[Lifetime], list[int]]:
+    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+    return [Lifetime(b.first, b.last, b.bytes) for b in scratch], [b.offset for b in scratch]
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_a_program(target: str) -> None:
+    compiled = deplodock.compile(_deep, (torch.randn(16, 48), torch.randn(48, 48)), target=target)
+    plan = _plan(compiled)
+    lifetimes, offsets = _lifetimes(plan)
+    assert len(lifetimes) > 3
+    assert not _in_each_other(lifetimes, offsets)
+    assert plan.scratch_bytes < sum(b.bytes for b in lifetimes)
+    assert plan.peak_bytes == plan.scratch_bytes + 16 * 48 * 4
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_lifetimes_matter(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan by which a buffer ends before its last use computes something else."""
+    if wrong:
+        short = lambda buffers: place([Lifetime(b.first, b.first, b.bytes) for b in buffers])  # noqa: E731
+        monkeypatch.setattr(launch_plan, "place", short)
+    x, w = torch.randn(16, 48), torch.randn(48, 48)
+    compiled = deplodock.compile(_deep, (x, w), target="cpu")
+    compiled(x, w)
+    assert torch.allclose(compiled(x, w), _deep(x, w), rtol=1e-3, atol=1e-3) != wrong
+    assert bool(_in_each_other(*_lifetimes(_plan(compiled)))) == wrong
