@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..backend.cpu.build import compiler
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import nvrtc_version
-from ..backend.emulator.build import host_compiler
 from ..backend.spans import Span
 from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch
@@ -137,9 +137,9 @@ def cuda_missing(compiled: bool = False) -> str | None:
 def compiler_missing() -> str | None:
     """Why no program for `cpu` can run here, in a few words; None where it can."""
     try:
-        host_compiler()
+        compiler()
     except ExecutionError:
-        return "no C++ compiler for the CPU: g++ is not installed"
+        return "no C++ compiler for the CPU: neither g++ nor clang++ is installed"
     return None
 
 

@@ -75,11 +75,10 @@ def _nvrtc() -> str:
 
 
 def _compiler() -> str:
-    """The compiler of programs for the CPU, and clang, which is not used."""
-    from ..backend.emulator.build import host_compiler
+    """The compiler of programs for the CPU."""
+    from ..backend.cpu.build import compiler
 
-    others = [name for name in ("clang++",) if shutil.which(name)]
-    return _tool(host_compiler(), "--version") + "".join(f"; {name} is here, and not used" for name in others)
+    return _tool(compiler(), "--version")
 
 
 def _calls() -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
-from ..emulator.build import host_compiler
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-w", "-fno-exceptions", "-fno-rtti"),
@@ -27,16 +28,33 @@ def build(text: str, march: str = "native") -> Path:
     def make(target: Path) -> None:
         source = target.parent / "program.cpp"
         source.write_text(text)
-        command = [host_compiler(), *flags, "-o", str(target), str(source), "-lm"]
+        command = [compiler(), *flags, "-o", str(target), str(source), "-lm"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise ExecutionError(f"g++ does not compile the C++: {result.stderr[:2000]}", operator="cpu")
+            name = Path(command[0]).name
+            raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
 
     return cached_file("cpu", name, make)
 
 
 @cache
+def compiler() -> str:
+    """The path of a compiler for C++: what CXX says, if that is one of g++ and clang, else g++, else clang.
+
+    Raises ExecutionError if there is none."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
+        path = shutil.which(name) if name else None
+        if path and any(maker in _told(path, "--version") for maker in ("Free Software Foundation", "clang")):
+            return path
+    raise ExecutionError("a C++ compiler is needed for programs for the CPU; install one (apt: g++)")
+
+
+@cache
 def _known(march: str) -> str:
     """The compiler and what it makes of `march` here: what is built for one processor is not loaded on another."""
-    asked = ([host_compiler(), "--version"], [host_compiler(), f"-march={march}", "-Q", "--help=target"])
-    return "".join(subprocess.run(a, capture_output=True, text=True, check=False).stdout for a in asked)
+    name = compiler()
+    return _told(name, "--version") + _told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)
+
+
+def _told(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -14,7 +14,7 @@ INLINE vec<float> fused(vec<float> a, vec<float> b, vec<float> c) { return fused
 INLINE vec<double> fused(vec<double> a, vec<double> b, vec<double> c) { return fused_lanes<double>(a, b, c); }
 #endif
 template <class T> INLINE T fused(T a, T b, T c) { return a * b + c; }
-#ifdef __AVX512BF16__
+#if defined(AVX512) && defined(__AVX512BF16__)
 // Two neighbours along k in a word: c + a.low * b.low + a.high * b.high, in an order and with a rounding of its own.
 INLINE vec<float> fused(vec<int> a, vec<int> b, vec<float> c) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
@@ -41,14 +41,14 @@ INLINE bf16_vec to_bf16(vec<float> x) {
 }
 
 //// to_f32.f16 needs f16; to_f32.f16
-#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__)
+#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__) && !defined(__clang__)
 INLINE vec<float> to_f32(f16_vec x) { return (vec<float>)__builtin_ia32_vcvtph2ps256((vec<short>)x.bits); }
 #else
 INLINE vec<float> to_f32(f16_vec x) { return each<float>([&](int l) { return to_f32(lane(x, l)); }); }
 #endif
 
 //// to_f16.f16 needs f16; to_f16
-#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__)
+#if defined(__AVX__) && defined(__F16C__) && !defined(__AVX512F__) && !defined(__clang__)
 INLINE f16_vec to_f16(vec<float> x) { return {choose(x != x, all((unsigned short)0x7fff), (vec<unsigned short>)__builtin_ia32_vcvtps2ph256(x, 0))}; }
 #else
 INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f16(x[l]); }); }
@@ -57,7 +57,7 @@ INLINE f16_vec to_f16(vec<float> x) { return each<f16>([&](int l) { return to_f1
 //// clamped
 // Within [least, most]; NaN stays NaN. Named as the processor's instructions, which g++ does not find by itself.
 INLINE vec<float> clamped(vec<float> x, float least, float most) {
-#if defined(__AVX512F__)
+#ifdef AVX512
   const auto y = __builtin_ia32_maxps512_mask(all(least), x, x, -1, 4);
   return __builtin_ia32_minps512_mask(all(most), y, y, -1, 4);
 #else
@@ -69,7 +69,7 @@ INLINE vec<float> clamped(vec<float> x, float least, float most) {
 //// scaled
 // m * 2^n for whole n from -252 to 254, also where that is a denormal number.
 INLINE vec<float> scaled(vec<float> m, vec<float> n) {
-#if defined(__AVX512F__)
+#ifdef AVX512
   return __builtin_ia32_scalefps512_mask(m, n, m, -1, 4);
 #else
   const auto all_of = convert<int>(n), half = all_of >> 1;
@@ -307,7 +307,7 @@ template <int rows, int columns> static void widened(float* to, const bf16* from
     for (; j < wide.end; ++j) to[i * columns + j] = to_f32(from[i * row + j * column]);
   }
 }
-#ifdef __AVX512BF16__
+#if defined(AVX512) && defined(__AVX512BF16__)
 // The words of a panel whose rows are pairs of rows of b.
 template <int columns> static void pack_pairs(int* to, const bf16* from, long row, long column, long pairs, long end) {
   if (row == 1 && column % 2 == 0) return pack<columns>(to, (const int*)from, 1, column / 2, pairs, {0, end});
@@ -328,7 +328,7 @@ template <int columns> static void pack_pairs(int* to, const bf16* from, long ro
 template <int M, int N, int K>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
-#ifdef __AVX512BF16__
+#if defined(AVX512) && defined(__AVX512BF16__)
   if constexpr (K % 2 == 0 && N >= lanes)
     if (a_column == 1 && a_row % 2 == 0 && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
       constexpr int width = panel_vectors<N, float> * lanes;

@@ -3,6 +3,10 @@
 #define __device__ __attribute__((always_inline)) inline
 #define INLINE static inline __attribute__((always_inline))
 #define PER_LANE for (int l = 0; l < lanes; ++l)
+// Instructions that have no operator are written as g++ names them; clang finds its own.
+#if defined(__AVX512F__) && !defined(__clang__)
+#define AVX512
+#endif
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
@@ -24,7 +28,7 @@ template <> struct Int<8> { typedef long long type; };
 
 // Of narrow words and floats compilers convert one element after another, of narrow words and ints they do not.
 template <class V> INLINE mask widen(V x) { return __builtin_convertvector(x, mask); }
-#if defined(__AVX512F__)  // one instruction; from the parts that g++ makes of it it takes five
+#ifdef AVX512  // one instruction; from the parts that g++ makes of it it takes five
 #define WIDEN(T, WORD, NAME) INLINE mask widen(vec<T> x) { return (mask)__builtin_ia32_##NAME##512_mask((vec<WORD>)x, mask{}, -1); }
 WIDEN(signed char, char, pmovsxbd) WIDEN(unsigned char, char, pmovzxbd) WIDEN(short, short, pmovsxwd) WIDEN(unsigned short, short, pmovzxwd)
 #endif
@@ -46,10 +50,14 @@ template <class V> INLINE V choose(mask m, V a, V b) {
 template <class T> INLINE vec<T> all(T x) { return x - vec<T>{}; }
 INLINE mask all(bool x) { return all(x ? -1 : 0); }
 // A constant for each lane, as a function of its number.
-template <int... l> struct Lanes {
+template <class I, I... l> struct Lanes {
   template <class T, class F> INLINE vec<T> of(F f) { return vec<T>{(T)f(l)...}; }
 };
-template <int n> using First = Lanes<__integer_pack(n)...>;
+#ifdef __clang__
+template <int n> using First = __make_integer_seq<Lanes, int, n>;
+#else
+template <int n> using First = Lanes<int, __integer_pack(n)...>;
+#endif
 template <class T, class F> INLINE vec<T> constants(F f) { return First<lanes>::template of<T>(f); }
 template <class T> INLINE vec<T> numbers() { return constants<T>([](int l) { return l; }); }
 
@@ -83,7 +91,7 @@ template <class T, class V> INLINE void store_first(T* p, long long n, V v) {
   store(all_of, v);
   for (int l = 0; l < n; ++l) p[l] = all_of[l];
 }
-#if defined(__AVX512F__)
+#ifdef AVX512
 INLINE unsigned short first_lanes(long long n) { return n > 0 ? (1 << n) - 1 : 0; }
 INLINE vec<float> load_first(const float* p, long long n, float fill) {
   return n >= lanes ? load(p) : __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(n));
@@ -105,6 +113,17 @@ template <class T, class Bits> struct Stored { vec<Bits> bits; };
   INLINE T lane(T##_vec v, int l) { return T{v.bits[l]}; } \
   INLINE void set(T##_vec& v, int l, T x) { v.bits[l] = x.bits; }
 
+// Of each lane the one of `a`, or behind these of `b`, that it names.
+template <class V, class I> INLINE V shuffled(V a, V b, I at) {
+#ifdef __clang__
+  V v{};
+  PER_LANE v[l] = at[l] < lanes ? a[at[l] % lanes] : b[at[l] % lanes];
+  return v;
+#else
+  return __builtin_shuffle(a, b, at);
+#endif
+}
+
 // All lanes of `n` vectors combined, and of `n` elements in memory.
 template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F f) {
   typedef __typeof__(x[0][0] + 0) T;
@@ -112,7 +131,7 @@ template <int n, class V, class F> INLINE auto reduced_lanes(const V (&x)[n], F 
   for (int i = 1; i < n; ++i) v = f(v, x[i]);
 #pragma GCC unroll 4
   for (int apart = lanes / 2; apart; apart /= 2)
-    v = f(v, __builtin_shuffle(v, constants<typename Int<sizeof(T)>::type>([&](int l) { return (l + apart) % lanes; })));
+    v = f(v, shuffled(v, v, constants<typename Int<sizeof(T)>::type>([&](int l) { return (l + apart) % lanes; })));
   return (T)v[0];
 }
 template <int n, class T, class F> INLINE T reduced(const T* x, F f) {
@@ -148,7 +167,7 @@ template <class T> INLINE void transpose(T* to, long to_pitch, const T* from, lo
     for (int r = 0; r < lanes; ++r)
       if (!(r & h)) {
         const auto a = v[r], b = v[r + h];
-        v[r] = __builtin_shuffle(a, b, low), v[r + h] = __builtin_shuffle(a, b, high);
+        v[r] = shuffled(a, b, low), v[r + h] = shuffled(a, b, high);
       }
   }
 #pragma GCC unroll 16
@@ -169,7 +188,7 @@ INLINE vec<float> with_sign(vec<float> size, vec<float> x) {
 // As for single elements, NaN wins.
 template <class V> INLINE V max_nan(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 template <class V> INLINE V min_nan(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
-#if defined(__AVX512F__)  // the instructions give the second operand where one is NaN
+#ifdef AVX512  // the instructions give the second operand where one is NaN
 INLINE vec<float> max_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_maxps512_mask(a, b, b, -1, 4); }
 INLINE vec<float> min_nan(vec<float> a, vec<float> b) { return a != a ? a : __builtin_ia32_minps512_mask(a, b, b, -1, 4); }
 #endif

@@ -42,7 +42,7 @@ def test_the_reference_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -
     def none() -> str:
         raise ExecutionError("no g++")
 
-    monkeypatch.setattr(executors, "host_compiler", none)
+    monkeypatch.setattr(executors, "compiler", none)
     program = deplodock.compile(torch.relu, (X,))
     assert torch.equal(program(X), X.relu())
     assert (program.compilation.target, program.executor.name) == ("sm_90a", "reference")

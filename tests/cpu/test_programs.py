@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
+from deplodock.backend.cpu import build
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
 
@@ -138,6 +140,21 @@ def test_other_vectors(name: str, march: str) -> None:
         pytest.skip("this machine has no AVX2")
     (found,) = CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args)
     _close(found, function(*args))
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+@pytest.mark.parametrize(
+    "name", ["elementwise", "softmax", "transposes", "linear and epilogue", "f16", "products of bf16", "int8", "sort"]
+)
+def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The same text as another compiler understands it."""
+    function, args = PROGRAMS[name]
+    monkeypatch.setenv("CXX", "clang++")
+    for known in (build.compiler, build._known):
+        known.cache_clear()
+        request.addfinalizer(known.cache_clear)
+    _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))
+    assert "clang" in build.compiler()
 
 
 def test_bf16_is_multiplied_where_it_lies() -> None:
