@@ -329,18 +329,24 @@ template <int M, int N, int K>
 static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const bf16* b, long b_row, long b_column,
                       const Extents e = {{0, M}, {0, N}, {0, K}}) {
 #if defined(AVX512) && defined(__AVX512BF16__)
+  const bool in_pairs = a_column == 1 && a_row % 2 == 0;
   if constexpr (K % 2 == 0 && N >= lanes)
-    if (a_column == 1 && a_row % 2 == 0 && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
+    if ((in_pairs || M % lanes == 0) && (e.depth.begin | e.depth.end) % 2 == 0 && e.columns.begin == 0) {
       constexpr int width = panel_vectors<N, float> * lanes;
       const long high = e.rows.end - e.rows.begin, pairs = (e.depth.end - e.depth.begin) / 2;
-      const int* left = (const int*)(a + e.rows.begin * a_row + e.depth.begin);
+      a += e.rows.begin * a_row + e.depth.begin * a_column;
       b += e.depth.begin * b_row;
       const auto panel_of = [=](int* panel, long j, bool once, long& pitch) -> const int* {
         pack_pairs<width>(panel, b + j * b_column, b_row, b_column, pairs, min<long>(e.columns.end - j, width));
         return panel;
       };
-      panels_fma<M, N, K / 2, 0>(c + e.rows.begin * N, left, a_row / 2, high, pairs, e.columns, panel_of);
-      return;
+      c += e.rows.begin * N;
+      if (in_pairs) return panels_fma<M, N, K / 2, 0>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+      if constexpr (M % lanes == 0) {
+        alignas(64) int left[M * K / 2];
+        pack_pairs<M>(left, a, a_column, a_row, pairs, high);
+        return panels_fma<M, N, K / 2, 1>(c, left, M, high, pairs, e.columns, panel_of);
+      }
     }
 #endif
   alignas(64) float left[M * K], right[K * N];

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import reduce
 
 from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Block, Operation, SSAValue
@@ -347,26 +348,28 @@ class VectorStatements(Statements):
             return text, False
         fill = "0" if op.fill is None else writer.read(op.fill).text
         if lanes == 1 and (inside := self._inside(op)) is not None:
-            at = f"&{element_at(writer, op, VECTOR)}"
-            return Expr(f"load({at})" if inside == "" else f"load_first({at}, {inside}, ({element}){fill})"), True
+            at, (begin, end) = f"&{element_at(writer, op, VECTOR)}", inside
+            some = f"load_first({at}, {end}" if begin == "" else f"load_between({at}, {begin}, {end or 'lanes'}"
+            return Expr(f"load({at})" if begin == end == "" else f"{some}, ({element}){fill})"), True
         single, own = element_at(writer, op, LANE), condition(writer, op, LANE)
         return writer.by_lanes(op.result, single if own is None else f"{own.at(AND)} ? {single} : {fill}"), True
 
     def _store(self, op: StoreOp) -> None:
         writer = self.vectors
         text, is_vector = writer.read_vector(op.value)
-        inside = self._inside(op) if lanes_of(op) == 1 else None
-        if inside is None:
+        begin, end = (self._inside(op) if lanes_of(op) == 1 else None) or ("no", "lanes")
+        if begin:
             one = f"{guard(writer, op, LANE)}{element_at(writer, op, LANE)} = {writer.read(op.value, LANE).text};"
             writer.line(f"PER_LANE {one}")
             return
         head = "" if op.predicate is None else f"if ({writer.read(op.predicate).text}) "
         at, whole = f"&{element_at(writer, op, VECTOR)}", self._all(text, is_vector, op.value).text
-        writer.line(f"{head}store({at}, {whole});" if inside == "" else f"{head}store_first({at}, {inside}, {whole});")
+        writer.line(f"{head}store({at}, {whole});" if end == "" else f"{head}store_first({at}, {end}, {whole});")
 
-    def _inside(self, op: LoadOp | StoreOp) -> str | None:
-        """How many lanes of a vector are inside of all checks, the first ones; "" for all, None if it is not so."""
-        writer, count, all_or_none = self.vectors, "", list[str]()
+    def _inside(self, op: LoadOp | StoreOp) -> tuple[str, str] | None:
+        """From which lane of a vector up to which one all checks hold, "" where they do from the first, or to the last,
+        lane on; None if these lanes are not side by side."""
+        writer, begins, ends, all_or_none = self.vectors, list[str](), list[str](), list[str]()
         for c, (value, (lo, hi)) in enumerate(zip(op.checks, op.bounds, strict=True)):
             if registers(value) > 1:
                 return None
@@ -380,11 +383,14 @@ class VectorStatements(Statements):
             if not any(steps[:4]):
                 all_or_none += [infix(Expr(str(lo)), "<=", at, RELATION).text] if under else []
                 all_or_none += [infix(at, "<", end, RELATION).text] if over else []
-            elif under or steps[:4] != [1, 2, 4, 8] or count:
+            elif steps[:4] != [1, 2, 4, 8]:
                 return None
             else:
-                count = infix(end, "-", at, ADD).text
-        return f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
+                begins += [infix(Expr(str(lo)), "-", at, ADD).text] if under else []
+                ends += [infix(end, "-", at, ADD).text] if over else []
+        count = reduce(lambda a, b: f"min<long>({a}, {b})", ends) if ends else ""
+        begin = reduce(lambda a, b: f"max<long>({a}, {b})", begins) if begins else ""
+        return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
 
 
 def _takes_long(op: Operation) -> bool:

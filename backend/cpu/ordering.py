@@ -42,8 +42,10 @@ class VectorOrdering(Ordering):
             self._again.clear()
         size = _size(op)
         if size is None:
-            if isinstance(op, kernel.AtomicRmwOp | LoadOp | StoreOp):
+            if isinstance(op, kernel.AtomicRmwOp | StoreOp):
                 self._flush(list(self._pending.values()))
+            elif isinstance(op, LoadOp):
+                self._flush([g for g in self._pending.values() if any(_conflict(op, other) for other in g.ops)])
             makers = (self._maker.get(v) for v in op.operands)
             self._flush([g for g in makers if g is not None and g.size >= WIDEST])
             super()._place(op)

@@ -28,14 +28,14 @@ NEAR = 2
 class Strided:
     """A matrix in memory: the value that holds its elements, which of them is the first, and how many elements apart
     neighbours of a column and of a row are. With `load` they lie where that reads them; `sides` are what its checks
-    count."""
+    count, and how far each is from one to the next."""
 
     source: SSAValue
     first: int
     row: int
     column: int
     load: LoadOp | None = None
-    sides: tuple[int | None, ...] = ()
+    sides: tuple[tuple[int | None, int], ...] = ()
 
     def pointer(self, writer: Writer) -> str:
         """The address of the first element."""
@@ -47,15 +47,21 @@ class Strided:
         """Where its rows, of which there are `most`, or columns, begin and end, and what has to hold for all of it, in
         C++."""
         for c in range(len(self.sides)) if self.load is not None else ():
-            if self.sides[c] != side:
+            own, step = self.sides[c]
+            if own != side:
                 continue
             at, (low, high) = writer.read(self.load.checks[c]), self.load.bounds[c]
             end = Expr(str(high)) if isinstance(high, int) else writer.size(high)
             first, last = writer.ranges.of(self.load.checks[c])
             if first < low:
-                yield ("begin", infix(Expr(str(low)), "-", at, ADD).text)
-            if last + (0 if side is BOTH else most - 1) >= least(high):
-                yield ("end", end.text if at.text == "0" else infix(end, "-", at, ADD).text)
+                yield ("begin", _steps(infix(Expr(str(low)), "-", at, ADD), step))
+            if last + (0 if side is BOTH else (most - 1) * step) >= least(high):
+                yield ("end", _steps(end if at.text == "0" else infix(end, "-", at, ADD), step))
+
+
+def _steps(distance: Expr, step: int) -> str:
+    """How many steps go at least that far: none where they need not go at all."""
+    return distance.text if step == 1 else f"({distance.text} + {step - 1}) / {step}"
 
 
 def operands(op: PanelFmaOp) -> tuple[Strided, Strided]:
@@ -155,19 +161,20 @@ def is_read_in_place(op: LoadOp | CastOp) -> bool:
     return load is not None and only_products(op.result)
 
 
-def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[int | None, ...] | None:
-    """What each check of a load counts, one by one from the first on; None if one of them counts something else."""
-    split, found = columns.bit_length() - 1, list[int | None]()
+def _sides(load: LoadOp, first: int, steps: Sequence[int], columns: int) -> tuple[tuple[int | None, int], ...] | None:
+    """What each check of a load counts, in equal steps from the first on; None if one of them counts something else."""
+    split, found = columns.bit_length() - 1, list[tuple[int | None, int]]()
     for c in range(len(load.checks)):
         bits = [basis[c] for basis in load.check_steps]
         own = [_moved(step, bits) for step in steps]
         sides = own[split:], own[:split]
         side = next((s for s in (ROWS, COLUMNS) if any(sides[s])), None)
-        if side is not None and (any(sides[1 - side]) or sides[side] != [1 << b for b in range(len(sides[side]))]):
+        step = 1 if side is None else sides[side][0]
+        if side is not None and (any(sides[1 - side]) or sides[side] != [step << b for b in range(len(sides[side]))]):
             return None
         if _moved(first, bits):
             return None
-        found.append(side)
+        found.append((side, step))
     return tuple(found)
 
 

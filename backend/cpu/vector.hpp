@@ -91,8 +91,18 @@ template <class T, class V> INLINE void store_first(T* p, long long n, V v) {
   store(all_of, v);
   for (int l = 0; l < n; ++l) p[l] = all_of[l];
 }
+// Those from one lane on up to another one.
+template <class T> INLINE vec<T> load_between(const T* p, long long begin, long long end, T fill) {
+  if (begin <= 0) return load_first(p, end, fill);
+  auto v = all(fill);
+  for (int l = begin; l < end && l < lanes; ++l) set(v, l, p[l]);
+  return v;
+}
 #ifdef AVX512
-INLINE unsigned short first_lanes(long long n) { return n > 0 ? (1 << n) - 1 : 0; }
+INLINE unsigned short first_lanes(long long n) { return n >= lanes ? -1 : n > 0 ? (1 << n) - 1 : 0; }
+INLINE vec<float> load_between(const float* p, long long begin, long long end, float fill) {
+  return __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(end) & ~first_lanes(begin));
+}
 INLINE vec<float> load_first(const float* p, long long n, float fill) {
   return n >= lanes ? load(p) : __builtin_ia32_loadups512_mask(p, all(fill), first_lanes(n));
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineDimExpr
 
 from ...dialects.loop import LoadOp
 from ...dialects.loop.dependence import access_indices
@@ -196,11 +197,11 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> None:
         for index, loaded, extent in ((p.row, rhs, ROWS), (p.column, lhs, columns)):
             if index not in sizes.decided:
                 sizes.set(index, extent if loaded else WHOLE)
+        along = p.reduction.indices.index(_along(sizes.info, p))
         for op in next(g for g in sizes.info.groups if p.reduction.op in g):
-            along = longest_index(sizes.info, op.body.block.args)  # a product of matrices has one
-            for index in op.body.block.args:
+            for n, index in enumerate(op.body.block.args):
                 if index not in sizes.decided:
-                    sizes.set(index, DEPTH if index is along else 1)
+                    sizes.set(index, DEPTH if n == along else 1)
     sizes.chunk_reductions(1 << 13)
     sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
     while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
@@ -217,7 +218,7 @@ def _packed(info: NestInfo, products: list[Matmul]) -> SSAValue | None:
                 continue
             own = access_indices(load)
             blocks = prod(info.extents[i] for i in info.free if i not in own and i is not other)
-            contiguous, along = contiguous_index(load), longest_index(info, p.reduction.indices)
+            contiguous, along = contiguous_index(load), _along(info, p)
             cost = COSTS[0 if contiguous is index else 1 if contiguous is along else 2]
             if (
                 blocks >= FEWEST
@@ -226,6 +227,21 @@ def _packed(info: NestInfo, products: list[Matmul]) -> SSAValue | None:
             ):
                 return index
     return None
+
+
+def _along(info: NestInfo, p: Matmul) -> SSAValue:
+    """The index that a product sums over at once: the longest, of a convolution one that does not count the same
+    coordinate as rows or columns do, as then ends of the one depend on the other."""
+
+    def shares(index: SSAValue) -> bool:
+        for op in info.loads:
+            for result in op.map.data.results:
+                own = {op.indices[e.position] for e in result.dfs() if isinstance(e, AffineDimExpr)}
+                if index in own and own & {p.row, p.column}:
+                    return True
+        return False
+
+    return longest_index(info, [i for i in p.reduction.indices if not shares(i)] or p.reduction.indices)
 
 
 def _turned(p: Matmul) -> bool:

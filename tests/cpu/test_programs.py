@@ -95,6 +95,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x, w: F.conv2d(x, w, padding=3, stride=2),
         (_floats(1, 3, 40, 40), _floats(32, 3, 7, 7)),
     ),
+    "convolution of each channel": (
+        lambda x, w: F.conv2d(x, w, padding=2, groups=12),
+        (_floats(2, 12, 19, 37), _floats(12, 1, 5, 5)),
+    ),
+    "padding": (
+        lambda x, y, z, i: tuple(F.pad(t, (19, 3, 1, 2), value=5) + t[0, 0] for t in (x, y, z, i)),
+        (_floats(7, 50), _floats(7, 70).bfloat16(), _floats(7, 35).double(), _ints(7, 40)),
+    ),
     "pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), (_floats(2, 4, 19, 20),)),
     "gather": (lambda x, i: x[i] * 2, (_floats(9, 70), _ints(50))),
     "scatter": (_put, (_floats(9, 70), _ints(50), _floats(50, 70))),
