@@ -105,7 +105,8 @@ def main(
         click.echo(line(rows[-1]))
     ratios = [r for r in map(ratio, rows) if r is not None]
     right = sum(r.get("right") is not False for r in rows)
-    click.echo(f"{right} of {len(rows)} right; geomean {geomean(ratios):.3f} of the best of PyTorch's")
+    mean = f"; geomean {geomean(ratios):.3f} of the best of PyTorch's" if ratios else ""
+    click.echo(f"{right} of {len(rows)} {'predicted' if predicts else 'right'}{mean}")
     if kept is None:
         goes_on.unlink(missing_ok=True)
     if kept is None and not check:

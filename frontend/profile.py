@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from time import perf_counter
 from typing import Any
@@ -14,11 +14,15 @@ from typing import Any
 import torch
 
 from ..backend.cuda.printer import kernel_names
+from ..backend.cuda.runtime.counters import Counters
+from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
 from ..backend.spans import Span
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
-from ..dialects.loop.work import Work, nest_work
+from ..dialects.loop.work import Size, Work, nest_work
+from ..dialects.shapes.binding import bind_sizes
+from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import line_text
 from ..dialects.target import Target, get_target
 from ..passes.analysis.nest_schedule import schedule_of
@@ -74,6 +78,7 @@ class Cost:
     limit: str = ""
     schedules: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    counters: Counters | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,15 @@ class Profile:
     costs: tuple[Cost, ...]
     call: float | None = None
     traced: tuple[tuple[Span, ...], ...] = ()
+
+    def with_counters(self, counters: Mapping[str, Counters]) -> Profile:
+        """The same with what was counted of a launch of each kernel, which then tells what limits it."""
+
+        def counted(cost: Cost) -> Cost:
+            found = counters.get(cost.name)
+            return cost if found is None else replace(cost, counters=found, limit=_limit(found.memory, found.compute))
+
+        return replace(self, costs=tuple(map(counted, self.costs)))
 
     @property
     def seconds(self) -> float:
@@ -102,26 +116,31 @@ class Profile:
         }
 
 
-def kernels_of(compilation: Compilation) -> list[Kernel]:
-    """The kernels of a program in the order of its text."""
+def kernels_of(compilation: Compilation, size: Size = typical) -> list[Kernel]:
+    """The kernels of a program in the order of its text, with their work where extents have these sizes."""
     module = compilation.at("kernel")
     names, launches = kernel_names(module), Counter(x.kernel for x in make_plan(module).launches)
     nests = {f"k{i}": op for i, op in enumerate(op for op in compilation.scheduled().walk() if isinstance(op, NestOp))}
     target = get_target(compilation.target, compilation.multiprocessors)
     functions = [op for op in module.walk() if isinstance(op, FuncOp)]
-    return [_kernel(f, names[f.sym_name.data], launches, [nests[n] for n in parts_of(f)], target) for f in functions]
+    found: list[Kernel] = []
+    for f in functions:
+        name, parts = names[f.sym_name.data], [nests[n] for n in parts_of(f)]
+        work = reduce(Work.__add__, (nest_work(nest, size) for nest in parts))
+        found.append(_kernel(f, name, launches.get(name, 0), parts, work, target))
+    return found
 
 
-def _kernel(f: FuncOp, name: str, launches: Mapping[str, int], nests: Sequence[NestOp], target: Target) -> Kernel:
+def _kernel(f: FuncOp, name: str, launches: int, nests: Sequence[NestOp], work: Work, target: Target) -> Kernel:
     schedules = [schedule_of(nest) for nest in nests]
     seconds, limit = _predicted(nests, target)
     return Kernel(
         name,
-        launches.get(name, 0),
+        launches,
         " * ".join(map(str, f.factors)) if any(not isinstance(n, int) for n in f.factors) else f.blocks,
         f.threads,
         f.shared.data if f.shared is not None else 0,
-        reduce(Work.__add__, map(nest_work, nests)),
+        work,
         tuple(str(s).removeprefix("#tile.schedule") for s in schedules),
         tuple(dict.fromkeys(filter(None, (line_text(op.location) for nest in nests for op in nest.walk())))),
         any(s.data.atom != "fma" for s in schedules),
@@ -170,7 +189,8 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
         where, call = f"{target.card}, {torch.get_num_threads()} threads", statistics.median(seconds)
     else:
         where, call = torch.cuda.get_device_name(), None
-    costs = _costs(kernels_of(compilation), found, target, "measured")
+    sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in args])
+    costs = _costs(kernels_of(compilation, sizes.number), found, target, "measured")
     return Profile(f"measured on {where}, median of {len(calls)} calls", costs, call, tuple(calls[-TRACED:]))
 
 

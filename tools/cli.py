@@ -192,7 +192,7 @@ def run(**options: Any) -> None:
         outcome = reports.run(program, given.executor)
         width = terminal.width_of(sys.stdout)
         text = terminal.fitted(reports.outcome_text(outcome) + "\n", width)
-        text += measuring.measure_more(program, given, outcome, width)
+        text += measuring.measure_more(program, given, context.obj, outcome, width)
         summary = _summary(program, given)
     _tell(program.captured, summary)
     if given.as_json:
@@ -302,7 +302,7 @@ def main(argv: list[str] | None = None) -> int:
         gc.set_threshold(50_000, 20, 20)
         atexit.register(gc.freeze)  # and nothing has to be looked for among them at the end
     try:
-        code = cli.main(arguments, prog_name="deplodock", standalone_mode=False)
+        code = cli.main(arguments, prog_name="deplodock", standalone_mode=False, obj=arguments)
         sys.stdout.flush()
         return code or 0
     except SystemExit as stop:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from ..backend.cuda.runtime.counters import count, ncu_missing
 from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
@@ -27,9 +30,12 @@ def check_timing(target: str, executor: str) -> None:
         raise ExecutionError(reason, argument="--bench")
 
 
-def measure_more(loaded: Loaded, given: Any, outcome: dict[str, Any], width: int | None) -> str:
+def measure_more(
+    loaded: Loaded, given: Any, arguments: Sequence[str], outcome: dict[str, Any], width: int | None
+) -> str:
     """Measure and predict what the options `given` of `run` ask for, note it in `outcome`, and say it for people in
-    lines of `width`. Raises ExecutionError, and CompileError for files that cannot be written."""
+    lines of `width`. `arguments` are the words of the command, which ncu runs again. Raises ExecutionError, and
+    CompileError for files that cannot be written."""
     parts: list[str] = []
     if given.bench:
         found = bench(loaded)
@@ -43,10 +49,10 @@ def measure_more(loaded: Loaded, given: Any, outcome: dict[str, Any], width: int
         parts += [f"{name}: {seconds(t.median)}" for name, t in times.items()]
         parts.append(f"median time of a call on this machine, {_threads()}, arms interleaved; more by --bench")
     if given.profile or given.trace:
-        profile = _profile(loaded)
+        profile, uncounted = _profile(loaded, arguments)
         outcome["profile"] = profile.as_dict()
         if given.profile:
-            parts += _profile_text(profile, width)
+            parts += [*_profile_text(profile, width), *([uncounted] if uncounted else [])]
         if given.trace:
             write_trace(given.trace, loaded.compilation.seconds, profile)
     if given.predict:
@@ -85,10 +91,33 @@ def _bench_text(found: Measurement, width: int | None) -> list[str]:
     return [f"\nmeasured on {where}", bench_table(found, width), note + wrong * (found.right is False)]
 
 
-def _profile(loaded: Loaded) -> Profile:
-    """The kernels of a program with their times: measured where it runs here, else predicted."""
+def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
+    """The kernels of a program with their times: measured where it runs here, on a GPU with what ncu counts, and why it
+    counts nothing; else predicted."""
     program = loaded.compiled
-    return predicted(loaded.compilation) if program.executor.trace is None else measured(program, loaded.subject)
+    if program.executor.trace is None:
+        return predicted(loaded.compilation), ""
+    found = measured(program, loaded.subject)
+    if program.executor.name != "cuda":
+        return found, ""
+    if missing := ncu_missing():
+        return found, f"Nothing is counted: {missing}."
+    command = [sys.executable, "-m", "deplodock.tools.cli", *_only_run(arguments), "--executor", "cuda"]
+    try:
+        return found.with_counters(count(command)), ""
+    except ExecutionError as error:
+        return found, f"Nothing is counted: {error}."
+
+
+def _only_run(arguments: Sequence[str]) -> list[str]:
+    """The words of a command without the options that measure."""
+    found, words = list[str](), iter(arguments)
+    for word in words:
+        if word in ("--plot", "--trace", "--executor"):
+            next(words, None)
+        elif word not in ("--bench", "--profile", "--predict") and not word.startswith(("--plot=", "--trace=")):
+            found.append(word)
+    return found
 
 
 def _prediction(loaded: Loaded) -> Profile:
@@ -104,6 +133,8 @@ def _profile_text(found: Profile, width: int | None) -> list[str]:
         note += f"A call takes {seconds(found.call)}, {outside} of it outside of its kernels. "
     note += "Bytes and operations are the least that a kernel moves and computes; `roof` is the time that these need at"
     note += " the rates of the target, by the kernel's time."
+    if any(c.counters for c in found.costs):
+        note += " DRAM and SM are how busy ncu says that these were."
     if any(c.limit == "neither" for c in found.costs):
         note += " `neither`: less than half of both roofs, so instructions or latencies."
     return [f"\n{found.source}", profile_table(found, width), note]

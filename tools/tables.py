@@ -48,6 +48,7 @@ def bench_table(found: Measurement, width: int | None) -> str:
 
 def profile_table(found: Profile, width: int | None) -> str:
     """A row for each kernel, and then how each is scheduled and what lines of Python it computes."""
+    counted = any(c.counters for c in found.costs)
     rows = [
         [
             c.name + (f" x {c.launches}" if c.launches > 1 else ""),
@@ -56,11 +57,13 @@ def profile_table(found: Profile, width: int | None) -> str:
             f"{si(c.bytes / c.seconds)}B/s" if c.bytes else "",
             f"{si(c.flops / c.seconds)}FLOP/s" if c.flops else "",
             "" if c.roofline is None else f"{c.roofline:.0%}",
+            *([f"{c.counters.memory:.0%}", f"{c.counters.compute:.0%}"] if c.counters else [""] * 2 * counted),
             c.limit,
         ]
         for c in found.costs
     ]
-    text = _table(["kernel", "time", "share", "bytes", "operations", "roof", "limit"], rows, width)
+    busy = ["DRAM", "SM"] if counted else []
+    text = _table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
     from .terminal import fitted
 
     lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in found.costs if c.schedules]

@@ -25,10 +25,9 @@ from ..payload import (
     element_bytes,
     is_float,
     is_payload,
-    tensor_bytes,
 )
 from ..shapes.binding import Sizes
-from ..shapes.extents import Extent, typical
+from ..shapes.extents import Extent, extents_of, typical
 from ..support.equivalence import Numbering
 from ..tensor import ReduceOp as TensorReduceOp, ScanOp
 from . import LoadOp, NestOp, ReduceOp, StagedReduceOp
@@ -91,20 +90,24 @@ def _flops(op: Operation, sizes: Sizes) -> int:
     return prod(sizes.shape(op.results[0].type))
 
 
-def nest_work(nest: NestOp) -> Work:
+def nest_work(nest: NestOp, size: Size = typical) -> Work:
     """The work of one nest."""
-    return Work(_read(nest), sum(tensor_bytes(v.type) for v in nest.res), _nest_flops(nest))
+    return Work(_read(nest, size), sum(_bytes(v, size) for v in nest.res), _nest_flops(nest, size))
 
 
-def _read(nest: NestOp) -> int:
+def _bytes(tensor: SSAValue, size: Size) -> int:
+    return prod(map(size, extents_of(tensor.type))) * element_bytes(tensor.type)
+
+
+def _read(nest: NestOp, size: Size) -> int:
     """Bytes that a nest reads: of each operand all, or an element for each of the iterations that its loads differ in,
     if these are fewer: of a table few rows."""
-    extents, dependence, elements = _extents(nest, typical), Dependence(), dict[SSAValue, int]()
+    extents, dependence, elements = _extents(nest, size), Dependence(), dict[SSAValue, int]()
     for op in nest.walk():
         if isinstance(op, LoadOp):
             count = prod(extents[i] for i in dependence.of(op.result))
             elements[op.source] = elements.get(op.source, 0) + count
-    return sum(min(tensor_bytes(v.type), n * element_bytes(v.type)) for v, n in elements.items())
+    return sum(min(_bytes(v, size), n * element_bytes(v.type)) for v, n in elements.items())
 
 
 def _extents(nest: NestOp, size: Size) -> dict[SSAValue, int]:
@@ -116,7 +119,7 @@ def _extents(nest: NestOp, size: Size) -> dict[SSAValue, int]:
     return extents
 
 
-def _nest_flops(nest: NestOp, size: Size = typical) -> int:
+def _nest_flops(nest: NestOp, size: Size) -> int:
     extents = _extents(nest, size)
     counted = (c for c in nest_operations(nest, size) if not isinstance(c.op, CastOp))
     return sum(prod(extents[i] for i in c.indices) for c in counted)

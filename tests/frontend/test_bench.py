@@ -10,6 +10,7 @@ import torch
 import deplodock
 from deplodock.frontend.bench import OURS, Subject, measure
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
+from deplodock.frontend.profile import _limit, measured
 
 X = torch.randn(33, 33)
 
@@ -80,3 +81,27 @@ def test_what_cannot_be_checked_says_why() -> None:
         found = measure(Subject(function, (X,)), deplodock.compile(function, (X,), target="cpu"), [], check_only=True)
         assert (found.right, found.errors) == (None, {})
         assert why in found.note
+
+
+def test_a_profile_is_of_the_sizes_of_the_call() -> None:
+    """Bytes and operations of a program for any number of rows are those of the arguments that it was given."""
+    rows = torch.export.Dim("rows", min=2, max=10_000)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+    program = deplodock.compile(function, (X,), dynamic_shapes=({0: rows},), target="cpu")
+    for count in (7, 900):
+        found = measured(program, Subject(function, (torch.randn(count, 33),)))
+        assert [c.bytes for c in found.costs] == [2 * 4 * 33 * count]
+        assert [c.flops for c in found.costs] == [33 * count]
+        assert all(len(call) == 1 for call in found.traced)
+
+
+def test_limits_are_told_by_the_roofs() -> None:
+    assert [_limit(*shares) for shares in ((0.9, 0.2), (1.4, 0.2), (0.3, 0.8), (0.3, 0.2))] == [
+        "memory",
+        "caches",
+        "compute",
+        "neither",
+    ]

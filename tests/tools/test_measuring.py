@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -114,3 +115,39 @@ def test_numbers(tmp_path: Path) -> None:
     path = tmp_path / "bars.svg"
     write_bars(str(path), "x < y", [Bar("a & b", 2.0, 1.0, 3.0, "2")])
     assert [t.text for t in ElementTree.parse(path).getroot().findall("{*}text")] == ["x < y", "a & b", "2"]
+
+
+NCU = """#!/bin/sh
+echo "$@" > "$NCU_SAW"
+[ -n "$NCU_REFUSES" ] && { echo "==ERROR== ERR_NVGPUCTRPERM - no permission"; exit 1; }
+of_peak=throughput.avg.pct_of_peak_sustained_elapsed
+cat <<END
+==PROF== Connected to process 12
+"ID","Process ID","Kernel Name","dram__bytes.sum","dram__$of_peak","sm__$of_peak"
+"","","","byte","%","%"
+"0","12","k0","1,000","80","20.5"
+"1","12","k0","3,000","90","20.5"
+END
+"""
+
+
+def test_ncu_counts_where_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stub_cuda: Any
+) -> None:
+    """On a GPU; where it must not count, the times are there all the same."""
+    (tmp_path / "ncu").write_text(NCU)
+    (tmp_path / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("NCU_SAW", str(tmp_path / "saw"))
+    found = run(capsys, "--profile", "--trace", str(tmp_path / "trace.json"))["profile"]
+    assert found["source"].startswith("measured on NVIDIA H200 (stub)")
+    by_name = {k["name"]: k for k in found["kernels"]}
+    assert by_name["k0"]["counters"] == pytest.approx({"bytes": 2000, "memory": 0.85, "compute": 0.205})
+    assert by_name["k0"]["limit"] == "memory"
+    command = (tmp_path / "saw").read_text()
+    assert command.endswith("--json --executor cuda\n")
+    assert "--profile" not in command
+    assert "trace" not in command
+    monkeypatch.setenv("NCU_REFUSES", "1")
+    assert main(["run", *CODE, "--profile"]) == 0
+    assert "Nothing is counted: ncu: counts nothing: ERR_NVGPUCTRPERM" in capsys.readouterr().out
