@@ -94,9 +94,9 @@ def measure(
 ) -> Measurement:
     """Compare `ours` with eager PyTorch and with torch.compile in the `modes`, where our executor runs it: on the cores
     or on the GPU. Raises ExecutionError where PyTorch fails."""
-    device = "cuda" if ours.executor.name == "cuda" else "cpu"
+    device = device_of(ours)
     subject = subject.copied(device) if device == "cuda" else subject
-    arms = _arms(subject, ours, modes, device)
+    arms = _arms(subject, ours, modes)
     try:
         with torch.no_grad():
             errors, note = _errors(subject, arms, ours.captured.draws)
@@ -110,21 +110,32 @@ def measure(
 def quick_look(subject: Subject, ours: CompiledFunction) -> dict[str, Timing]:
     """Calls of eager PyTorch and ours on the cores, a few of each: what every `run` shows."""
     with torch.no_grad():
-        return on_cores(_arms(subject, ours, (), "cpu"), seconds=0.25, least=1)
+        return on_cores(_arms(subject, ours, ()), seconds=0.25, least=1)
 
 
-def _arms(subject: Subject, ours: CompiledFunction, modes: Sequence[str], device: str) -> dict[str, Subject]:
+def alone(subject: Subject, ours: CompiledFunction) -> Subject:
+    """Our program with the arguments of the subject, where it runs, and apart from all others if it changes some."""
+    device = device_of(ours)
+    if device == "cpu" and not ours.captured.updates:
+        return replace(subject, function=ours)
+    program, own = copy.deepcopy(ours), replace(subject, function=ours).copied(device)
+    program.captured = program.captured.on(device, {})
+    return replace(own, function=program)
+
+
+def device_of(ours: CompiledFunction) -> str:
+    """Where a program runs, as PyTorch calls it."""
+    return "cuda" if ours.executor.name == "cuda" else "cpu"
+
+
+def _arms(subject: Subject, ours: CompiledFunction, modes: Sequence[str]) -> dict[str, Subject]:
     """What takes turns. Each arm of a program that changes its arguments has arguments of its own."""
-    program, changes = ours, bool(ours.captured.updates)
-    if changes or device == "cuda":
-        program = copy.deepcopy(ours)
-        program.captured = program.captured.on(device, {})
 
     def own() -> Subject:
-        return subject.copied() if changes else subject
+        return subject.copied() if ours.captured.updates else subject
 
     torch._dynamo.reset()
-    arms = {"eager": own(), OURS: replace(own(), function=program)}
+    arms = {"eager": own(), OURS: alone(subject, ours)}
     for mode in modes:
         arm = own()
         arms[mode] = replace(arm, function=torch.compile(arm.function, dynamic=False, mode=MODES[mode]))

@@ -30,7 +30,7 @@ from ..passes.host.horizontal_fusion import parts_of
 from ..passes.planning.cost_model import Model, Prediction
 from ..passes.planning.nest_info import NestInfo
 from .api import CompiledFunction
-from .bench import Subject
+from .bench import Subject, alone
 from .compilation import Compilation
 
 SECONDS, CALLS = 0.5, (5, 50)
@@ -84,8 +84,8 @@ class Cost:
 @dataclass(frozen=True)
 class Profile:
     """The kernels of a call, those first that take longest. `source` says how the times were found and for what card;
-    `call` are the seconds of a call with everything around its kernels, and `traced` some calls span by span, where
-    they were measured."""
+    `call` are the seconds of a call that nobody watches, and `traced` some calls span by span, where they were
+    measured."""
 
     source: str
     costs: tuple[Cost, ...]
@@ -172,15 +172,16 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     executor, compilation = program.executor, program.compilation
     assert executor.trace is not None
     target = get_target(compilation.target, compilation.multiprocessors)
-    args = [a.clone() for a in program.captured.bind(subject.args, subject.kwargs)]
-    if executor.name == "cuda":
-        args = [a.cuda() for a in args]
+    own = alone(subject, program)
+    args = own.function.captured.bind(own.args, own.kwargs)
     for _ in range(2):
         executor.trace(args)
+        own()
     calls, seconds, end = list[tuple[Span, ...]](), list[float](), perf_counter() + SECONDS
     while len(calls) < CALLS[0] or len(calls) < CALLS[1] and perf_counter() < end:
-        start = perf_counter()
         calls.append(tuple(executor.trace(args)))
+        start = perf_counter()
+        own()
         seconds.append(perf_counter() - start)
     found = Counter[str]()
     for step in zip(*calls, strict=True):

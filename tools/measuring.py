@@ -129,7 +129,7 @@ def _profile_text(found: Profile, width: int | None) -> list[str]:
     """The table of a profile, with what its numbers mean."""
     note = ""
     if found.call is not None:
-        outside = seconds(found.call - found.seconds)
+        outside = seconds(max(found.call - found.seconds, 0.0))
         note += f"A call takes {seconds(found.call)}, {outside} of it outside of its kernels. "
     note += "Bytes and operations are the least that a kernel moves and computes; `roof` is the time that these need at"
     note += " the rates of the target, by the kernel's time."

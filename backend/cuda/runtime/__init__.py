@@ -150,7 +150,7 @@ class CudaProgram:
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
         waits for no launch of the host in between. Raises as `run`."""
-        steps, clock = self._placed(args)[0].steps, list[Any]()
+        steps, clock = self._placed(args).steps, list[Any]()
         self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
         begin = perf_counter()
         self.run(args, clock)
