@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from ...dialects.cores import cores
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
+from ..cuda.printer import KERNELS_MARK
+
+HOST_MARK = "// --- host program\n"
+
+KERNELS = 6
+"""Kernels of a part at least: each part has the helpers to read."""
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared", "-w", "-fno-exceptions", "-fno-rtti"),
@@ -26,15 +34,38 @@ def build(text: str, march: str = "native") -> Path:
     name = digest(text, _known(march), *flags) + ".so"
 
     def make(target: Path) -> None:
-        source = target.parent / "program.cpp"
-        source.write_text(text)
-        command = [compiler(), *flags, "-o", str(target), str(source), "-lm"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            name = Path(command[0]).name
-            raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
+        def compiled(part: tuple[int, str]) -> str:
+            source = target.parent / f"part{part[0]}.cpp"
+            source.write_text(part[1])
+            run_compiler(*flags, "-c", "-o", f"{source}.o", str(source))
+            return f"{source}.o"
+
+        with ThreadPoolExecutor() as threads:
+            objects = list(threads.map(compiled, enumerate(parts(text, cores()))))
+        run_compiler(*flags, "-Wl,-Bsymbolic", "-o", str(target), *objects, "-lm")
 
     return cached_file("cpu", name, make)
+
+
+def parts(text: str, most: int) -> list[str]:
+    """A program as at most so many texts, which may be compiled at the same time: each has the helpers and some of the
+    kernels, of which there are at least `KERNELS`."""
+    helpers, mark, rest = text.partition(KERNELS_MARK)
+    kernels, host_mark, host = rest.partition(HOST_MARK)
+    each = [f"{kernel}\n}}\n" for kernel in kernels.split("\n}\n\n") if kernel]
+    count = min(most, len(each) // KERNELS)
+    if count < 2:
+        return [text]
+    texts = [helpers + mark + "\n".join(each[i::count]) for i in range(count)]
+    return [*texts[1:], texts[0] + host_mark + host]
+
+
+def run_compiler(*arguments: str) -> None:
+    """Raises ExecutionError with what the compiler says."""
+    result = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        name = Path(compiler()).name
+        raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
 
 
 @cache

@@ -21,6 +21,7 @@ static void emu_assert(const char* what, long long x) {
 
 // --- host program
 typedef void Grid(char* const* a, const long long* n, int blocks, int threads, char* message);
+DECLARED
 static Grid* const grids[] = {GRIDS};
 
 // The launches of a call, in order, as numbers: the kernel; its blocks; whether cores share them; how many buffers it

@@ -47,9 +47,9 @@ def print_cpp(module: ModuleOp) -> str:
     """
     kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
     most = max((len(f.body.block.args) for f in kernels), default=1)
-    entry = _host()[1].replace(
-        "GRIDS", ", ".join(f"{name}_grid" for name in kernel_names(module).values()) or "nullptr"
-    )
+    grids = ", ".join(f"{name}_grid" for name in kernel_names(module).values())
+    declared = f"Grid {grids};\n" if grids else ""
+    entry = _host()[1].replace("DECLARED\n", declared).replace("GRIDS", grids or "nullptr")
     return text_of_kernels(module, helper_section, _print_kernel) + entry.replace("BUFFERS", str(most))
 
 
@@ -81,7 +81,7 @@ def _grid(func: FuncOp, name: str, given: list[str], asserts: bool) -> str:
     first += "failure = message; " if asserts else ""
     call = f"{name}({', '.join(['b', 'memory' if shared else 'nullptr', *passed])});"
     return (
-        f"static void {name}_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {{\n"
+        f"void {name}_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {{\n"
         f"  all_blocks(blocks, threads, [=](int b) {{ {first}{call} }});\n}}"
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import deplodock
 from deplodock.backend.build_cache import cached_file
@@ -61,6 +63,22 @@ def test_a_folder_of_others_is_refused(made: list[Path]) -> None:
     _cached(made).parent.chmod(0o777)
     with pytest.raises(ExecutionError, match="chmod 700"):
         _cached(made)
+
+
+def test_many_kernels_are_compiled_in_parts(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(*(nn.Linear(40 + i, 41 + i) for i in range(5))).eval(), torch.randn(50, 40)
+    compiled = deplodock.compile(model, (x,), target="cpu")
+    text = compiled.compilation.cpp
+    kernels = re.findall(r"^static void (k\d+)\(", text, re.MULTILINE)
+    assert len(kernels) >= 4
+    assert build.parts(text, 8) == [text]
+    monkeypatch.setattr(build, "KERNELS", 2)
+    parts = build.parts(text, 8)
+    assert len(parts) == len(kernels) // 2
+    for kernel in kernels:
+        assert sum(f"static void {kernel}(" in part for part in parts) == 1
+    monkeypatch.setattr(build, "cores", lambda: 8)
+    torch.testing.assert_close(compiled(x), model(x).detach())
 
 
 def test_a_program_is_built_once_for_each_processor(made: list[Path]) -> None:

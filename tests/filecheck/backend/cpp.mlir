@@ -20,7 +20,7 @@
 // CHECK-NEXT:    for (int i = 0; i < 20; i += lanes) {
 // CHECK:           const auto v = sqrtf(t1);
 // CHECK:           store_first(&y[block * 20 + i], 20 - i, all((float)v));
-// CHECK:       static void k0_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {
+// CHECK:       void k0_grid(char* const* a, const long long* n, int blocks, int threads, char* message) {
 // CHECK-NEXT:    all_blocks(blocks, threads, [=](int b) { k0(b, nullptr, (const float*)a[0], (float*)a[1]); });
 // CHECK:       extern "C" void run(
 kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 lanes 1 {
