@@ -5,6 +5,7 @@
     python benchmarks/coverage.py --operators sort cumsum --dtypes float32 -v
     python benchmarks/coverage.py --dtypes float32 --samples 2 --level cuda      # as CUDA text, on the emulator
     python benchmarks/coverage.py --dtypes float32 --mode constants              # all tensors but one as constants
+    python benchmarks/coverage.py --dtypes float32 --samples 3 --backward        # gradients, through torch.compile
 
 Every sample is right, or refused with a named reason; the exit status is 1 if one is wrong, crashes or takes over a
 minute. `--mode keywords` leaves away one keyword argument of a sample at a time; `--capture export` takes the real
@@ -34,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import torch  # noqa: E402
-from conformance import opdb, summary  # noqa: E402
+from conformance import gradients, opdb, summary  # noqa: E402
 from conformance.levels import LEVELS, down_to  # noqa: E402
 from conformance.tracing import Capture, Exporter, tracer  # noqa: E402
 
@@ -43,10 +44,11 @@ _MARKS = ExitStack()
 _TRACER: list[Capture] = []
 
 
-def _start() -> None:
+def _start(run: Run) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    _TRACER.append(_MARKS.enter_context(tracer()))
+    if not run.backward:  # PyTorch's decompositions are others while a tracer is there
+        _TRACER.append(_MARKS.enter_context(tracer()))
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,14 @@ class Run:
     level: str
     mode: opdb.Mode
     capture: str
+    backward: bool = False
 
     @property
     def column(self) -> str:
         """The name under which the results are kept: the data type, and what is not as usual."""
         usual = ("tensor", "arguments", "trace")
-        return " ".join([self.dtype, *(v for v in (self.level, self.mode, self.capture) if v not in usual)])
+        what = "backward" if self.backward else self.mode
+        return " ".join([self.dtype, *(v for v in (self.level, what, self.capture) if v not in usual)])
 
 
 def _run_one(name: str, run: Run) -> list[opdb.Verdict]:
@@ -75,6 +79,11 @@ def _run_one(name: str, run: Run) -> list[opdb.Verdict]:
     wanted = getattr(torch, run.dtype)
     if not op.supports_dtype(wanted, "cpu"):
         return []
+    if run.backward:
+        found = (
+            opdb.samples(op, wanted, run.samples, requires_grad=True) if gradients.is_differentiable(op, wanted) else ()
+        )
+        return [gradients.judge_gradients(op, i, sample, run.level) for i, sample in found]
     capture: Capture = _TRACER[0] if run.capture == "trace" else Exporter()
     found = list(opdb.samples(op, wanted, run.samples, mode=run.mode))
     verdicts: list[opdb.Verdict] = []
@@ -89,18 +98,18 @@ BUILT_TOGETHER = 12
 
 
 def _run(names: Sequence[str], run: Run, options: argparse.Namespace) -> Iterator[opdb.Verdict]:
-    journal = Journal(options.journal, [run.dtype, run.samples, run.level, run.mode, run.capture])
+    journal = Journal(options.journal, [run.column, run.samples])
     for name in names:
         yield from journal.found.get(name, [])
     left = [name for name in names if name not in journal.found]
     if not options.jobs:
-        _start()
+        _start(run)
         for name in left:
             yield from journal.add(name, _run_one(name, run))
     # What the emulator has compiled stays loaded, so a process does not live long there.
     many = 40 * options.jobs if run.level == "cuda" else len(left)
     while left and options.jobs:
-        with ProcessPoolExecutor(options.jobs, initializer=_start) as pool:
+        with ProcessPoolExecutor(options.jobs, initializer=_start, initargs=(run,)) as pool:
             part = [(name, pool.submit(_run_one, name, run)) for name in left[:many]]
             for name, future in part:
                 try:
@@ -278,6 +287,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--level", choices=LEVELS, default="tensor", help="where programs are executed")
     parser.add_argument("--mode", choices=get_args(opdb.Mode), default="arguments", help="what is an argument")
     parser.add_argument("--capture", choices=("trace", "export"), default="trace", help="how PyTorch is captured")
+    parser.add_argument("--backward", action="store_true", help="differentiate, through torch.compile")
     parser.add_argument("--jobs", type=int, default=2, help="processes; 0 is none besides this one")
     parser.add_argument("--journal", type=Path, help="a file that keeps the verdicts, to go on with later")
     parser.add_argument("--update", action="store_true", help="record the results and write the page")
@@ -293,7 +303,7 @@ def main() -> int:
     for dtype in options.dtypes:
         started = time.monotonic()
         verdicts: list[opdb.Verdict] = []
-        run = Run(dtype, options.samples, options.level, options.mode, options.capture)
+        run = Run(dtype, options.samples, options.level, options.mode, options.capture, options.backward)
         for v in _run(names, run, options):
             verdicts.append(v)
             if v.kind in opdb.FAILED or options.verbose and v.kind != "right":

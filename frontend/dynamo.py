@@ -19,6 +19,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.amp.autocast_mode import _enter_autocast
 from torch.export import Dim
 from torch.fx import GraphModule, Node
@@ -82,8 +83,9 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
 
     def compiler(part: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         how = {name: value for name, value in options.items() if name != "fallback"}
-        program = CompiledFunction(capture_graph(part, options.get("fallback")), **how)
-        program.check()
+        with unset_fake_temporarily():  # constants of the graph have contents
+            program = CompiledFunction(capture_graph(part, options.get("fallback")), **how)
+            program.check()
 
         def run(*args: Any) -> list[Any]:
             with torch.no_grad():

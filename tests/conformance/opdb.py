@@ -91,12 +91,18 @@ def operators(names: Sequence[str] = ()) -> list[OpInfo]:
 
 
 def samples(
-    op: OpInfo, dtype: torch.dtype, limit: int | None = None, seed: int = 0, mode: Mode = "arguments"
+    op: OpInfo,
+    dtype: torch.dtype,
+    limit: int | None = None,
+    seed: int = 0,
+    mode: Mode = "arguments",
+    requires_grad: bool = False,
 ) -> Iterator[tuple[int, SampleInput]]:
-    """(number, sample) of `op`, `limit` of them taken evenly; with values that depend on `seed` alone."""
+    """(number, sample) of `op`, `limit` of them taken evenly; with values that depend on `seed` alone.
+    With `requires_grad` tensors require gradients where the operator has some."""
     torch.manual_seed(seed)
     np.random.seed(seed)
-    found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
     if mode == "constants":
         found = [s for s in found if sum(isinstance(v, torch.Tensor) for v in _leaves(s)) > 1]
     if mode == "keywords":

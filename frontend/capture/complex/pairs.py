@@ -54,7 +54,7 @@ class Emitter:
     def split(self, placeholder: Node) -> Pair:
         """The parts of a complex argument, which becomes a real one."""
         with self._mode:
-            placeholder.meta["val"] = torch.view_as_real(placeholder.meta["val"])
+            placeholder.meta["val"] = torch.view_as_real(placeholder.meta["val"].resolve_conj())
         return self.inline(self._body, lambda x: Pair(x.select(-1, 0), x.select(-1, 1)), placeholder, placeholder)
 
     def inline(self, before: Node, function: Callable[[Any], Any], given: Any, source: Node | None = None) -> Any:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes  # pyright: igno
 
 from ....errors import UnsupportedError
 from .antialiasing import ANTIALIASED
+from .backward import BACKWARD
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
 from .quantized import QUANTIZED
@@ -42,6 +43,8 @@ def _convolution_backward(
     of_input = of_weight = of_bias = None
     if output_mask[0] and transposed:
         of_input = aten.convolution(gradient, weight, None, stride, padding, dilation, False, [0 for _ in dims], groups)
+        for d in dims:  # padding of the output of a stride or more was no room for one
+            of_input = of_input.narrow(d + 2, 0, input.shape[d + 2])
     elif output_mask[0]:
         least = [
             (gradient.shape[d + 2] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[d + 2] - 1) + 1
@@ -193,6 +196,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.nextafter.default: _nextafter,
     aten.round.decimals: _round,
     **ANTIALIASED,
+    **BACKWARD,
     **DISTRIBUTIONS,
     **ORDERING,
     **QUANTIZED,

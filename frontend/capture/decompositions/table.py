@@ -29,6 +29,7 @@ _FILTERS = (aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_tril
 _RARE = (
     *_FILTERS,
     aten.as_strided_copy,
+    aten.batch_norm_backward,
     aten._native_batch_norm_legit_functional,
     aten._batch_norm_with_update_functional,
     aten._native_batch_norm_legit,
@@ -47,6 +48,7 @@ _RARE = (
     aten.narrow_copy,
     aten.permute_copy,
     aten.repeat,
+    aten.rrelu_with_noise_backward,
     aten.unbind_copy,
     aten.upsample_nearest1d,
     aten.upsample_nearest2d,

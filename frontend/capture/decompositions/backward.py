@@ -1,0 +1,166 @@
+"""Gradients that PyTorch computes in kernels of its own, made of other operators.
+
+Each takes the gradient of a result and gives that of the input. Where every input element knows the results that it was
+used for, they are read (`F.pad`, sums, transposed convolutions); where only the results know, as after a maximum, they
+are added to zeros at their places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Tensor = torch.Tensor
+aten: Any = torch.ops.aten
+
+
+def _wide(x: Tensor) -> Tensor:
+    """`x` in the type that sums are computed in."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _each(values: Sequence[int], count: int) -> list[int]:
+    """A value for each of `count` dimensions, of which PyTorch takes one for all."""
+    return list(values) * (count if len(values) == 1 else 1)
+
+
+def _along(values: Tensor, dim: int, rank: int) -> Tensor:
+    """A vector as a tensor of `rank` dimensions that varies along `dim` only."""
+    return values.reshape([-1 if d == dim else 1 for d in range(rank)])
+
+
+def _cropped(x: Tensor, dims: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """Of `x` the elements from `starts` on, `sizes` many along `dims`; zeros beyond its end."""
+    pads = [0] * 2 * x.dim()
+    for d, start, size in zip(dims, starts, sizes, strict=True):
+        pads[2 * (x.dim() - 1 - d) : 2 * (x.dim() - d)] = [-start, start + size - x.shape[d]]
+    return F.pad(x, pads)
+
+
+def _average_pool(
+    dims: int,
+    gradient: Tensor,
+    input: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    """The transposed convolution with a kernel of ones, after each gradient is divided by the size of its window."""
+    size, step, pad = (_each(v, dims) for v in (kernel_size, stride or kernel_size, padding))
+    inside = range(input.dim() - dims, input.dim())
+    share = _wide(gradient)
+    for i, d in enumerate(inside):
+        start = torch.arange(gradient.shape[d], device=input.device) * step[i] - pad[i]
+        end = (start + size[i]).clamp(max=input.shape[d] + pad[i])
+        if not count_include_pad:
+            start, end = start.clamp(min=0), end.clamp(max=input.shape[d])
+        if divisor_override is None:
+            share = share / _along(end - start, d, input.dim())
+    share = share if divisor_override is None else share / divisor_override
+    image = share.reshape(-1, 1, *gradient.shape[-dims:])
+    ones, zeros = image.new_ones([1, 1, *size]), [0] * dims
+    spread = aten.convolution(image, ones, None, step, zeros, [1] * dims, True, zeros, 1)
+    spread = spread.reshape(*input.shape[:-dims], *spread.shape[2:])
+    return _cropped(spread, inside, pad, input.shape[-dims:]).to(input.dtype)
+
+
+def _adaptive_average_pool(dims: int, gradient: Tensor, input: Tensor) -> Tensor:
+    """Along each dimension, the sum over the windows that an element is in, by the sizes of these."""
+    found = _wide(gradient)
+    for d in range(input.dim() - dims, input.dim()):
+        size, outputs = input.shape[d], gradient.shape[d]
+        if outputs and size % outputs == 0:  # each element is in one window
+            found = found.repeat_interleave(size // outputs, d) / (size // outputs)
+            continue
+        o, place = torch.arange(outputs, device=input.device)[:, None], torch.arange(size, device=input.device)
+        start, end = o * size // outputs, ((o + 1) * size + outputs - 1) // outputs
+        share = found.movedim(d, -1).unsqueeze(-1) / (end - start)
+        found = torch.where((place >= start) & (place < end), share, 0.0).sum(-2).movedim(-1, d)
+    return found.to(input.dtype)
+
+
+def _max_pool(dims: int, gradient: Tensor, input: Tensor, *how: Any) -> Tensor:
+    """Gradients are added to zeros at the places of the maxima, the last argument: numbers in the planes of `dims`
+    dimensions."""
+    first, places = input.dim() - dims, how[-1]
+    zeros = torch.zeros_like(_wide(input)).flatten(first)
+    found = zeros.scatter_add(-1, places.flatten(first), _wide(gradient).flatten(first))
+    return found.reshape(input.shape).to(input.dtype)
+
+
+def _replicated(gradient: Tensor, input: Tensor, padding: Sequence[int]) -> Tensor:
+    """What was copied beyond an end is added to the last element there."""
+    found = _wide(gradient)
+    for i in range(len(padding) // 2):
+        d, (before, after) = input.dim() - 1 - i, padding[2 * i : 2 * i + 2]
+        size = input.shape[d]
+        own = _cropped(found, [d], [before], [size])
+        for length, start, place in ((before, 0, 0), (after, before + size, size - 1)):
+            if length > 0:
+                beyond = found.narrow(d, start, length).sum(d, keepdim=True)
+                own = own + _cropped(beyond, [d], [-place], [size])
+        found = own
+    return found.to(input.dtype)
+
+
+def _masked_scatter(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The gradients where the mask holds, one after the other, and zeros behind them."""
+    mask, flat = mask.expand(gradient.shape).reshape(-1), gradient.reshape(-1)
+    count = math.prod(sizes)
+    place = torch.where(mask, mask.cumsum(0) - 1, count)
+    return flat.new_zeros(count + 1).scatter(0, place, flat)[:count].reshape(sizes)
+
+
+def _distance(gradient: Tensor, difference: Tensor, distance: Tensor, p: float) -> Tensor:
+    """The gradient of a difference, of whose elements `distance` is the p-norm; zero where that has none."""
+    if p == 0:
+        return torch.zeros_like(difference)
+    if p == 1:
+        return gradient * difference.sign()
+    if math.isinf(p):
+        return gradient * difference.sign() * (difference.abs() == distance)
+    found = gradient * difference.sign() * difference.abs() ** (p - 1) / distance ** (p - 1)
+    none = distance == 0 if p >= 1 else (distance == 0) | (difference == 0)
+    return torch.where(none, 0.0, found)
+
+
+def _cdist(gradient: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return _distance(gradient.unsqueeze(-1), difference, cdist.unsqueeze(-1), p).sum(-2)
+
+
+def _pdist(gradient: Tensor, input: Tensor, p: float, pdist: Tensor) -> Tensor:
+    first, second = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
+    found = _distance(gradient[:, None], input[first] - input[second], pdist[:, None], p)
+    return torch.zeros_like(input).index_add(0, first, found).index_add(0, second, -found)
+
+
+def _zeros(size: Sequence[int], dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    """Zeros that PyTorch does not store."""
+    return torch.zeros(size, dtype=dtype, device=device)
+
+
+BACKWARD: dict[Any, Callable[..., Any]] = {
+    aten.avg_pool2d_backward.default: partial(_average_pool, 2),
+    aten.avg_pool3d_backward.default: partial(_average_pool, 3),
+    aten._adaptive_avg_pool2d_backward.default: partial(_adaptive_average_pool, 2),
+    aten._adaptive_avg_pool3d_backward.default: partial(_adaptive_average_pool, 3),
+    aten.adaptive_max_pool2d_backward.default: partial(_max_pool, 2),
+    aten.adaptive_max_pool3d_backward.default: partial(_max_pool, 3),
+    aten.max_pool3d_with_indices_backward.default: partial(_max_pool, 3),
+    aten.replication_pad1d_backward.default: _replicated,
+    aten.replication_pad2d_backward.default: _replicated,
+    aten.replication_pad3d_backward.default: _replicated,
+    aten.masked_scatter_backward.default: _masked_scatter,
+    aten._cdist_backward.default: _cdist,
+    aten._pdist_backward.default: _pdist,
+    aten._efficientzerotensor.default: _zeros,
+}
