@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import CompileError, UnsupportedError
 from .api import OPTIONS, CompiledFunction, compile
+from .capture.decompositions.differentiable import above_autograd
 from .capture.decompositions.table import decomposition_table
 from .capture.graph_capture import capture_graph
 from .capture.known_sizes import known_sizes
@@ -99,7 +100,7 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
         partition_fn=min_cut_rematerialization_partition,
         decompositions=dict(decomposition_table()),
     )
-    with sdpa_kernel(SDPBackend.MATH), known_sizes():
+    with sdpa_kernel(SDPBackend.MATH), known_sizes(), above_autograd():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
 
 

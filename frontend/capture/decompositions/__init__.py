@@ -17,6 +17,7 @@ from .backward import BACKWARD
 from .distributions import DISTRIBUTIONS
 from .ordering import ORDERING
 from .quantized import QUANTIZED
+from .sampling import SAMPLING
 from .special import SPECIAL
 
 Tensor = torch.Tensor
@@ -200,5 +201,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **DISTRIBUTIONS,
     **ORDERING,
     **QUANTIZED,
+    **SAMPLING,
     **SPECIAL,
 }

@@ -39,7 +39,6 @@ _RARE = (
     aten.cauchy,
     aten.dist,
     aten.exponential,
-    aten.grid_sampler_2d,
     aten.isinf,
     aten.ldexp,
     aten.linalg_vector_norm,

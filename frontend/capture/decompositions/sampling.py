@@ -1,0 +1,91 @@
+"""Images read at places between their elements (`F.grid_sample`), in a form that can be differentiated.
+
+Along each dimension a place is a few elements with weights, the *taps*; what is read there is the sum over all
+combinations of them. Derivatives are PyTorch's: zero where a place is moved to the border, also if it lies on it
+(PyTorch, ATen/native/GridSamplerUtils.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from itertools import product
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+Taps = list[tuple[Tensor, Tensor | float]]
+aten: Any = torch.ops.aten
+
+LINEAR, NEAREST, CUBIC = range(3)
+ZEROS, BORDER, REFLECTION = range(3)
+
+
+def _clipped(x: Tensor, size: int) -> Tensor:
+    return torch.where(x > 0, torch.where(x < size - 1, x, size - 1), 0.0)
+
+
+def _reflected(x: Tensor, size: int, align_corners: bool) -> Tensor:
+    """Places, reflected until they are between the centres of the outer elements, or their outer edges."""
+    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
+    if span == 0:
+        return torch.zeros_like(x)
+    beyond = torch.where(x < low, low - x, x - low)
+    rest, turns = beyond.fmod(span), (beyond / span).floor()
+    return _clipped(torch.where(turns.fmod(2) == 0, rest + low, span - rest + low), size)
+
+
+def _inside(x: Tensor, size: int, padding_mode: int, align_corners: bool) -> Tensor:
+    """Places where there is something to read, unless what is outside counts as zero."""
+    if padding_mode == ZEROS:
+        return x
+    return _clipped(x, size) if padding_mode == BORDER else _reflected(x, size, align_corners)
+
+
+def _taps(x: Tensor, size: int, mode: int, move: Callable[[Tensor], Tensor]) -> Taps:
+    """The elements that are read for places `x` along a dimension, and their weights; `move` brings places inside."""
+    if mode == NEAREST:
+        return [(move(x).round(), 1.0)]
+    if mode == LINEAR:
+        x = move(x)
+        low = x.floor()
+        return [(low, low + 1 - x), (low + 1, x - low)]
+    low, a = x.floor(), -0.75
+    weights: list[Tensor] = []
+    for d in (x - low + 1, x - low, 1 - (x - low), 2 - (x - low)):
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        weights.append(near if len(weights) in (1, 2) else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a)
+    return [(move(low + k - 1), w) for k, w in enumerate(weights)]
+
+
+def _grid_sampler(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """`input` (N, C, sizes...) at the places `grid` (N, results..., dimensions), the last dimension first, from -1 to
+    1."""
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    image, sizes = input.to(dtype), input.shape[2:]
+    each: list[Taps] = []
+    for d, size in enumerate(sizes):
+        place = grid[..., len(sizes) - 1 - d].to(dtype).unsqueeze(1) + 1
+        place = place * ((size - 1) / 2) if align_corners else place * (size / 2) - 0.5
+        each.append(
+            _taps(place, size, interpolation_mode, lambda x, n=size: _inside(x, n, padding_mode, align_corners))
+        )
+    ones = [1] * len(sizes)
+    n = torch.arange(input.shape[0], device=input.device).reshape(-1, 1, *ones)
+    c = torch.arange(input.shape[1], device=input.device).reshape(1, -1, *ones)
+    found: list[Tensor] = []
+    for taps in product(*each):
+        there = reduce(torch.logical_and, [(x >= 0) & (x < size) for (x, _), size in zip(taps, sizes, strict=True)])
+        at = [torch.where(there, x, 0.0).to(torch.int64) for x, _ in taps]
+        weight = reduce(lambda u, v: u * v, (w for _, w in taps))
+        found.append(image[(n, c, *at)] * torch.where(there, weight, 0.0))
+    return reduce(torch.add, found).to(input.dtype)
+
+
+SAMPLING: dict[Any, Callable[..., Any]] = {
+    aten.grid_sampler_2d.default: _grid_sampler,
+    aten.grid_sampler_3d.default: _grid_sampler,
+}
