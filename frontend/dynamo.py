@@ -8,6 +8,7 @@ and a backward graph: both are compiled.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from ..errors import CompileError, UnsupportedError
 from .api import OPTIONS, CompiledFunction, compile
 from .capture.decompositions.differentiable import above_autograd
 from .capture.decompositions.table import decomposition_table
+from .capture.eager_fallback import has_effects
 from .capture.graph_capture import capture_graph
 from .capture.known_sizes import known_sizes
 
@@ -88,20 +90,33 @@ def compile_with_gradients(graph: nn.Module, examples: Sequence[Any], options: M
             program = CompiledFunction(capture_graph(part, options.get("fallback")), **how)
             program.check()
 
+        tokens = any(map(has_effects, part.graph.nodes))  # which PyTorch hands over as None
+
         def run(*args: Any) -> list[Any]:
+            given = [torch.empty(0) if a is None else a for a in args] if tokens else args
             with torch.no_grad():
-                return list(program(*args))
+                return list(program(*given))
 
         return make_boxed_func(run)
 
     backend = aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         decompositions=dict(decomposition_table()),
     )
     with sdpa_kernel(SDPBackend.MATH), known_sizes(), above_autograd():
         return backend(graph, examples)  # pyright: ignore[reportArgumentType]
+
+
+def _partition(joint: GraphModule, *args: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward graph. Random numbers are drawn once, and saved also where a checkpoint says that
+    they are drawn again: programs have no state of a generator that could be restored for that."""
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for drawn in (node, *(u for u in node.users if u.target is operator.getitem)):
+                drawn.meta.pop("recompute", None)
+    return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
 
 class VaryingGraph:

@@ -26,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--people", default="slice", help="programs as people write them: `all` runs each as CUDA, too")
     parser.addoption("--shapes", default="slice", help="the 84 shapes, shrunk: `all` runs each in every type")
     parser.addoption("--kernels", default="few", help="kernels as C++ with sanitizers and for others' vectors: `all`")
+    parser.addoption(
+        "--gradients", default="slice", help="gradients of modules: `all`, each on the reference and the CPU"
+    )
     parser.addoption("--growth", default="short", help="growing programs: `all` measures those that take long, too")
 
 

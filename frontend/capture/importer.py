@@ -150,7 +150,11 @@ class GraphImporter:
         self._block.add_op(op)
         several = isinstance(node.meta["val"], tuple | list)
         results = tuple(op.results) if several else op.results[0]
-        self._values[node.name] = (None, *op.results) if has_effects(node) else results
+        if has_effects(node):  # the token, which orders effects, is the same behind it; an exported graph has none
+            token = node.args[0]
+            assert isinstance(token, Node)
+            results = (self._values.get(token.name), *op.results)
+        self._values[node.name] = results
 
     def _import_call(self, node: Node, place: tuple[str, int] | None) -> None:
         target = node.target

@@ -35,6 +35,11 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
+class Sampled(nn.Module):
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
 def seq(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(*modules)
 
@@ -50,10 +55,39 @@ quick(
     batch_norm=lambda c: gradients(c, lambda: nn.BatchNorm1d(3), r(4, 3)),
     group_norm=lambda c: gradients(c, lambda: nn.GroupNorm(2, 4), r(2, 4, 3)),
     embedding=lambda c: gradients(c, lambda: nn.Embedding(5, 3), torch.tensor([0, 2, 2])),
+    grid_sample=lambda c: gradients(c, lambda: Sampled(), r(1, 2, 3, 4), r(1, 2, 2, 2).tanh()),
+    embedding_bag=lambda c: gradients(c, lambda: nn.EmbeddingBag(5, 3, mode="mean"), torch.tensor([[0, 2], [2, 4]])),
+    average_pool=lambda c: gradients(c, lambda: nn.AvgPool2d(3, 2, 1), r(1, 2, 5, 5)),
     max_pool=lambda c: gradients(c, lambda: seq(nn.MaxPool1d(2), nn.Tanh()), r(1, 2, 6)),
     attention=lambda c: gradients(c, Attention, r(1, 3, 4)),
     mode_and_gradients=lambda c: gradients(c, lambda: nn.Linear(3, 2), r(4, 3), mode="max-autotune"),
 )
+
+
+@use("gradients", "left to PyTorch")
+def fallback_eager_with_gradients(compile: Compile) -> Any:
+    f = compile(lambda x: torch.linalg.inv(x @ x.T + 3 * torch.eye(3)).sin(), options={"fallback": "eager"})
+    x = torch.eye(3).requires_grad_()
+    y = f(x)
+    y.sum().backward()
+    return y, x.grad
+
+
+@use("gradients", "not supported", True)
+def unsupported_gradient(compile: Compile) -> Any:
+    x = r(2, 3).requires_grad_()
+    f = compile(lambda x: torch.linalg.svdvals(x) * 2)
+    f(x).sum().backward()
+    return x.grad
+
+
+@use("gradients")
+def sizes_that_change_often(compile: Compile) -> Any:
+    module = nn.Linear(2, 2)
+    f = compile(module)
+    for n in range(2, 6):
+        f(torch.ones(n, 2)).sum().backward()
+    return module.weight.grad
 
 
 @use("gradients")
@@ -147,6 +181,23 @@ def dropout_has_one_mask(compile: Compile) -> Any:
     return bool((y == x.grad).all()), y.requires_grad
 
 
+def batches(compile: Compile) -> Any:
+    """Steps with a convolutional network that normalises by its batches: the losses and the running statistics."""
+    torch.manual_seed(2)
+    module = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)
+    )
+    f, given = compile(module), torch.optim.SGD(module.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        given.zero_grad()
+        loss = F.cross_entropy(f(r(4, 1, 6, 6)), torch.tensor([0, 1, 1, 0]))
+        loss.backward()
+        given.step()
+        losses.append(loss.detach())
+    return losses, [b.clone() for b in module.buffers()]
+
+
 def steps(compile: Compile, optimizer: Any, count: int = 3, **how: Any) -> Any:
     """Some steps of training a small network on one batch: the losses and the weights."""
     torch.manual_seed(2)
@@ -167,6 +218,7 @@ quick(
     sgd=lambda c: steps(c, torch.optim.SGD, lr=0.1),
     momentum=lambda c: steps(c, torch.optim.SGD, lr=0.1, momentum=0.9),
     adam=lambda c: steps(c, torch.optim.Adam, lr=0.01),
+    batch_norm=batches,
 )
 
 
@@ -202,6 +254,18 @@ def checkpointed(compile: Compile) -> Any:
     f = compile(lambda x: checkpoint(lambda y: module(y).tanh(), x, use_reentrant=False))
     f(torch.ones(3, 2)).sum().backward()
     return module.weight.grad
+
+
+@use("training")
+def checkpointed_with_dropout(compile: Compile) -> Any:
+    """The mask is the same in both passes, although the checkpoint computes everything again."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(50).requires_grad_()
+    f = compile(lambda x: checkpoint(lambda y: F.dropout(y * 2, 0.5).sin(), x, use_reentrant=False))
+    y = f(x)
+    y.sum().backward()
+    return bool(((y == 0) == (x.grad == 0)).all()), y.requires_grad
 
 
 @use("training")

@@ -1,4 +1,4 @@
-"""Operators that are taken apart before they are differentiated, so that PyTorch differentiates the parts: for their own
+"""Operators that are taken apart before they are differentiated, so that PyTorch differentiates the parts: of their own
 gradients it has kernels only."""
 
 from __future__ import annotations
