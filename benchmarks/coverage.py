@@ -176,7 +176,16 @@ WHEN = (
 )
 """Which commits the results are of; kept by hand."""
 
-COLUMNS = (*DTYPES, "float64", "int32", "uint8", "float32 cuda", "float32 constants", "float32 keywords")
+COLUMNS = (
+    *DTYPES,
+    "float64",
+    "int32",
+    "uint8",
+    "float32 cuda",
+    "float32 constants",
+    "float32 keywords",
+    "float32 backward",
+)
 """The runs on the page."""
 
 DIFFERENCES = """## Where PyTorch has two answers
@@ -224,9 +233,10 @@ def page(results: dict[str, dict[str, summary.Summary]], taken: dict[str, str]) 
         "captured, lowered to the tensor level, executed by the reference interpreter and compared with eager PyTorch. "
         "`cuda` is the same down to CUDA text, run on the CPU, where values of more than 65536 elements are "
         "left out; `constants` has all tensors but the first as constants of the program, `keywords` leaves away one "
-        "keyword argument at a time. "
+        "keyword argument at a time; `backward` differentiates through torch.compile: both graphs are compiled, "
+        "results require gradients where PyTorch's do, and these are compared (of random numbers, only that). "
         "Written by `python benchmarks/coverage.py --update`, and with `--dtypes float32 --samples 2 --level "
-        "cuda` and `--dtypes errors`.",
+        "cuda`, `--dtypes errors` and `--samples 3 --backward`.",
         "",
         WHEN,
         "",

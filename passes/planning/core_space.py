@@ -204,7 +204,9 @@ def _product(sizes: TileExtents, products: list[Matmul], cores: int) -> None:
                     sizes.set(index, DEPTH if n == along else 1)
     sizes.chunk_reductions(1 << 13)
     sides = [i for p in products for i in (p.row, p.column) if i in sizes.info.free]
-    while sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST:
+    while (
+        sides and sizes.blocks() < TASKS * cores and sizes.tile[side := max(sides, key=lambda i: sizes.tile[i])] > LEAST
+    ):
         sizes.set(side, sizes.tile[side] // 2)
 
 

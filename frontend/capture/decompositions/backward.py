@@ -39,7 +39,7 @@ def _cropped(x: Tensor, dims: Sequence[int], starts: Sequence[int], sizes: Seque
     pads = [0] * 2 * x.dim()
     for d, start, size in zip(dims, starts, sizes, strict=True):
         pads[2 * (x.dim() - 1 - d) : 2 * (x.dim() - d)] = [-start, start + size - x.shape[d]]
-    return F.pad(x, pads)
+    return F.pad(x, pads) if any(pads) else x
 
 
 def _average_pool(
