@@ -142,8 +142,8 @@ class EagerStep:
 class LaunchPlan:
     """`buffers[:arguments]` are the arguments of the program, of which the first `inputs` are read, the others written;
     the rest is scratch. `steps` is all that is done, in order. `arena_bytes` is the size of the allocation that scratch
-    buffers share. `in_place` says for some results, by their numbers, in which argument's memory they are: that
-    argument is read and written.
+    buffers share, where sizes are known. `in_place` says for some results, by their numbers, in which argument's memory
+    they are: that argument is read and written.
 
     `program` is there where sizes are known only at a call: `at` gives the plan for the shapes of one."""
 
@@ -185,19 +185,14 @@ class LaunchPlan:
         return self.buffers[self.inputs : self.arguments]
 
     @property
-    def scratch_bytes(self) -> int:
-        """Memory for everything between inputs and results. Raises ExtentError if that is known only at a call."""
-        if self.program is not None:
-            raise ExtentError("how much scratch memory there is, is known only at a call")
-        return self.arena_bytes
-
-    @property
     def peak_bytes(self) -> int:
         """Memory that a call takes beside that of its arguments: its results and the arena. Raises ExtentError if that
         is known only at a call."""
+        if self.program is not None:
+            raise ExtentError("how much memory a call takes, is known only at a call")
         places = dict(self.in_place)
         results = enumerate(self.output_buffers, self.inputs)
-        return self.scratch_bytes + sum(b.bytes for i, b in results if i not in places)
+        return self.arena_bytes + sum(b.bytes for i, b in results if i not in places)
 
     def with_inputs(self, count: int) -> LaunchPlan:
         """The plan with the first `count` arguments as inputs, for a caller who knows. Raises ExecutionError if a

@@ -4,8 +4,9 @@
     python benchmarks/whole_models.py tests/data/models/tinyllama-1.1b.json --prefill 128 --layers 2
 
 A model is a name on the hub, a folder, or a configuration file. Of each phase (prefill and decode with a cache) it
-says how long capture, passes and NVRTC took, how many kernels and launches there are, and how long the passes take for
-one layer beside all. Needs no GPU.
+says how long capture, passes and NVRTC took, how many kernels and launches there are, how many bytes these move, how
+much memory a step takes beside parameters and caches, ours and eager PyTorch's, and how long the passes take for one
+layer beside all. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.launch_plan import make_plan
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.llm import build_model, cache_shape, capture_step, config_dtype, load_config
 from deplodock.frontend.llm.compile import launches_of_layers
+from deplodock.frontend.profile import kernels_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-7b")]
@@ -51,7 +59,10 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
         "launches": len(plan.launches),
         "layers": config.num_hidden_layers,
         "launches_per_layer": launches_of_layers(compilation),
-        "scratch_bytes": plan.scratch_bytes,
+        "moved_bytes": sum(k.launches * k.work.bytes for k in kernels_of(compilation)),
+        "arena_bytes": plan.arena_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "eager_peak_bytes": eager_peak(config, length) if length > 1 else None,
         "bytes_updated_in_place": sum(plan.buffers[argument].bytes for _, argument in plan.in_place),
         "cuda_lines": cuda.count("\n"),
     }
@@ -63,6 +74,49 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
         result["spilling_kernels"] = sorted(k for k, use in compiled.kernels.items() if use.spills)
         result["warnings"] = list(compiled.warnings)
     return result
+
+
+class LivePeak(TorchDispatchMode):
+    """The most bytes that are alive at once of the tensors that are made under it. Nothing is computed: every tensor is
+    a fake one on the CPU, where attention is one operator as it is on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._fakes = FakeTensorMode()
+        self._given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs or {}))
+        with self._fakes:
+            result = func(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
+        known = {t.untyped_storage()._cdata for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        for t in pytree.tree_leaves(result):
+            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in known:
+                storage = t.untyped_storage()
+                self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._live = {n: kept for n, kept in self._live.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        return result
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._given:
+            with self._fakes:
+                self._given[id(tensor)] = tensor, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return self._given[id(tensor)][1]
+
+
+def eager_peak(config: Any, length: int) -> int:
+    """Bytes that transformers' model takes for a prompt of `length` tokens beside its parameters. It has no cache here;
+    ours is an argument, and not counted either."""
+    model = build_model(config).to("meta")
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    with torch.no_grad(), LivePeak() as live:
+        model(input_ids=tokens, use_cache=False, logits_to_keep=1)
+    return live.peak
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:
@@ -79,11 +133,14 @@ def measure(name: str, layers: int | None, lengths: dict[str, int], context: int
         found["lowering_cpu_seconds_one_layer"] = alone["lowering_cpu_seconds"]
         phases[phase] = found
         parts = ("build", "capture", "lowering", "nvrtc")
+        eager = found["eager_peak_bytes"]
         took = ", ".join(f"{part} {found[f'{part}_seconds']:.1f} s" for part in parts)
         print(
             f"{Path(name).stem} {phase} {length}: {found['kernels']} kernels, {found['launches']} launches"
             f" ({found['launches_per_layer']} a layer), {took}; lowering {found['lowering_cpu_seconds']:.2f} s of CPU"
-            f" (one layer {alone['lowering_cpu_seconds']:.2f} s)",
+            f" (one layer {alone['lowering_cpu_seconds']:.2f} s);"
+            f" {found['moved_bytes'] / length / 1e6:.1f} MB moved a token; memory {found['peak_bytes'] / 1e6:.1f} MB"
+            + (f", of eager PyTorch {eager / 1e6:.1f} MB" if eager else ""),
             flush=True,
         )
     return phases

@@ -82,7 +82,9 @@ def _tell(found: Sequence[dict[str, Any]], seconds: float, output: str | None) -
         layers = ", ".join(map(str, f["launches_per_layer"])) or "none"
         text += (
             f"{f['phase']} of {f['tokens']} with a context of {f['context']}: {f['kernels']} distinct kernels,"
-            f" {f['launches']} launches (of a layer: {layers})\n"
+            f" {f['launches']} launches (of a layer: {layers}),"
+            f" {f['moved_bytes'] / f['tokens'] / 1e6:.1f} MB moved a token,"
+            f" {f['arena_bytes'] / 1e6:.1f} MB between arguments and results\n"
         )
     text += f"{seconds:.1f} s" + (f", written to {output}" if output else "") + "\n"
     terminal.tell(text)

@@ -192,11 +192,24 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
     lines += [str(call) for call in compilation.eager.values()]
+    if (memory := memory_of(loaded)) is not None:
+        arguments, results, arena = (f"{si(memory[part])}B" for part in ("arguments", "results", "arena"))
+        lines.append(f"memory: {arguments} of arguments, {results} of results, {arena} in between")
     if assumed := _assumed(loaded):
         lines.append(f"bytes, FLOPs and times are those at {assumed}")
     lines += [str(r) for r in compilation.remarks]
     lines.append(f"passes: {len(compilation.seconds)}, {sum(s for _, s in compilation.seconds):.3f} s")
     return "".join(f"{line}\n" for line in lines)
+
+
+def memory_of(loaded: Loaded) -> dict[str, int] | None:
+    """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
+    between; None where sizes are known only at a call."""
+    plan = make_plan(loaded.compilation.at("kernel"))
+    if plan.program is not None:
+        return None
+    arguments = sum(b.bytes for b in plan.input_buffers)
+    return {"arguments": arguments, "results": plan.peak_bytes - plan.arena_bytes, "arena": plan.arena_bytes}
 
 
 def _assumed(loaded: Loaded) -> str:
@@ -219,6 +232,7 @@ def as_json(loaded: Loaded, level: str, places: bool = False) -> dict[str, Any]:
         "level": level,
         "text": compilation.text(level, places),
         "kernels": kernels(loaded),
+        "memory": memory_of(loaded),
         "remarks": [str(r) for r in compilation.remarks],
         "left_to_pytorch": [str(call) for call in compilation.eager.values()],
     }

@@ -70,6 +70,7 @@ def compile_model(
 def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
     """Of every step its kernels and launches, and the launches of every kind of layer."""
     from ...backend.launch_plan import make_plan
+    from ..profile import kernels_of
 
     found: list[dict[str, Any]] = []
     for phase, compilation in compiled.compilations.items():
@@ -82,7 +83,8 @@ def describe(compiled: CompiledModel) -> list[dict[str, Any]]:
                 "kernels": len({x.kernel for x in plan.launches}),
                 "launches": len(plan.launches),
                 "launches_per_layer": launches_of_layers(compilation),
-                "scratch_bytes": plan.scratch_bytes,
+                "arena_bytes": plan.arena_bytes,
+                "moved_bytes": sum(k.launches * k.work.bytes for k in kernels_of(compilation)),
                 "pass_seconds": sum(s for _, s in compilation.seconds),
             }
         )

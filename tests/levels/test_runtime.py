@@ -108,8 +108,8 @@ def test_sizes_known_at_a_call(stub_cuda) -> None:
         assert one.arguments == (x.data_ptr(), two.arguments[0], n)
         assert two.arguments[1:] == (y.data_ptr(), n)
         stub_cuda.launches.clear()
-    assert program._plans[(33,),].scratch_bytes == 256
-    assert program._plans[(1000,),].scratch_bytes == 4096
+    assert program._plans[(33,),].arena_bytes == 256
+    assert program._plans[(1000,),].arena_bytes == 4096
     with pytest.raises(ShapeError, match="the size s0 is 1001, outside of 0 to 1000"):
         program.run([torch.randn(1001)])
 

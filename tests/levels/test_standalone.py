@@ -115,7 +115,7 @@ def test_plan(program):
         ("v", 2, 3, 0, True),
         ("w", 3, 4, 4096, True),
     ]
-    assert (plan.arguments, plan.inputs, plan.arena_bytes, plan.scratch_bytes) == (2, 1, 8192, 8192)
+    assert (plan.arguments, plan.inputs, plan.arena_bytes, plan.peak_bytes) == (2, 1, 8192, 12288)
     assert [(x.kernel, x.grid, x.threads, x.shared, x.buffers) for x in plan.launches] == [
         ("k0", (4,), (64,), 8, (0, 2)),
         ("k0", (4,), (64,), 8, (2, 3)),

@@ -81,8 +81,8 @@ def test_a_program(target: str) -> None:
     lifetimes, offsets = _lifetimes(plan)
     assert len(lifetimes) > 3
     assert not _in_each_other(lifetimes, offsets)
-    assert plan.scratch_bytes < sum(b.bytes for b in lifetimes)
-    assert plan.peak_bytes == plan.scratch_bytes + 16 * 48 * 4
+    assert plan.arena_bytes < sum(b.bytes for b in lifetimes)
+    assert plan.peak_bytes == plan.arena_bytes + 16 * 48 * 4
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -2,7 +2,7 @@
 
 // Every place keeps what it has or, from %start on, gets a new value: the old values are not even read.
 // CHECK-LABEL: kernel.func @append_in_place
-// CHECK-SAME: (%start: memref<1xi64>, %new: memref<1xf32>, %old: memref<64xf32>) grid [2] warps 1 {
+// CHECK-SAME: (%start: memref<1xi64>, %new: memref<1xf32>, %old: memref<64xf32>) grid [2] warps 1 attributes {parts = ["append"]} {
 // CHECK: %[[IS:.*]] = payload.cmp eq
 // CHECK-NEXT: %[[HERE:.*]] = kernel.extract %[[IS]][0]
 // CHECK-NEXT: scf.if %[[HERE]] {
@@ -38,7 +38,7 @@ func.func @step(%start: memref<1xi64>, %new: memref<1xf32>, %cache: memref<64xf3
 // -----
 
 // Read where it is written: in place. What reads the result reads the argument.
-// CHECK-LABEL: kernel.func @double_in_place(%x: memref<32xf32>) grid [1] warps 1 {
+// CHECK-LABEL: kernel.func @double_in_place(%x: memref<32xf32>) grid [1] warps 1 attributes {parts = ["double"]} {
 // CHECK: kernel.store %{{.*}}, %x[%i]
 // CHECK: kernel.launch @double_in_place(%x) : memref<32xf32>
 // CHECK-NEXT: kernel.launch @double(%x, %z)
