@@ -36,8 +36,9 @@ class Journal:
                 entry = json.loads(line)
             except ValueError:
                 continue  # a line that was cut off when its process was killed
-            if "begun" in entry:
-                self.begun[entry["begun"]] = self.begun.get(entry["begun"], 0) + 1
+            if "begun" in entry or "stopped" in entry:
+                key = entry.get("begun", entry.get("stopped"))
+                self.begun[key] = self.begun.get(key, 0) + (1 if "begun" in entry else -1)
             else:
                 self.rows[entry["key"]] = entry["row"]
 
@@ -60,6 +61,9 @@ class Journal:
             timer.start()
         try:
             row = measure()
+        except KeyboardInterrupt:  # which says nothing about the case
+            self._write({"stopped": key})
+            raise
         except Exception as error:  # whatever goes wrong is a result, and the next case is to run
             row = {"right": False, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
         finally:

@@ -152,6 +152,19 @@ def test_journal_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "did not end" in second.rows["hangs"]["error"]
 
 
+def test_a_case_that_a_person_stopped_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    Journal: Any = import_module("journal").Journal
+
+    def interrupted() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            Journal(tmp_path / "cases.jsonl").run("case", interrupted)
+    assert Journal(tmp_path / "cases.jsonl").run("case", lambda: {"right": True}) == {"right": True}
+
+
 def environment(**more: str) -> dict[str, str]:
     """That of a process that sees the stubbed GPU and its tools."""
     path = f"{STUB / 'bin'}{os.pathsep}{os.environ['PATH']}"
