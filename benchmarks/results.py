@@ -31,9 +31,13 @@ def file_name(environment: Row) -> str:
 
 
 def commit_here() -> str:
-    """The commit of the working tree, with a + where files differ from it."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    """The commit of the working tree, with a + where the compiler differs from it."""
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=FOLDER.parent.parent, capture_output=True, text=True, check=False)
+
+    changed = git("diff", "--quiet", "HEAD", "--", "backend", "dialects", "frontend", "passes").returncode
+    return git("rev-parse", "--short=12", "HEAD").stdout.strip() + "+" * (changed == 1)
 
 
 def key_of(row: Row) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import deplodock
-from deplodock.frontend.bench import OURS, Subject, measure
+from deplodock.frontend.bench import OURS, Subject, _is_right, measure
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 from deplodock.frontend.profile import _limit, measured
 
@@ -72,6 +72,12 @@ def test_a_wrong_result_is_seen() -> None:
     assert found.right is False
     assert found.errors[OURS] == pytest.approx(1e-5, rel=1e-2)
     assert found.as_dict()["times"] == {}
+
+
+def test_ours_may_err_half_as_much_again_as_the_worst_of_pytorch() -> None:
+    others = {"eager": 1e-4, "torch.compile": 1e-3}
+    assert _is_right({**others, OURS: 1.4e-3})
+    assert not _is_right({**others, OURS: 1.6e-3})
 
 
 def test_what_cannot_be_checked_says_why() -> None:

@@ -72,6 +72,10 @@ def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
     function, args = case.make()
     assert torch.equal(args[0], case.make()[1][0])
     assert torch.equal(function(*args), args[0].softmax(-1))
+    (case,) = benchmarks("cases").cases(("classes",), "cuda", [], only="cross_entropy bf16 32x1024")
+    x, t = case.make()[1]
+    assert (x.shape, x.dtype, t.shape, t.dtype) == ((32, 1024), torch.bfloat16, (32,), torch.int64)
+    assert 0 <= t.min() < t.max() < 1024
 
 
 def test_a_run_on_the_cores_goes_on_and_is_written(benchmarks: Any, tmp_path: Path) -> None:
