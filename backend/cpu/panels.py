@@ -53,6 +53,12 @@ class Strided:
             at, (low, high) = writer.read(self.load.checks[c]), self.load.bounds[c]
             end = Expr(str(high)) if isinstance(high, int) else writer.size(high)
             first, last = writer.ranges.of(self.load.checks[c])
+            if step < 0:  # as of a transposed convolution: the first ones may be beyond the end
+                if last >= least(high):
+                    yield ("begin", _steps(infix(infix(at, "-", end, ADD), "+", Expr("1"), ADD), -step))
+                if first + (most - 1) * step < low:
+                    yield ("end", _steps(infix(at, "+", Expr(str(1 - low)), ADD), -step))
+                continue
             if first < low:
                 yield ("begin", _steps(infix(Expr(str(low)), "-", at, ADD), step))
             if last + (0 if side is BOTH else (most - 1) * step) >= least(high):

@@ -43,6 +43,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "transpose": (lambda x: x.t().contiguous() + 1, (_floats(130, 70),)),
     "transposes": (lambda x, y: (x.t() * y.t() + x.t(), y.t().half()), (_floats(128, 192), _floats(128, 192))),
     "product": (lambda a, b: a @ b, (_floats(70, 50), _floats(50, 90))),
+    "transposed convolution": (
+        lambda x, w: F.conv_transpose2d(x, w, padding=1),
+        (_floats(2, 3, 9, 20), _floats(3, 4, 3, 3)),
+    ),
+    "transposed convolution with steps": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, dilation=3),
+        (_floats(2, 20, 7, 9), _floats(20, 17, 3, 4)),
+    ),
     "products of transposed matrices": (lambda a, b: a.t() @ b.t(), (_floats(300, 70), _floats(90, 300))),
     "products of blocks that end": (lambda a, b: a @ b.t(), (_floats(259, 301), _floats(77, 301))),
     "products of few columns": (lambda a, b: a @ b, (_floats(40, 70), _floats(70, 5))),
