@@ -200,6 +200,12 @@ def test_rows_of_a_call_end_in_a_tile() -> None:
         _close(program(_floats(9, n)), _floats(9, n).exp().sum(1))
 
 
+def test_rows_that_end_in_different_places() -> None:
+    """Windows of what is padded: each row of a tile ends elsewhere."""
+    function, x = lambda x: F.pad(x, (0, 90)).unfold(0, 64, 70).sum(-1), torch.arange(2000.0)[:970]
+    _close(deplodock.compile(function, (x,), target="cpu", schedule="block=16")(x), function(x))
+
+
 def test_products_of_a_call() -> None:
     """The rows that there are, and no more, are read and multiplied: those behind them are NaN."""
     rows = torch.export.Dim("rows", min=1, max=500)
