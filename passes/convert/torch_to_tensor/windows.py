@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import i64
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from ....dialects.payload import element_type, is_float
@@ -154,14 +154,14 @@ def convolution(
 ) -> SSAValue:
     spatial = len(extents_of(weight.type)) - 2
     element = work_type(b.result_element)
-    x, w = b.cast(input, element), b.cast(weight, element)
+    x, w = input, weight
     batched = len(extents_of(x.type)) == spatial + 2
     if not batched:
         x = reshape_to(b, x, [1, *extents_of(x.type)])
     lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
     each = zip(extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists, strict=True)
     windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in each]
-    y = _contract_windows(b, x, w, windows, groups, transposed)
+    y = _contract_windows(b, x, w, windows, groups, transposed, element)
     if bias is not None:
         y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
     return y if batched else reshape_to(b, y, extents_of(y.type)[1:])
@@ -174,8 +174,10 @@ def _contract_windows(
     windows: Sequence[Window],
     groups: int,
     transposed: bool,
+    element: Attribute,
 ) -> SSAValue:
-    """Over the space (batch, group, channel, outputs..., input channel, offsets...), summed over the last ones.
+    """In the type `element`, over the space (batch, group, channel, outputs..., input channel, offsets...), summed over
+    the last ones.
 
     The weight of an ordinary convolution is (group and channel, input channel, offsets...), that of a transposed one
     (group and input channel, channel, offsets...).
@@ -195,8 +197,8 @@ def _contract_windows(
         bounds += window.bounds(o, k) if window.bounds else []
     row, column, count = (c, channel, inner) if transposed else (channel, c, per_group)
     w_at = [_grouped(group, row, groups, count), column, *index[4 + n :]]
-    spread = b.map(x, x_at, space, bounds, 0)
-    y = b.reduce("add", b.mul(spread, b.map(w, w_at, space)), range(3 + n, len(space)))
+    factors = (b.map(x, x_at, space, bounds, 0), b.map(w, w_at, space))  # cast where they are multiplied
+    y = b.reduce("add", b.mul(*(b.cast(f, element) for f in factors)), range(3 + n, len(space)))
     return reshape_to(b, y, [batch, groups * per_group, *(v.outputs for v in windows)])
 
 
