@@ -215,14 +215,15 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
-// c += a * b for so many rows of c, which stay in registers, and for a panel of b, whose rows are `pitch` elements apart. The
-// rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in one so many.
+// c += a * b for at most `rows` rows of c, which stay in registers, and for a panel of b, whose rows are `pitch` elements
+// apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in
+// one so many: all rows are there then.
 template <int rows, int vectors, int step, class T, class S>
-static void block_fma(T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
+static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
   const S* row_of[rows];
 #pragma GCC unroll 14
-  for (int i = 0; i < rows; ++i) row_of[i] = a + i * (step ? step : apart);
+  for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (i < used ? i : 0) * apart);
   for (long k = 0; k < depth; ++k) {
     vec<S> row[vectors];
 #pragma GCC unroll 2
@@ -235,12 +236,16 @@ static void block_fma(T* c, long c_row, const S* a, long apart, const S* panel, 
 #pragma GCC unroll 14
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
-    for (int j = 0; j < vectors; ++j) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
+    for (int j = 0; j < vectors; ++j)
+      if (step || i < used) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
 }
-template <int most, int vectors, int step, class T, class S, class... More> INLINE void rows_fma(long rows, T* c, long c_row, const S* a, More... more) {
-  if constexpr (most > 1)
-    if (rows < most) return rows_fma<most - 1, vectors, step>(rows, c, c_row, a, more...);
-  block_fma<most, vectors, step>(c, c_row, a, more...);
+// The same for as many of `left` rows as a block has; how many these are.
+template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
+  constexpr int fewer = rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
+  if constexpr (step && rows > 1)
+    if (left < rows) return rows_fma<fewer, vectors, step>(left, more...);
+  block_fma<rows, vectors, step>(left, more...);
+  return rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
@@ -248,14 +253,15 @@ template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof
 template <int M, int N, int K, int step, class T, class S, class Panel>
 INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Range columns, Panel panel_of) {
   constexpr int vectors = panel_vectors<N, T>, width = vectors * lanes;
-  constexpr int full = lanes < 16 ? 6 : step ? 14 : 12, most = M < full ? M : full;  // of 16 or 32 registers, and pointers
-  const long parts = (high + most - 1) / most, rows = high > 0 ? (high + parts - 1) / parts : 1;
+  constexpr int full = lanes < 16 ? 6 : step ? 14 : 12;  // of 16 or 32 registers, and of pointers
+  constexpr int blocks = (M + full - 1) / full, most = step && M > full ? full : (M + blocks - 1) / blocks;
+  const long parts = (high + most - 1) / most, rows = step && high > 0 ? (high + parts - 1) / parts : most;
   alignas(64) S panel[K * width];
   for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
-    for (long i = 0; i < high; i += rows)
-      rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, N, a + i * (step ? step : apart), apart, from, pitch, depth);
+    for (long i = 0; i < high;)
+      i += rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, long(N), a + i * (step ? step : apart), apart, from, pitch, depth);
   }
 }
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.

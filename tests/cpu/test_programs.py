@@ -147,20 +147,32 @@ def test_as_pytorch(name: str) -> None:
 
 
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
-@pytest.mark.parametrize("name", ["elementwise", "linear and epilogue", "f16", "products of bf16"])
+@pytest.mark.parametrize(
+    "name", ["elementwise", "linear and epilogue", "f16", "products of bf16", "convolution and epilogue", "padding"]
+)
 def test_other_vectors(name: str, march: str) -> None:
     """The same text with the vectors of SSE and of AVX2."""
     function, args = PROGRAMS[name]
     compiled = deplodock.compile(function, args, target="cpu").compilation
     if march == "x86-64-v3" and "avx" not in torch.backends.cpu.get_cpu_capability().lower():
         pytest.skip("this machine has no AVX2")
-    (found,) = CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args)
-    _close(found, function(*args))
+    _close(CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args), function(*args))
 
 
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
 @pytest.mark.parametrize(
-    "name", ["elementwise", "softmax", "transposes", "linear and epilogue", "f16", "products of bf16", "int8", "sort"]
+    "name",
+    [
+        "elementwise",
+        "softmax",
+        "transposes",
+        "linear and epilogue",
+        "f16",
+        "products of bf16",
+        "int8",
+        "sort",
+        "convolution and epilogue",
+    ],
 )
 def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The same text as another compiler understands it."""
@@ -179,6 +191,19 @@ def test_bf16_is_multiplied_where_it_lies() -> None:
     kernel = text[text.index("static void k0(") :]
     assert "panel_fma<" in kernel
     assert "to_f32" not in kernel
+
+
+def test_convolutions_read_pixels_where_they_lie() -> None:
+    """Weights are copied once, panel by panel, also where steps and padding say which pixels there are."""
+    for step in (1, 2):
+        args = _floats(1, 20, 15, 15), _floats(64, 20, 3, 3)
+        program = deplodock.compile(lambda x, w, step=step: F.conv2d(x, w, padding=1, stride=step), args, target="cpu")
+        text = program.compilation.cpp
+        kernel = text[text.index("static void k1(") :]
+        assert f", {step}>(acc, &x[" in kernel
+        assert "&w_packed[" in kernel
+        assert "x_in" not in kernel
+    assert "pack" not in deplodock.compile(lambda a, b: a @ b, PROGRAMS["product"][1], target="cpu").ir("loop")
 
 
 def test_sizes_of_a_call() -> None:
