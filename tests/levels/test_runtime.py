@@ -18,7 +18,7 @@ import deplodock
 from deplodock.backend import launch_plan
 from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.printer import print_cuda
-from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, tensor_maps
+from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, prepared, tensor_maps
 from deplodock.backend.cuda.runtime.driver import check_driver
 from deplodock.backend.dtypes import DTYPES
 from deplodock.errors import DeplodockError, ExecutionError, ShapeError, TargetError
@@ -108,10 +108,14 @@ def test_sizes_known_at_a_call(stub_cuda) -> None:
         assert one.arguments == (x.data_ptr(), two.arguments[0], n)
         assert two.arguments[1:] == (y.data_ptr(), n)
         stub_cuda.launches.clear()
-    assert program._plans[(33,),].arena_bytes == 256
-    assert program._plans[(1000,),].arena_bytes == 4096
+    assert _arena(program, 33) == 256
+    assert _arena(program, 1000) == 4096
     with pytest.raises(ShapeError, match="the size s0 is 1001, outside of 0 to 1000"):
         program.run([torch.randn(1001)])
+
+
+def _arena(program: CudaProgram, size: int) -> int:
+    return program._plans[((size,), torch.float32),].plan.arena_bytes
 
 
 def test_much_shared_memory_is_asked_for(stub_cuda, monkeypatch) -> None:
@@ -177,7 +181,7 @@ class Plants:
 
     @staticmethod
     def an_argument_too_few(monkeypatch: Any) -> None:
-        _reorder(monkeypatch, lambda arguments: arguments[:-1])
+        _reorder(monkeypatch, lambda arguments: (*arguments[:-1], 0))
 
     @staticmethod
     def buffers_in_another_order(monkeypatch: Any) -> None:
@@ -190,12 +194,12 @@ class Plants:
 
     @staticmethod
     def threads_of_another_number(monkeypatch: Any) -> None:
-        real = runtime._three
-        monkeypatch.setattr(runtime, "_three", lambda sizes: real(tuple(n // 2 if n % 128 == 0 else n for n in sizes)))
+        real = prepared._three
+        monkeypatch.setattr(prepared, "_three", lambda sizes: real(tuple(n // 2 if n % 128 == 0 else n for n in sizes)))
 
     @staticmethod
     def another_stream(monkeypatch: Any) -> None:
-        monkeypatch.setattr(runtime, "_Stream", lambda pointer: type("Stream", (), {"ptr": pointer + 8}))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Stream(8))
 
     @staticmethod
     def too_little_scratch(monkeypatch: Any) -> None:
@@ -203,11 +207,14 @@ class Plants:
 
 
 def _reorder(monkeypatch: Any, change: Any) -> None:
-    from stub_cuda.cupy_stub import Function
+    """Change the addresses of the parameters of all launches."""
+    real = prepared.Frame.fill
 
-    real = Function.__call__
-    call = lambda self, grid, block, args, **rest: real(self, grid, block, change(args), **rest)  # noqa: E731
-    monkeypatch.setattr(Function, "__call__", call)
+    def fill(self: prepared.Frame, *args: Any) -> None:
+        real(self, *args)
+        self.parameters[:] = change(tuple(self.parameters))
+
+    monkeypatch.setattr(prepared.Frame, "fill", fill)
 
 
 PLANTED = {
@@ -216,8 +223,8 @@ PLANTED = {
     "no_swizzle": "a tensor map is .*, not EncodedMap",
     "another_type": "a tensor map is .*, not EncodedMap",
     "strides_in_elements": "the driver refuses a map",
-    "maps_before_buffers": "argument 0 of k0 is a ndarray, not a pointer",
-    "an_argument_too_few": "arguments for the",
+    "maps_before_buffers": "bytes, its allocation None",
+    "an_argument_too_few": "a parameter of k0 has no address",
     "buffers_in_another_order": "bytes, its allocation|a tensor map is",
     "a_grid_of_another_size": "on a grid of",
     "threads_of_another_number": "with blocks of",

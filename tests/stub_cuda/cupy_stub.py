@@ -7,7 +7,7 @@ import warnings
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from .launches import Request, Source, check
+from .launches import Request, Source, check, read_parameters
 from .state import CAPTURE_ERROR, DEVICE, StubError
 
 MAX_DYNAMIC_SHARED = 8
@@ -32,13 +32,11 @@ class Function:
         self.ptr = 0x1000 + len(Function.pointers)
         Function.pointers[self.ptr] = self
 
-    def __call__(
-        self, grid: Any, block: Any, args: Any, shared_mem: int = 0, stream: Any = None, enable_cooperative_groups=False
-    ) -> None:
-        grid, block = ((*(max(1, n) for n in sizes), 1, 1)[:3] for sizes in (grid, block))
-        request = Request(self.name, grid, block, tuple(args), shared_mem, self.allowed)
+    def launch(self, grid: Any, block: Any, shared: int, handle: int, parameters: int) -> None:
+        """Launch it with the parameters whose addresses lie at `parameters`."""
+        arguments = read_parameters(self.source.cuda, self.name, parameters)
+        request = Request(self.name, grid, block, arguments, shared, self.allowed)
         checked = check(self.source, request)
-        handle = DEVICE.stream.cuda_stream if stream is None else stream.ptr
         if handle != DEVICE.stream.cuda_stream:
             raise StubError(f"a launch on stream {handle}; torch's current one is {DEVICE.stream.cuda_stream}")
         DEVICE.launches.append(request)
@@ -98,6 +96,13 @@ def _set_attribute(pointer: int, attribute: int, value: int) -> None:
     function.allowed = value
 
 
+def _launch_kernel(pointer: int, *how: int) -> None:
+    """cuLaunchKernel."""
+    if len(how) != 10 or not all(type(n) is int for n in how) or how[9]:
+        raise StubError(f"cuLaunchKernel is called with {how}")
+    Function.pointers[pointer].launch(how[:3], how[3:6], how[6], how[7], how[8])
+
+
 def make_modules() -> dict[str, ModuleType]:
     """The modules by name, for `sys.modules`."""
     cupy, cuda, function = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.function")
@@ -105,6 +110,7 @@ def make_modules() -> dict[str, ModuleType]:
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=MAX_DYNAMIC_SHARED,
         CUDADriverError=CUDADriverError,
         funcSetAttribute=_set_attribute,
+        launchKernel=_launch_kernel,
     )
     function.Module, function.Function = Module, Function  # pyright: ignore
     contents = {"Device": Device, "ExternalStream": ExternalStream, "function": function, "driver": driver}

@@ -185,6 +185,24 @@ def _signature(parameters: str) -> list[str]:
     return found
 
 
+def read_parameters(cuda: str, name: str, address: int) -> tuple[Any, ...]:
+    """The parameters of a kernel, whose addresses lie at `address`, as the driver copies them."""
+    head = re.search(_HEAD % name, cuda)
+    if head is None:
+        raise StubError(f"the text has no kernel {name}")
+    kinds = _signature(head[3])
+    found: list[Any] = []
+    for kind, where in zip(kinds, (ctypes.c_uint64 * len(kinds)).from_address(address), strict=True):
+        if not where:
+            raise StubError(f"a parameter of {name} has no address")
+        if kind == "map":
+            found.append(np.frombuffer((ctypes.c_char * 128).from_address(where), "V128"))
+        else:
+            t = _NUMPY_TYPES[kind]
+            found.append(t(np.frombuffer(ctypes.string_at(where, np.dtype(t).itemsize), t)[0]))
+    return tuple(found)
+
+
 _NUMPY_TYPES = {"pointer": np.uint64, "int": np.int32, "long long": np.int64}
 
 

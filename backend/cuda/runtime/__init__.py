@@ -7,12 +7,10 @@ tensors throughout and kernels get raw pointers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
@@ -22,13 +20,14 @@ from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_
 from ...spans import Span
 from .driver import check_driver, driver_version
 from .nvrtc import Compiled, compile_cubin, compiler_version
+from .prepared import PreparedLaunches
 from .tensor_maps import encode
 
 ALIGNMENT = 16
 """Bytes to which the start of every buffer is aligned: the widest access of a kernel."""
 
 KEPT_PLANS = 256
-"""So many plans of a program whose sizes are known only at a call are kept, one for each set of shapes."""
+"""So many plans of a program are kept, one for each set of shapes."""
 
 _CYCLES_TO_LAUNCH = 50_000
 """Cycles of the device in which the host queues a launch with its event, and more."""
@@ -82,7 +81,7 @@ class CudaProgram:
         with self.cupy.cuda.Device(self.device.index):
             self._load(cubin, arch)
         self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
-        self._plans: dict[tuple[tuple[int, ...], ...], LaunchPlan] = {}
+        self._plans: dict[tuple[tuple[Any, Any], ...], PreparedLaunches] = {}
 
     def _load(self, cubin: bytes, arch: str) -> None:
         """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
@@ -111,38 +110,37 @@ class CudaProgram:
         ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
         to the host while a CUDA graph is captured.
         """
-        torch, plan = self.torch, self._placed(args)
+        torch, launches = self.torch, self._placed(args)
+        plan = launches.plan
         capturing = torch.cuda.is_current_stream_capturing()
         stays = any(getattr(a, "is_cuda", False) for a in args)
         if capturing and not stays:
             raise ExecutionError("its results go to the host, which cannot be part of a CUDA graph", operator="cuda")
-        inputs = _on_device(torch, plan, args, self.device, capturing)
+        inputs = [
+            a if self._is_ready(a) else self._on_device(a, b.name, capturing)
+            for a, b in zip(args, plan.input_buffers, strict=True)
+        ]
         places = dict(plan.in_place)
         numbers = range(plan.inputs, plan.arguments)
-        outputs = [inputs[places[i]] if i in places else self._empty(plan.buffers[i]) for i in numbers]
-        scratch = torch.empty(max(plan.arena_bytes, 1), dtype=torch.uint8, device=self.device)
-        pointers = [t.data_ptr() for t in (*inputs, *outputs)]
-        pointers += [scratch.data_ptr() + b.offset for b in plan.buffers[len(pointers) :]]
-        stream = _Stream(torch.cuda.current_stream(self.device).cuda_stream)
+        outputs = [inputs[places[i]].detach() if i in places else self._empty(plan.buffers[i]) for i in numbers]
+        scratch = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=self.device) if plan.arena_bytes else None
+        frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
+        frame.fill(launches, [0 if t is None else t.data_ptr() for t in (*inputs, *outputs, scratch)], encode)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         try:
             with self.cupy.cuda.Device(self.device.index):
-                for x in plan.steps:
+                for step in frame.steps:
                     if clock is not None:
                         clock.append(self._event())
-                    if isinstance(x, EagerStep):
-                        compute_eagerly(x, self.eager, plan, [*inputs, *outputs], scratch, torch)
-                        continue
-                    places = zip(x.buffers, x.begins(), strict=True)
-                    starts = [pointers[i] + begin for i, begin in places]
-                    number = np.int32 if x.size_bytes == 4 else np.int64
-                    maps, sizes = (encode(m, starts[m.argument]) for m in x.maps), (number(v) for v in x.values)
-                    arguments = (*(np.uint64(p) for p in starts), *maps, *sizes)
-                    function = self.functions[x.kernel]
-                    function(_three(x.blocks), _three(x.threads), arguments, shared_mem=x.shared, stream=stream)
+                    if isinstance(step, EagerStep):
+                        compute_eagerly(step, self.eager, plan, [*inputs, *outputs], scratch, torch)
+                    else:
+                        launch(*step[0], stream, step[1], 0)
                 if clock is not None:
                     clock.append(self._event())
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+        launches.give_back(frame)
         if self.asserts and not capturing:
             self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
@@ -150,7 +148,7 @@ class CudaProgram:
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
         waits for no launch of the host in between. Raises as `run`."""
-        steps, clock = self._placed(args).steps, list[Any]()
+        steps, clock = self._placed(args).plan.steps, list[Any]()
         self.torch.cuda._sleep(_CYCLES_TO_LAUNCH * (1 + len(steps)))
         begin = perf_counter()
         self.run(args, clock)
@@ -172,14 +170,30 @@ class CudaProgram:
             reason = f"stopped, by an assertion if the device printed one: {str(error).splitlines()[0]}"
             raise ExecutionError(reason, operator="cuda") from error
 
-    def _placed(self, args: Sequence[Any]) -> LaunchPlan:
-        """The plan in numbers for these arguments; the last ones are kept."""
-        shapes = tuple(tuple(a.shape) for a in args) if self.plan.program is not None else ()
-        if (found := self._plans.get(shapes)) is None:
+    def _placed(self, args: Sequence[Any]) -> PreparedLaunches:
+        """The launches for arguments of these shapes and types; the last ones are kept. Raises ExecutionError for
+        others than the program takes."""
+        key = tuple([(a.shape, a.dtype) for a in args])
+        if (found := self._plans.get(key)) is None:
             if len(self._plans) >= KEPT_PLANS:
                 self._plans.clear()
-            found = self._plans[shapes] = self.plan.with_inputs(len(args)).at(shapes)
+            given = [(tuple(shape), str(dtype).removeprefix("torch.")) for shape, dtype in key]
+            functions = {name: function.ptr for name, function in self.functions.items()}
+            found = self._plans[key] = PreparedLaunches(self.plan.check_arguments(given), functions)
         return found
+
+    def _is_ready(self, tensor: Any) -> bool:
+        """Whether a tensor lies on the device as kernels read it."""
+        plain = tensor.device == self.device and tensor.is_contiguous() and not tensor.is_neg()
+        return plain and not tensor.data_ptr() % ALIGNMENT
+
+    def _on_device(self, tensor: Any, name: str, capturing: bool) -> Any:
+        """The argument `name` on the device, dense and aligned. Raises ExecutionError if it comes from the host while a
+        CUDA graph is captured."""
+        if capturing and not tensor.is_cuda:
+            raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=name)
+        tensor = tensor.detach().to(self.device).resolve_neg().contiguous()
+        return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
     def _empty(self, buffer: Buffer) -> Any:
         dtype = _torch_dtype(self.torch, buffer)
@@ -194,13 +208,6 @@ def torch_with_cuda() -> Any:
         raise ExecutionError("PyTorch sees no CUDA device", operator="cuda")
     torch.cuda.init()
     return torch
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """A stream as CuPy's launches take it: anything with a `ptr`. Its class for streams of others is deprecated."""
-
-    ptr: int
 
 
 def _compile(cuda: str, arch: str) -> Compiled:
@@ -219,23 +226,5 @@ def _cupy() -> Any:
     return cupy
 
 
-def _on_device(torch: Any, plan: LaunchPlan, args: Sequence[Any], device: Any, capturing: bool) -> list[Any]:
-    """The inputs on the device, dense and aligned. Raises ExecutionError if they are not what the program takes, or if
-    they come from the host while a CUDA graph is captured."""
-    tensors: list[Any] = []
-    checked = plan.check_arguments([(tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in args])
-    for buffer, arg in zip(checked.input_buffers, args, strict=True):
-        if capturing and not arg.is_cuda:
-            raise ExecutionError("is on the host, and a CUDA graph copies nothing from there", argument=buffer.name)
-        tensor = arg.detach().to(device).contiguous()
-        tensors.append(tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor)
-    return tensors
-
-
 def _torch_dtype(torch: Any, buffer: Buffer) -> Any:
     return getattr(torch, DTYPES[buffer.dtype].torch)
-
-
-def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
