@@ -171,8 +171,10 @@ WHEN = (
     "All columns were run on what became the commit of this page, based on 638807b, in one process each, but "
     "`keywords` on an earlier state, based on 4b62153. float32: 18762 samples in 278 s, at most 0.8 s of the "
     "processor's time each and 1147 MiB; `cuda`: 1313 in 104 s, at most 1.6 s and 646 MiB; `constants`: 6893 in 131 s; "
-    "`keywords`: 51345 in 850 s; the seven other types at most 0.7 s a sample. What these runs found first (two "
-    "crashes of empty complex results, resizing through a filter in float64) is mended, and was run again."
+    "`keywords`: 51345 in 850 s; the seven other types at most 0.7 s a sample. `backward`, based on "
+    "05a6691 (samplers of grids and embedding bags: 7ab8074): 1514 in 1300 s beside other work, at most 13 s each. "
+    "What the other runs found first (two crashes of empty complex results, resizing through a filter in float64) is "
+    "mended, and was run again."
 )
 """Which commits the results are of; kept by hand."""
 
