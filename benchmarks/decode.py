@@ -28,6 +28,8 @@ from deplodock.frontend.llm.quantization import to_int8
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
+TOKENS, CONTEXT = 24, 256
+"""Tokens that are generated, and those that the cache holds."""
 
 
 def bytes_read(model: torch.nn.Module) -> int:
@@ -53,7 +55,14 @@ def eager(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[f
     return found, seconds[1:]
 
 
-def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None, quantize: bool) -> dict[str, Any]:
+def measure(
+    name: str,
+    dtype: str = "bf16",
+    tokens: int = TOKENS,
+    context: int = CONTEXT,
+    layers: int | None = None,
+    quantize: bool = False,
+) -> dict[str, Any]:
     """The row of one model: compile it, let both arms generate in turns, and take the median of all tokens."""
     config = load_config(name)
     config.num_hidden_layers = layers or config.num_hidden_layers
@@ -87,8 +96,8 @@ def measure(name: str, dtype: str, tokens: int, context: int, layers: int | None
 @click.command()
 @click.argument("models", nargs=-1)
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["bf16"])
-@click.option("--tokens", default=24)
-@click.option("--context", default=256)
+@click.option("--tokens", default=TOKENS)
+@click.option("--context", default=CONTEXT)
 @click.option("--layers", type=int, help="Only so many of the model's.")
 @click.option("--quantize", is_flag=True, help="Ours with weights of 8 bits; eager has those of the model.")
 @click.option("--threads", type=int, help="How many PyTorch and ours may use.")

@@ -143,6 +143,9 @@ def _cases(rows: list[Row]) -> str:
 def _decoding(rows: list[Row]) -> str:
     lines = []
     for r in rows:
+        if "error" in r:
+            lines.append([r["case"], r["error"], "", "", ""])
+            continue
         speeds = {arm: 1 / t["median"] for arm, t in times_of(r).items()}
         share = "" if r["share"] is None else f"{r['share']:.0%}"
         lines.append(

@@ -1,4 +1,5 @@
-"""The suites: the 84 shapes, the classes with targets and whole models, beside PyTorch's, after a check of the results.
+"""The suites: the 84 shapes, the classes with targets, whole models and decoding (`decode.py`, on cores), beside
+PyTorch's, after a check of the results.
 
     python benchmarks/suite.py --device cpu                         # all; writes benchmarks/results/DEVICE-DATE.json
     python benchmarks/suite.py classes --only attention --device cpu --threads 1
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import decode
 import torch
-from cases import DTYPES, SUITES, Case, cases
+from cases import DTYPES, SUITES, Case, Group, cases
 from journal import Journal
 from predictions import predict, prediction_text
 from prepared import library, program
@@ -28,6 +30,8 @@ from results import FOLDER, Row, commit_here, file_name, geomean, merge, ratio
 from deplodock.backend.cuda.runtime import arch_of
 from deplodock.frontend.bench import MODES, Subject, environment, measure
 from deplodock.frontend.executors import cuda_missing
+
+ALL = (*SUITES, "decode")
 
 DEFAULT_MODES = ("torch.compile", "max-autotune")
 
@@ -55,7 +59,7 @@ def line(row: Row) -> str:
 
 
 @click.command(help=__doc__, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("suites", nargs=-1, type=click.Choice(SUITES))
+@click.argument("suites", nargs=-1, type=click.Choice(ALL))
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="Where programs run.")
 @click.option("--threads", type=int, help="With --device cpu: how many PyTorch and ours may use.")
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, help="Of the 84 shapes; f32, bf16.")
@@ -90,7 +94,7 @@ def main(
         raise click.ClickException(f"this needs a GPU, or --device cpu, or --predict: {missing}")
     target = "cpu" if device == "cpu" else "sm_90a" if predicts else arch_of(torch.cuda.get_device_capability())
     torch.set_num_threads(threads or torch.get_num_threads())
-    found = cases(suites or SUITES, device, dtypes or ("f32", "bf16"), only, small)
+    found = cases([s for s in suites or ALL if s in SUITES], device, dtypes or ("f32", "bf16"), only, small)
     name = "h200-predicted" if predicts else file_name(environment())
     path = out or FOLDER / f"{name}.json"
     how = f"{library()} {torch.get_num_threads()} {modes} {check} {predicts} {repetitions}"
@@ -103,6 +107,11 @@ def main(
             one = partial(measured, case, target, modes, prepared, repetitions=repetitions, check_only=check)
         rows.append(row_of(case, journal.run(case.key, one), commit))
         click.echo(line(rows[-1]))
+    if device == "cpu" and not (predicts or check):
+        for name in [n for n in decode.MODELS if "decode" in (suites or ALL) and only in f"decode: {Path(n).stem}"]:
+            case = Case("decode", Group(""), Path(name).stem, "bf16")
+            rows.append(row_of(case, journal.run(case.key, partial(decode.measure, name)), commit))
+            click.echo(line(rows[-1]))
     ratios = [r for r in map(ratio, rows) if r is not None]
     right = sum(r.get("right") is not False for r in rows)
     mean = f"; geomean {geomean(ratios):.3f} of the best of PyTorch's" if ratios else ""

@@ -152,6 +152,8 @@ def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) 
     }
     predicted = {"predicted": "predicted for sm_90a", "seconds": 2e-6, "floor": 1e-6, "spills": 0, "kernels": []}
     results.merge(tmp_path / "h200-2026-01-02.json", about, [row(1.0, 2.0, right=False, note="by eye")])
+    failed = [row(1.0, 2.0, False, times={}, suite=suite, error=f"no {suite}") for suite in ("seed84", "decode")]
+    results.merge(tmp_path / "h200-2026-01-02.json", about, failed)
     results.merge(tmp_path / "p.json", about, [row(1.0, 2.0, right=None, times={}, **predicted)])
     text = page(sorted(tmp_path.glob("*.json")))
     for wanted in (
@@ -160,6 +162,8 @@ def test_the_page_says_on_what_it_was_measured(benchmarks: Any, tmp_path: Path) 
         "At abc",
         "2.00 +- 0.03 WRONG",
         "By eye",
+        "no seed84",
+        "no decode",
         "## Predicted, not",
     ):
         assert wanted in text, text
