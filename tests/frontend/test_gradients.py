@@ -23,7 +23,7 @@ from conformance import gradients, opdb, summary
 from layers import make_layer
 from programs.people import PROGRAMS
 
-SEED, COUNT = 12, 16
+SEED, COUNT = 12, 12
 
 
 def test_operators() -> None:
@@ -64,7 +64,7 @@ def layer(model: str) -> Callable[[], tuple[Any, Any]]:
 CASES = {**PROGRAMS, "tinyllama": layer("tinyllama"), "qwen": layer("qwen2.5-7b")}
 del CASES["binary_cross_entropy_with_weights"]  # a derivative that PyTorch does not have
 EXECUTORS = {"reference": {"executor": "reference"}, "cpu": {"target": "cpu"}}
-SLICE = [(name, "reference") for name in [*CASES][::40]] + [("spatial_transformer", "cpu"), ("tinyllama", "cpu")]
+SLICE = [(name, "reference") for name in [*CASES][::40]] + [("spatial_transformer", "cpu"), ("tinyllama", "reference")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
