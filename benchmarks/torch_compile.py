@@ -29,10 +29,10 @@ which tensors share memory, and what requires gradients.
 - **Gradients.** Where a graph may be differentiated, AOTAutograd makes a forward and a backward graph, and both are
   compiled, for fixed sizes; PyTorch's partitioner decides what is saved between them. An optimizer changes the
   parameters as always, outside. Where only the backward graph is refused, the results are there, and to ask for a
-  gradient is the error. `docs/coverage.md` says of which operators the gradients are right. Under `torch.no_grad()`,
-  or where nothing requires a gradient, there is one program, which `deplodock.compile` would make as well. A program
-  of `deplodock.compile` has no gradients: its results require them where eager PyTorch's would, and to ask for one is
-  an error that says so.
+  gradient is the error; a gradient of a gradient is one of PyTorch's. `docs/coverage.md` says of which
+  operators the gradients are right. Under `torch.no_grad()`, or where nothing requires a gradient, there is one
+  program, which `deplodock.compile` would make as well. A program of `deplodock.compile` has no gradients: its results
+  require them where eager PyTorch's would, and to ask for one is an error that says so.
 - **Sizes and numbers that change.** Dynamo compiles a graph again for a second size, then with symbols. One program
   serves all sizes; where that is refused, there is one for each shape, with a `RecompileWarning` that says why, up to
   `torch._dynamo.config.recompile_limit`, after which PyTorch computes the others. A number that changes and is not a
