@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
+import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from ..errors import ExecutionError
 
 SEAL = hashlib.sha256().digest_size
 """Bytes at the end of a file of the cache, the SHA-256 of those before; who loads machine code does not see them."""
+
+
+class CacheWarning(UserWarning):
+    """Nothing can be kept."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -28,7 +36,9 @@ def cache_folder(kind: str) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise ExecutionError(f"the cache {folder} has to be a folder of yours that only you may use (chmod 700)")
+            raise ExecutionError(
+                f"the cache {folder} has to be a folder of yours that only you may use (chmod 700)", operator="cache"
+            )
     return folder
 
 
@@ -41,12 +51,21 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing, damaged or not the
     user's alone: a link, or one that others own or may write.
 
-    It appears all at once: readers see the old state or the new one. Raises what `cache_folder` and `make` raise.
+    It appears all at once: readers see the old state or the new one. Where the cache cannot be written, a folder of
+    this process takes its place, and a CacheWarning says why. Raises what `make` raises.
     """
-    folder = cache_folder(kind)
+    try:
+        folder = cache_folder(kind)
+        problem = None if os.access(folder, os.W_OK) else f"{folder} is read-only"
+    except (OSError, ExecutionError) as error:
+        folder, problem = None, str(error)
+    if folder is not None and _is_whole(folder / name):
+        return folder / name
+    if folder is None or problem is not None:
+        warnings.warn(f"nothing is kept, so every process makes it again: {problem}", CacheWarning, stacklevel=3)
+        folder, name = _own_folder(), f"{kind}-{name}"
     target = folder / name
-    data = target.read_bytes() if _is_own(target) else b""
-    if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
+    if not _is_whole(target):
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / name
             make(made)
@@ -55,6 +74,20 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
             made.chmod(made.stat().st_mode & 0o700)
             os.replace(made, target)
     return target
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder for this process alone."""
+    folder = tempfile.mkdtemp(prefix="deplodock-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is there, the user's alone, and as it was written."""
+    data = path.read_bytes() if _is_own(path) else b""
+    return bool(data) and hashlib.sha256(data[:-SEAL]).digest() == data[-SEAL:]
 
 
 def _is_own(path: Path) -> bool:

@@ -25,8 +25,8 @@ from ..dialects.shapes.binding import bind_sizes
 from ..dialects.shapes.extents import typical
 from ..dialects.support.locations import line_text
 from ..dialects.target import Target, get_target
+from ..passes.analysis.kernel_parts import parts_of
 from ..passes.analysis.nest_schedule import schedule_of
-from ..passes.host.horizontal_fusion import parts_of
 from ..passes.planning.cost_model import Model, Prediction
 from ..passes.planning.nest_info import NestInfo
 from .api import CompiledFunction

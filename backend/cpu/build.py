@@ -31,7 +31,7 @@ def build(text: str, march: str = "native") -> Path:
 
     Raises ExecutionError if there is no g++, or if the text does not compile."""
     flags = (*FLAGS, f"-march={march}")
-    name = digest(text, _known(march), *flags) + ".so"
+    name = digest(text, known(march), *flags) + ".so"
 
     def make(target: Path) -> None:
         def compiled(part: tuple[int, str]) -> str:
@@ -81,8 +81,8 @@ def compiler() -> str:
 
 
 @cache
-def _known(march: str) -> str:
-    """The compiler and what it makes of `march` here: what is built for one processor is not loaded on another."""
+def known(march: str) -> str:
+    """The compiler, and what it makes of `march` here: what is built for one processor is not loaded on another."""
     name = compiler()
     return _told(name, "--version") + _told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)
 

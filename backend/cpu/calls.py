@@ -6,7 +6,6 @@ finds the tensor elsewhere, every call goes through Python, which takes some mic
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -16,7 +15,7 @@ from types import ModuleType
 
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
-from ..emulator.build import host_compiler, version
+from .build import known, run_compiler
 
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
 
@@ -44,12 +43,9 @@ def load_extension() -> ModuleType:
 
     def make(target: Path) -> None:
         found = (*(f"-I{path}" for path in includes), str(_SOURCE), "-o", str(target), f"-L{folder / 'lib'}")
-        command = [host_compiler(), *FLAGS, *found, *libraries]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise ExecutionError(f"g++ does not compile {_SOURCE.name}: {result.stderr[:500]}", operator="cpu")
+        run_compiler(*FLAGS, *found, *libraries)
 
-    made_by = (version(host_compiler()), torch.__version__, torch.version.git_version, str(folder))
+    made_by = (known("native"), torch.__version__, torch.version.git_version, str(folder))
     key = digest(_SOURCE.read_text(), *made_by, sysconfig.get_config_var("EXT_SUFFIX"), *FLAGS)
     try:
         loader = ExtensionFileLoader(_NAME, str(cached_file("cpu", f"{key}.so", make)))

@@ -37,7 +37,7 @@ def host_compiler() -> str:
     """The path of g++. Raises ExecutionError if there is none."""
     for name in (os.environ.get("CXX", ""), "g++"):
         path = shutil.which(name) if name else None
-        if path and "Free Software Foundation" in version(path):
+        if path and "Free Software Foundation" in _version(path):
             return path
     raise ExecutionError("g++ is needed to compile programs for this machine; install it (apt: g++)")
 
@@ -79,7 +79,7 @@ def runtime_library() -> Path:
 def _runtime_object() -> Path:
     """The compiled runtime; its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
-    key = digest(version(host_compiler()), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
+    key = digest(_version(host_compiler()), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
     how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
     return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))
 
@@ -92,6 +92,5 @@ def _compile(*arguments: str) -> None:
 
 
 @cache
-def version(compiler: str) -> str:
-    """What the compiler says of itself."""
+def _version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout

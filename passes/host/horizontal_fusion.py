@@ -8,27 +8,17 @@ from itertools import groupby
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import ArrayAttr, IndexType, MemRefType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, IndexType, MemRefType, ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.utils.hints import isa
 
 from ...dialects import kernel, payload
 from ...dialects.kernel.tma import is_written
 from ...dialects.kernel.warp_specialize import register_pool
 from ...dialects.support.locations import copy_location
 from ...dialects.target import launch_registers
+from ..analysis.kernel_parts import has_parts, set_parts
 from ..rewriting import erase, insert_before
-
-PARTS = "parts"
-"""The attribute of a kernel that names the kernels it stands for, in the order of their blocks."""
-
-
-def parts_of(function: kernel.FuncOp) -> tuple[str, ...]:
-    """The names of the kernels that `function` stands for: its own, unless it was made for several."""
-    parts = function.attributes.get(PARTS)
-    return tuple(p.data for p in parts) if isa(parts, ArrayAttr[StringAttr]) else (function.sym_name.data,)
-
 
 _EFFECTS = (kernel.LoadOp, kernel.StoreOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, scf.ForOp)
 
@@ -190,7 +180,7 @@ class _Sharing:
         resident = min(a.resident, b.resident)  # each finds the registers that it had alone
         grid, bounds = [a.blocks + b.blocks], {"blocks_per_sm": resident or None, "shared": shared, "lanes": a.lanes}
         made = kernel.FuncOp(name, grid, a.warps, body=Region(block), **bounds)
-        made.attributes[PARTS] = ArrayAttr([StringAttr(k.sym_name.data) for k in (a, b)])
+        set_parts(made, [k.sym_name.data for k in (a, b)])
         if all("schedule" in k.attributes for k in (a, b)):
             made.attributes["schedules"] = ArrayAttr([k.attributes["schedule"] for k in (a, b)])
         insert_before(a, made)
@@ -266,7 +256,7 @@ def _can_share(function: kernel.FuncOp) -> bool:
     clusters; and has no partitions, or all that happens in front of them is that barriers are set up."""
     ops = list(function.body.block.ops)
     return (
-        PARTS not in function.attributes
+        not has_parts(function)
         and function.cluster_size == 1
         and all(isinstance(n, int) for n in function.factors)
         and all(isinstance(a.type, MemRefType) for a in function.body.block.args)

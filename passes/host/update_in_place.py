@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, scf
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    BFloat16Type,
-    Float16Type,
-    Float32Type,
-    Float64Type,
-    ModuleOp,
-    StringAttr,
-    VectorType,
-)
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, Float64Type, ModuleOp, StringAttr, VectorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import is_side_effect_free
@@ -26,9 +17,9 @@ from ...dialects.kernel.tma import is_written
 from ...dialects.payload import element_type, shape_of
 from ...dialects.support.calls import IN_PLACE, UPDATES, pairs_of, set_pairs
 from ...dialects.support.locations import enclosing
+from ..analysis.kernel_parts import parts_of, set_parts
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before, replace, set_fields
-from .horizontal_fusion import PARTS, parts_of
 
 _PLACE = ("regs", "steps", "lower", "upper", "xor")
 
@@ -276,7 +267,7 @@ class _Updates:
             name += "_"
         made = function.clone()
         made.sym_name = StringAttr(name)
-        made.attributes[PARTS] = ArrayAttr([StringAttr(part) for part in parts_of(function)])
+        set_parts(made, parts_of(function))
         block = made.body.block
         arguments = list(block.args)
         for i, j in pairs.items():

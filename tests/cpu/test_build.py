@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import random
 import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +17,7 @@ import torch
 from torch import nn
 
 import deplodock
-from deplodock.backend.build_cache import cached_file
+from deplodock.backend.build_cache import SEAL, CacheWarning, cached_file
 from deplodock.backend.cpu import build
 from deplodock.errors import ExecutionError
 
@@ -59,10 +66,102 @@ def test_a_damaged_file_is_made_again(made: list[Path]) -> None:
     assert len(made) == 2
 
 
-def test_a_folder_of_others_is_refused(made: list[Path]) -> None:
-    _cached(made).parent.chmod(0o777)
-    with pytest.raises(ExecutionError, match="chmod 700"):
-        _cached(made)
+def test_a_folder_of_others_is_not_used(made: list[Path]) -> None:
+    folder = _cached(made).parent
+    folder.chmod(0o777)
+    with pytest.warns(CacheWarning, match="chmod 700"):
+        found = _cached(made)
+    assert folder not in found.parents
+    assert found.parent.stat().st_mode & 0o077 == 0
+    assert len(made) == 2
+
+
+def test_a_file_of_somebody_else_is_made_again(made: list[Path]) -> None:
+    if os.getuid():
+        pytest.skip("only root gives files away")
+    os.chown(_cached(made), 12345, -1)
+    assert _cached(made).stat().st_uid == 0
+    assert len(made) == 2
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    compiled, x = deplodock.compile(torch.relu, (torch.ones(7),), target="cpu"), torch.randn(7)
+    with pytest.warns(CacheWarning):
+        assert torch.equal(compiled(x), x.relu())
+
+
+def test_a_folder_that_is_read_only(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it is used; what is not is made for this process."""
+    folder = _cached(made).parent
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert _cached(made).parent == folder
+    assert len(made) == 1
+    with pytest.warns(CacheWarning, match="read-only"):
+        found = cached_file("cpu", "other.so", lambda path: path.write_bytes(b"object") and None)
+    assert [p.name for p in folder.iterdir()] == ["name.so"]
+    assert found.read_bytes().startswith(b"object")
+
+
+def test_what_fails_leaves_nothing(made: list[Path]) -> None:
+    def make(path: Path) -> None:
+        made.append(path)
+        path.write_bytes(b"obj")
+        raise ExecutionError("does not compile", operator="cpu")
+
+    with pytest.raises(ExecutionError, match="does not compile"):
+        cached_file("cpu", "name.so", make)
+    assert len(made) == 1
+    assert not [*made[0].parent.parent.iterdir()]
+
+
+def test_threads_make_the_same_and_different_files(made: list[Path]) -> None:
+    def work(n: int) -> None:
+        text = f"{n % 50}".encode() * 1000
+        found = cached_file("cpu", f"{n % 50}.so", lambda path: path.write_bytes(text) and None)
+        assert found.read_bytes()[:-SEAL] == text
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, n) for n in range(1000)]:
+            done.result()
+
+
+WRITER = """
+import time
+from deplodock.backend.build_cache import cached_file
+
+def make(path):
+    with path.open("wb") as file:
+        for part in range(16):
+            file.write(bytes([number % 256]) * 4096)
+            file.flush()
+            time.sleep(1e-4)  # most of the time a file is half written
+
+print("ready", flush=True)
+for number in range(100000):
+    cached_file("cpu", f"{number}.so", make)
+"""
+
+
+def test_a_process_that_is_killed_leaves_no_broken_file(
+    made: list[Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By SIGKILL at some moment; `--kernels all` kills 50."""
+    moments, found = random.Random(0), 0
+    for _ in range(50 if request.config.getoption("--kernels") == "all" else 5):
+        with subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(moments.uniform(0.001, 0.05))
+            process.kill()
+        for file in (tmp_path / "deplodock" / "cpu").glob("*.so"):
+            data = file.read_bytes()
+            assert data[:-SEAL] == bytes([int(file.stem) % 256]) * 65536
+            assert hashlib.sha256(data[:-SEAL]).digest() == data[-SEAL:]
+            found += 1
+            file.unlink()
+    assert found
 
 
 def test_many_kernels_are_compiled_in_parts(made: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     """The same text as another compiler understands it."""
     function, args = PROGRAMS[name]
     monkeypatch.setenv("CXX", "clang++")
-    for known in (build.compiler, build._known):
+    for known in (build.compiler, build.known):
         known.cache_clear()
         request.addfinalizer(known.cache_clear)
     _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))

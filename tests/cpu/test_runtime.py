@@ -121,15 +121,17 @@ def test_eight_threads_call_one_program(asserts: bool) -> None:
             done.result()
 
 
-def test_threads_compile_different_programs() -> None:
+def test_threads_compile_different_programs(request: pytest.FixtureRequest) -> None:
+    """`--kernels all` compiles 1,000, by eight threads."""
+    threads, programs = (8, 1000) if request.config.getoption("--kernels") == "all" else (4, 4)
     x = torch.randn(3, 70)
 
     def work(n: int) -> None:
         compiled, _ = _compiled(lambda x: (x * n).sin().sum(-1), x)
         torch.testing.assert_close(compiled(x), (x * n).sin().sum(-1), rtol=1e-4, atol=1e-4)
 
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work, n) for n in range(4)]:
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, n) for n in range(programs)]:
             done.result()
 
 

@@ -59,15 +59,13 @@ def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: b
     check_arch(arch)
     flags = (f"--gpu-architecture={arch}", *FLAGS)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
-    found: bytes | None = None
     if cached:
         key = digest(source, *flags, nvrtc_version())
-        try:
-            file = cached_file("cubin", f"{key}.bin", lambda path: _write(path, _compile(source, flags, name)))
-            found = file.read_bytes()[:-SEAL]
-        except (OSError, ExecutionError):
-            pass  # an unusable cache only costs time
-    log, _, cubin = (found or _compile(source, flags, name)).partition(b"\0")
+        found = cached_file("cubin", f"{key}.bin", lambda path: _write(path, _compile(source, flags, name)))
+        made = found.read_bytes()[:-SEAL]
+    else:
+        made = _compile(source, flags, name)
+    log, _, cubin = made.partition(b"\0")
     text = log.decode(errors="replace")
     return Compiled(arch, cubin, text, kernel_uses(text), _warnings(text))
 
