@@ -29,7 +29,12 @@ def on_cores(arms: Arms, seconds: float = 2.0, least: int = 7) -> dict[str, Timi
 
 
 def _seconds(call: Callable[[], object], times: int) -> float:
-    start = perf_counter()
-    for _ in range(times):
-        call()
-    return (perf_counter() - start) / times
+    """Seconds of a call, by so many of them; by fewer where the machine has become slower and these take `LEAST`."""
+    some, done, start = max(1, times // 16), 0, perf_counter()
+    while True:
+        for _ in range(some):
+            call()
+        done += some
+        taken = perf_counter() - start
+        if done >= times or taken >= LEAST:
+            return taken / done

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -48,8 +50,6 @@ def row(ours: float, eager: float, right: bool = True, spread: float = 0.02, **m
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
     """Their expressions run on their inputs, at least in shapes; keys are unique."""
-    import torch
-
     found = benchmarks("cases").cases(("seed84", "classes"), device, ["f32", "bf16"])
     assert len(found) == len({c.key for c in found}) > 2 * 84
     assert len([c for c in found if c.group.targets]) == len(found) - 2 * 84
@@ -66,8 +66,6 @@ def test_the_cases_are_programs(device: str, benchmarks: Any) -> None:
 
 
 def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
-    import torch
-
     (case,) = benchmarks("cases").cases(("classes",), "cpu", [], only="softmax 16x64")
     function, args = case.make()
     assert torch.equal(args[0], case.make()[1][0])
@@ -78,16 +76,19 @@ def test_inputs_are_the_same_for_the_same_seed(benchmarks: Any) -> None:
     assert 0 <= t.min() < t.max() < 1024
 
 
-def test_a_run_on_the_cores_goes_on_and_is_written(benchmarks: Any, tmp_path: Path) -> None:
+def test_a_run_on_the_cores_goes_on_and_is_written(
+    benchmarks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was done before is not measured again; the results have what they were measured on."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # which takes long
     journal, out = tmp_path / "cases.jsonl", tmp_path / "found.json"
     done = {"right": True, "errors": {}, "times": row(1.0, 3.0)["times"]}
     journal.write_text(json.dumps({"key": "classes: tiny: relu 64 f32", "row": done}) + "\n")
-    run = [sys.executable, str(BENCHMARKS / "targets.py"), "--device", "cpu", "--mode", "torch.compile", "--only"]
-    first = subprocess.run([*run, "relu 64", "--journal", str(journal)], capture_output=True, text=True, check=False)
-    assert first.stdout.startswith("classes tiny relu 64 f32: ok  3.00 of the best"), first.stdout + first.stderr
-    second = subprocess.run([*run, "relu 64", "--out", str(out)], capture_output=True, text=True, check=False)
-    assert second.returncode == 0, second.stdout + second.stderr
+    run = ["classes", "--device", "cpu", "--mode", "torch.compile", "--only", "relu 64"]
+    first = CliRunner().invoke(benchmarks("suite").main, [*run, "--journal", str(journal)])
+    assert first.output.startswith("classes tiny relu 64 f32: ok  3.00 of the best"), first.output
+    second = CliRunner().invoke(benchmarks("suite").main, [*run, "--out", str(out)])
+    assert second.exit_code == 0, second.output
     found = benchmarks("results").read(out)
     assert {"gpu", "processor", "measured", "torch", "xdsl"} <= set(found["environment"])
     (measured,) = found["rows"]
@@ -95,6 +96,15 @@ def test_a_run_on_the_cores_goes_on_and_is_written(benchmarks: Any, tmp_path: Pa
     assert {"case", "dtype", "threads", "commit"} <= set(measured)
     assert set(measured["errors"]) == set(measured["times"]["call"]) == {"eager", "torch.compile", "deplodock"}
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("script", ["seed84.py", "compare.py", "prepared.py"])
+def test_scripts_start(script: str) -> None:
+    """With what they import, and names of modules that the tests have as well."""
+    command = [sys.executable, str(BENCHMARKS / script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout.lower()
 
 
 def test_results_of_the_same_case_are_replaced(benchmarks: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from deplodock.backend.timing import Timing, in_turns
 from deplodock.frontend.bench import OURS, Measurement
@@ -27,8 +28,10 @@ def run(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> Any
     return json.loads(capsys.readouterr().out)
 
 
-def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Measured on the cores, each kernel too, beside what is predicted for a GPU."""
+def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on the cores, each kernel too, beside what is predicted for a GPU. Inductor, which takes long to
+    compile, is left out."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     plot, trace = tmp_path / "times.svg", tmp_path / "trace.json"
     found = run(capsys, "--bench", "--profile", "--predict", "--plot", str(plot), "--trace", str(trace))
     assert set(found["bench"]["times"]["call"]) == {"eager", "torch.compile", OURS}

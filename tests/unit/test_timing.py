@@ -17,6 +17,21 @@ def test_a_long_call_is_timed_once() -> None:
     assert 0.03 <= found.p20 == found.median == found.p80
 
 
+def test_a_machine_that_becomes_slower_does_not_take_for_ever() -> None:
+    """Calls are repeated as often as the first ones let one expect, but not for longer than a sample takes."""
+    calls = 0
+
+    def slower() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.0001 if calls < 5 else 0.01)
+
+    found = on_cores({"slower": slower}, seconds=0.0, least=3)["slower"]
+    assert found.repetitions == 3
+    assert found.median >= 0.01
+    assert calls < 100  # and not 600
+
+
 def test_arms_are_captured_unless_they_wait(stub_cuda) -> None:
     x = torch.ones(4, device="cuda")
     times = on_device({"sum": lambda: x.sum(), "item": lambda: x.sum().item()}, repetitions=3)
