@@ -131,3 +131,8 @@ template <class T>
 inline T max(T a, T b) {
   return a < b ? b : a;
 }
+// As in CUDA, one of the two may be unsigned: then both are taken so.
+inline unsigned min(unsigned a, int b) { return min<unsigned>(a, b); }
+inline unsigned min(int a, unsigned b) { return min<unsigned>(a, b); }
+inline unsigned max(unsigned a, int b) { return max<unsigned>(a, b); }
+inline unsigned max(int a, unsigned b) { return max<unsigned>(a, b); }

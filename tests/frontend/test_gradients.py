@@ -64,7 +64,11 @@ def layer(model: str) -> Callable[[], tuple[Any, Any]]:
 CASES = {**PROGRAMS, "tinyllama": layer("tinyllama"), "qwen": layer("qwen2.5-7b")}
 del CASES["binary_cross_entropy_with_weights"]  # a derivative that PyTorch does not have
 EXECUTORS = {"reference": {"executor": "reference"}, "cpu": {"target": "cpu"}}
-SLICE = [(name, "reference") for name in [*CASES][::40]] + [("spatial_transformer", "cpu"), ("tinyllama", "reference")]
+SLICE = [(name, "reference") for name in [*CASES][::40]] + [
+    ("spatial_transformer", "cpu"),
+    ("dilated_pyramid", "cpu"),
+    ("tinyllama", "reference"),
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
