@@ -56,12 +56,25 @@ def processor() -> str:
         return "unknown"
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
     flags = facts.get("flags", facts.get("Features", "")).split()
-    wide = next((name for flag, name in _VECTORS.items() if flag in flags), None)
+    wide = next((name for flag, (name, *_) in _VECTORS.items() if flag in flags), None)
     return ", ".join(filter(None, [facts.get("model name", "unknown"), wide]))
 
 
-_VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sse2": "SSE2", "asimd": "NEON"}
-"""The widest vectors that a processor has, by the first of these flags."""
+_VECTORS = {
+    "avx512f": ("AVX-512", 16, 32),
+    "avx2": ("AVX2", 8, 16),
+    "avx": ("AVX", 8, 16),
+    "sse2": ("SSE2", 4, 16),
+    "asimd": ("NEON", 4, 32),
+}
+"""The widest vectors that a processor has, by the first of these flags: their name, how many f32 are in one, and how
+many vectors a core has room for."""
+
+
+def vectors(processor: str) -> tuple[int, int]:
+    """How many f32 are in a vector of a processor that is called so, and for how many vectors a core has room."""
+    wide = processor.rpartition(", ")[2]
+    return next(((lanes, room) for name, lanes, room in _VECTORS.values() if name == wide), (4, 16))
 
 
 def caches() -> dict[str, int]:

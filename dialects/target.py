@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
-from .cores import caches, read_measured
+from .cores import caches, read_measured, vectors
 from .layouts.linear import LANES
 
 KIB = 1024
@@ -69,8 +69,25 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Core:
+    """A core of a CPU.
+
+    lanes      elements of f32 of its vectors
+    registers  how many vectors it has room for
+    tile_rows  rows of the result that a product of panels keeps in registers at once
+    l1, l2     bytes of the caches of its own
+    """
+
+    lanes: int = 16
+    registers: int = 32
+    tile_rows: int = 12
+    l1: int = 32 * KIB
+    l2: int = 1024 * KIB
+
+
+@dataclass(frozen=True)
 class Target:
-    """One GPU.
+    """One GPU, or the cores of a CPU.
 
     name              what `nvcc -arch` takes
     card              the card that the numbers are of
@@ -85,6 +102,7 @@ class Target:
     rates             what of this can be had
     features          what code may use beyond the common base
     lanes             threads of a warp, in step; 1 where a block is a single thread, and a multiprocessor a core
+    core              what such a core has
     """
 
     name: str
@@ -100,6 +118,7 @@ class Target:
     rates: Rates
     features: frozenset[str]
     lanes: int = LANES
+    core: Core | None = None
 
     @property
     def label(self) -> str:
@@ -180,10 +199,10 @@ TARGETS = {t.name: t for t in _CARDS}
 """Every known target, by name."""
 
 
-_CORES = Rates(2.0e10, 2.0e11, 2.0e11, 2.0e10, 6.4e10, 1.0e10, 4.0e11, 4.0e11, 3.0e9, launch=5e-6, ramp=0, latency=0)
+_CORES = Rates(2.0e10, 2.0e11, 2.0e11, 2.0e10, 1.7e11, 1.4e10, 4.0e11, 4.0e11, 3.0e9, launch=5e-6, ramp=0, latency=0)
 
 CPU = Target(
-    "cpu", "4 cores", 4, 256 * KIB, 256 * KIB, 1, 4.0e11, 4.0e11, 2.0e10, 32 << 20, _CORES, frozenset(), lanes=1
+    "cpu", "4 cores", 4, 256 * KIB, 256 * KIB, 1, 4.0e11, 4.0e11, 2.0e10, 32 << 20, _CORES, frozenset(), 1, Core()
 )
 """The cores of a machine; what is not known of it is that of a common one."""
 
@@ -199,7 +218,10 @@ def _cores() -> Target:
     rates = replace(rates, cache=r.cache * scale, bulk=r.bulk * scale, fma=found.fma, mma=found.fma)
     card = f"{found.processor}, {found.cores} cores"
     speed = {"fp32": found.fma, "tensor": found.fma, "bandwidth": found.read}
-    return replace(CPU, card=card, sms=found.cores, l2=caches().get("L3", CPU.l2), rates=rates, **speed)
+    own = caches()
+    lanes, registers = vectors(found.processor)
+    core = Core(lanes, registers, registers * 3 // 8, own.get("L1d", Core.l1), own.get("L2", Core.l2))
+    return replace(CPU, card=card, sms=found.cores, l2=own.get("L3", CPU.l2), rates=rates, core=core, **speed)
 
 
 def get_target(name: str, multiprocessors: int | None = None) -> Target:

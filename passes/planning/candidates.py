@@ -14,6 +14,7 @@ from ...dialects.payload import element_bytes
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
 from ..analysis.nest_schedule import splittable
+from .core_space import core_plans
 from .matmul import Matmul, by_products, distinct, is_nested, may_be_rows
 from .matmul_space import matmul_plans
 from .nest_info import NestInfo
@@ -44,7 +45,7 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
     """The schedules to choose from."""
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
-        points = _with_grid_swizzle(info, points) if products else points
+        points = _with_grid_swizzle(info, points) if products and target.core is None else points
         parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
         for found, rows in by_products(once, Tiles(info, parts)):
             yield from _with_copies(info, parts.at(rows), target, found)
@@ -52,7 +53,9 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
 
 def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: str) -> Iterator[Schedule]:
     """Tiles and warps."""
-    if products:
+    if target.core is not None:
+        yield from core_plans(info, products)
+    elif products:
         plans = matmul_plans(info, target, products, precision)
         yield from plans if is_nested(products) else (replace(p, group_m=GROUPS[0]) for p in plans)
         if may_be_rows(info, products):

@@ -73,6 +73,9 @@ HIDING = 0.005
 """The share that counts of what is done while a kernel waits for something else: of matmuls that wait for the same
 bytes the one with the least besides is taken."""
 
+WAITING = 0.3
+"""The same on a core, which does little else while it waits for bytes."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -117,10 +120,10 @@ class Candidate:
         }
         parts = ", ".join(f"{name} {_us(s)}" for name, s in spent.items() if s > 0)
         waves = "1 wave" if p.waves == 1 else f"{p.waves} waves"
-        return (
-            f"{_us(p.seconds)} us, limited by {p.limit}  {schedule}  ({parts}; {p.blocks} blocks, {p.resident} on a"
-            f" multiprocessor, {waves}; {p.registers} registers, {p.shared} B shared)"
-        )
+        takes = f"{p.blocks} blocks, {p.resident} on a multiprocessor, {waves}"
+        if p.registers:
+            takes += f"; {p.registers} registers, {p.shared} B shared"
+        return f"{_us(p.seconds)} us, limited by {p.limit}  {schedule}  ({parts}; {takes})"
 
 
 def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool = True) -> list[Candidate]:
@@ -130,12 +133,13 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     Without `divide` there are none with divided sums."""
     model = Model(info, target)
     points = candidates(info, target, model.found, precision)
-    chosen = (p if divide else p.at(p.split_k == 1) for p in points)
+    chosen = (p if divide else p.at((p.split_k == 1) & (not p.pack)) for p in points)
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)
-    able = [p.all.seconds[~(p.violated | p.spills)] for p in found]
-    least = 0.0 if model.found else ALIKE * min((float(s.min()) for s in able if len(s)), default=0.0)
+    alike = ALIKE if target.core is not None or not model.found else 0.0
+    able = [_weighed(model, p)[~(p.violated | p.spills)] for p in found]
+    least = alike * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [
         (refused, spills, max(seconds, least), others > 0, order, Candidate(predictions, row))
         for predictions in found
@@ -155,6 +159,8 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
 
 def _weighed(model: Model, p: Predictions) -> Floats:
     """Seconds by which schedules are compared."""
+    if model.target.core is not None:
+        return p.all.seconds + WAITING * p.all.times.hidden
     if not model.found:
         return p.all.seconds
     weights = np.where(p.points.split_k > 1, MIN_SPLIT_K_SPEEDUP, 1.0)

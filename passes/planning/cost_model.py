@@ -13,7 +13,8 @@ import numpy as np
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
 from .compute import Arithmetic
-from .legality import Violation, check, raise_first, violated
+from .core_time import CoreTime, footprint
+from .legality import Violation, check, check_on_core, raise_first, violated
 from .matmul import Matmul, by_products, distinct, find_matmuls
 from .nest_info import NestInfo
 from .points import Bools, Floats, Points, largest, plan_of, points_of
@@ -25,6 +26,9 @@ from .traffic import results_of, traffic
 L2_CONTENTION, L2_CONTENTION_SLOWDOWN = 0.8, 1.04
 """From which share of their time on the level-2 cache makes products wait now and then, and how much longer they then
 take: what clusters of two gain at 4096^3, as published."""
+
+UNEVEN = 0.25
+"""Blocks that the core which is ready last works on alone: they do not all take equally long."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,30 @@ class Model:
     def predict_all(self, points: Points) -> Iterator[Predictions]:
         """The times under schedules, those together that have the same matrix products."""
         tiles = Tiles(self.info, points)
+        predict = self._predict if self.target.core is None else self._predict_on_cores
         for products, rows in by_products(self.products, tiles):
-            yield self._predict(products, tiles if rows.all() else Tiles(self.info, points.at(rows)))
+            yield predict(products, tiles if rows.all() else Tiles(self.info, points.at(rows)))
+
+    def _predict_on_cores(self, products: list[Matmul], tiles: Tiles) -> Predictions:
+        """The times where a block is one task of a core. Cores work next to each other, if that is worth waking them,
+        and what one of them waits for its own caches it does not compute."""
+        target, rates, core = self.target, self.target.rates, self.target.core
+        assert core is not None
+        none, blocks = np.zeros(tiles.rows, dtype=np.int64), np.maximum(1, tiles.blocks)
+        waves = -(-blocks // target.sms)
+        moved = traffic(tiles, target, none + target.sms, ())
+        work = CoreTime(self.info, self._arithmetic(*products), core, target).seconds(tiles)
+        shared = rates.launch + work * (waves + UNEVEN) / blocks
+        one = work <= shared
+        fits = footprint(self.info) <= target.l2 // 2
+        read, store = (rates.cache, rates.cache) if fits else (rates.memory, rates.store)
+        loaded = np.minimum(moved.read, moved.near)  # not what is past an end
+        memory = (loaded / read + moved.written / store) * np.where(one, target.sms, 1)
+        start = np.where(one, 0.0, rates.launch)
+        times = Times(start, memory, 0.0 * memory, np.minimum(work, shared) - start, *(0.0 * memory,) * 3)
+        taken = (blocks, none + 1, waves, none, none, moved.read, moved.written)
+        found = Prediction(times, self._combine(tiles), *taken)
+        return Predictions(tiles.points, found, none > 0, check_on_core(self.info, tiles, target))
 
     def _predict(self, products: list[Matmul], tiles: Tiles) -> Predictions:
         target, rates, points = self.target, self.target.rates, tiles.points

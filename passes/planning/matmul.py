@@ -87,6 +87,26 @@ def longest_index(info: NestInfo, indices: Iterable[SSAValue]) -> SSAValue:
     return max(indices, key=lambda i: (info.extents[i], order[i]))
 
 
+def longest_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
+    """The longest index that a product sums over."""
+    return longest_index(info, p.reduction.indices)
+
+
+def own_sum_index(info: NestInfo, p: Matmul) -> SSAValue:
+    """The index that a core sums over at once: the longest, of a convolution one that does not count the same
+    coordinate as rows or columns do, as then ends of the one depend on the other."""
+
+    def shares(index: SSAValue) -> bool:
+        for op in info.loads:
+            for result in op.map.data.results:
+                own = {op.indices[e.position] for e in result.dfs() if isinstance(e, AffineDimExpr)}
+                if index in own and own & {p.row, p.column}:
+                    return True
+        return False
+
+    return longest_index(info, [i for i in p.reduction.indices if not shares(i)] or p.reduction.indices)
+
+
 def is_nested(products: list[Matmul]) -> bool:
     """Whether a product is inside another reduction."""
     return any(not p.reduction.outermost for p in products)

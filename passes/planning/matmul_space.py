@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -12,11 +12,23 @@ from ...dialects.layouts.mma import ATOM
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule
-from .matmul import Matmul, is_nested, is_tf32, longest_index, main_matmul, may_be_narrow, narrow_type
+from .matmul import (
+    Matmul,
+    is_nested,
+    is_tf32,
+    longest_sum_index,
+    main_matmul,
+    may_be_narrow,
+    narrow_type,
+    own_sum_index,
+)
 from .nest_info import NestInfo, TileExtents, pow2_at_least
 
 EXTENTS = (256, 128, 64, 32, 16)
 """Rows and columns of a tile of the result, from the best use of operands to the most blocks."""
+
+SHAPES = [*product(EXTENTS, EXTENTS)]
+"""All pairs of them."""
 
 WIDEST_HEAD = 256
 """The longest index that is kept whole where one matmul is an operand of another: a row of what is carried around stays
@@ -77,11 +89,27 @@ def _precision(target: Target, products: list[Matmul], precision: str) -> str:
     return "ieee" if precision == "tf32" and all(exact) else precision
 
 
+def matmul_tiles(
+    info: NestInfo,
+    products: list[Matmul],
+    shapes: Sequence[tuple[int, int]],
+    depths: Sequence[int],
+    keys: Sequence[int],
+) -> Iterator[TileExtents]:
+    """Tiles of a nest with these matmuls, each the work of one thread: rows and columns of the result's, and chunks."""
+    space = _Space(info, products, own_sum_index)
+    for tile in space.tiles(1, shapes):
+        yield from space.chunks(tile, 1, depths, keys)
+
+
 class _Space:
     """The tiles of a nest with these matmuls."""
 
-    def __init__(self, info: NestInfo, products: list[Matmul]) -> None:
+    def __init__(
+        self, info: NestInfo, products: list[Matmul], along: Callable[[NestInfo, Matmul], SSAValue] = longest_sum_index
+    ) -> None:
         self.info = info
+        self.along = along
         self.products = products
         self.main = main_matmul(info, products)
         self.nested = is_nested(products)
@@ -89,11 +117,11 @@ class _Space:
 
     def on_cuda_cores(self) -> Iterator[Schedule]:
         """A tile in the register tiles of its threads."""
-        for (rows, columns), thread in product(self._tiles(least=1), THREADS):
+        for (rows, columns), thread in product(self.tiles(least=1), THREADS):
             threads = rows // thread[0] * (columns // thread[1])
             warps = max(1, threads // 32)
             if (threads >= LEAST_THREADS or thread == (1, 1)) and warps <= MOST_WARPS:
-                for sizes in self._chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
+                for sizes in self.chunks((rows, columns), warps, DEPTHS["fma"], KEYS[-1:]):
                     yield sizes.plan(warps, thread=thread)
 
     def on_tensor_cores(self, atom: str, able: list[Matmul], precision: str) -> Iterator[Schedule]:
@@ -108,9 +136,9 @@ class _Space:
         bytes_each = 4 if is_tf32(self.main, precision) and atom == "wgmma" else 2
         depths = [2 * depth // bytes_each for depth in DEPTHS[atom]]
         least = ATOM.m if not self.nested or all(p.row is self.main.row for p in self.products) else 1
-        for tile, warps in product(self._tiles(least), WARPS):
+        for tile, warps in product(self.tiles(least), WARPS):
             if self._may_have(atom, tile, warps):
-                for sizes in self._chunks(tile, warps, depths, KEYS):
+                for sizes in self.chunks(tile, warps, depths, KEYS):
                     if all(self._fits(atom, sizes, warps, p) for p in self.products):
                         yield sizes.plan(warps, **decisions)
 
@@ -132,15 +160,15 @@ class _Space:
         shape = sizes.tile[p.row], sizes.tile[p.column]
         return not isinstance(warpgroup_accumulator(shape, warps), str) and _depth(sizes.tile, p) >= ATOM.k
 
-    def _tiles(self, least: int) -> list[tuple[int, int]]:
+    def tiles(self, least: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[tuple[int, int]]:
         """Rows and columns of the main matmul's tiles, the range or `least` where that is less: the rest is padding."""
         whole = self.nested and self.main.column in self.info.free
         rows, columns = (pow2_at_least(self.info.extents[i]) for i in (self.main.row, self.main.column))
-        shapes = product(EXTENTS, (min(WIDEST_HEAD, columns),) if whole else EXTENTS)
+        shapes = [(r, min(WIDEST_HEAD, columns) if whole else c) for r, c in shapes]
         narrow = 1 if whole else least
         return [*dict.fromkeys((max(least, min(r, rows)), max(narrow, min(c, columns))) for r, c in shapes)]
 
-    def _chunks(
+    def chunks(
         self, tile: tuple[int, int], warps: int, depths: Sequence[int], keys: Sequence[int]
     ) -> Iterator[TileExtents]:
         """Chunks of the reduction indices for a tile of the result: those of the matmuls, then of what else is reduced
@@ -162,7 +190,7 @@ class _Space:
                 if index not in sizes.decided and index not in info.free:
                     self._set(sizes, index, keys)
         for p in self.products:
-            longest = longest_index(info, p.reduction.indices)
+            longest = self.along(info, p)
             for index in p.reduction.indices:
                 if index not in sizes.decided:
                     inner = self.nested and not p.reduction.outermost

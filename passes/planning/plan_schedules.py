@@ -20,13 +20,9 @@ from ..analysis.nest_schedule import schedule_of
 from ..records import read_record
 from ..remarks import emit_remark
 from .choose import Candidate, rank
-from .core_space import core_schedule
 from .cost_model import Model
 from .horizontal_fusion import fusible_pairs, together
-from .legality import check_on_core, raise_first
 from .nest_info import NestInfo
-from .points import plan_of, points_of
-from .tiles import Tiles
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,8 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     reduction index, warps, the register tile of matmuls and how far ahead their operands are copied. Candidates are the
     points of a space: for matmuls tiles of the result, chunks of the sums and an atom (`planning/matmul_space.py`), for
     other reductions elements of a row in a block (`planning/row_space.py`), for elementwise work vectors of 16 bytes,
-    with each way to copy and to divide. The model (`planning/cost_model.py`) predicts the time of all of them, and the
+    with each way to copy and to divide; for the cores of a CPU tiles for single threads (`planning/core_space.py`). The
+    model (`planning/cost_model.py`) predicts the time of all of them, and the
     fastest is taken; of nests that could share a launch, the fastest two with which they can, if that is worth it.
     `explain` tells of the candidates in remarks: their times, what these consist of, what limits. A schedule that is
     already there is checked and kept: it is the user's. The options `block`, `chunk`, `serial`, `pack`, `thread`,
@@ -144,13 +141,11 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         ranks: dict[loop.NestOp, list[Candidate]] = {}
         with steps("scheduling", len(free), "kernels") as step:
             for nest in free:
-                if nest not in chosen and target.lanes == 1:
-                    chosen[nest] = core_schedule(NestInfo(nest), target.sms, not self.again)
-                elif nest not in chosen:
+                if nest not in chosen:
                     ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
                 step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
-        for pair in fusible_pairs(list(ranks)):
+        for pair in fusible_pairs(list(ranks) if target.core is None else []):
             chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
         refused: list[ScheduleError] = []
         for name, nest in zip(names, nests, strict=True):
@@ -254,11 +249,7 @@ def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> Sched
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
     """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
     try:
-        if target.lanes == 1:
-            (points,) = points_of([plan_of(schedule_of(nest))])
-            raise_first(check_on_core(info := NestInfo(nest), Tiles(info, points), target))
-        else:
-            Model(NestInfo(nest), target).predict(schedule_of(nest))
+        Model(NestInfo(nest), target).predict(schedule_of(nest))
     except ScheduleError as error:
         error.operator = error.operator or nest.name
         error.location = error.location or location_text(nest)

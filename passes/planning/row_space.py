@@ -3,7 +3,7 @@ sums, tiles of the result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
@@ -50,7 +50,7 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     walks through those that do not cover their rows, and reduces chunk by chunk. Rows may be in shared memory while
     they are walked through, and long ones may be shared by the blocks of a cluster. Tiles have whole sectors, if
     these are enough to give every other multiprocessor one."""
-    tiles = _tiles(info)
+    tiles = [sizes for sizes in row_tiles(info, ROWS, WIDTHS) if _largest(info, sizes) <= LARGEST]
     twice = any(info.sites[m].group != site.group for site in info.sites for m in site.alike)
     wide = [sizes for sizes in tiles if _has_sectors(info, sizes)]
     found: dict[Schedule, tuple[int, ...]] = {}
@@ -60,17 +60,18 @@ def row_plans(info: NestInfo, target: Target) -> list[Schedule]:
     return sorted(found, key=lambda plan: found[plan])
 
 
-def _tiles(info: NestInfo) -> list[TileExtents]:
-    """Different tiles and chunks."""
-    rows, rest = _in_order(info, True), _in_order(info, False)
+def row_tiles(info: NestInfo, heights: Sequence[int], widths: Sequence[int]) -> list[TileExtents]:
+    """Different tiles and chunks: of so many elements over the free indices that reductions depend on, and of so many
+    over others and over a reduction."""
+    rows, rest = in_order(info, True), in_order(info, False)
     found: dict[tuple[int, ...], TileExtents] = {}
-    for height, width, chunk in product(ROWS if rows else (1,), WIDTHS if rest else (1,), WIDTHS):
+    for height, width, chunk in product(heights if rows else (1,), widths if rest else (1,), widths):
         sizes = TileExtents(info)
         sizes.fill(rows, height)
         sizes.fill(rest, width)
         sizes.chunk_reductions(chunk)
         found.setdefault((*sizes.tile.values(),), sizes)
-    return [sizes for sizes in found.values() if _largest(info, sizes) <= LARGEST]
+    return list(found.values())
 
 
 def _largest(info: NestInfo, sizes: TileExtents) -> int:
@@ -129,7 +130,7 @@ def _plans(
             yield plan, (not kept, ranks, kept, wasted, copies, off)
 
 
-def _in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:
+def in_order(info: NestInfo, reduced: bool) -> list[SSAValue]:
     """The free indices that some reduction depends on, or those that none does: those along which most bytes are
     contiguous first, then the last."""
     found = [i for i in info.free if (i in info.reduced) == reduced]

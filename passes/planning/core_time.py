@@ -1,0 +1,274 @@
+"""How long the cores of a CPU work on the blocks of a nest: vectors of its operations, loads and stores, its products
+of panels, and what it takes to get from one loop or block to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+from xdsl.ir import Attribute, SSAValue
+
+from ...dialects.loop import ReduceOp, StagedReduceOp
+from ...dialects.payload import element_bytes, tensor_bytes
+from ...dialects.shapes.extents import extents_of
+from ...dialects.target import Core, Target
+from ..analysis.packed_operands import loaded_factor
+from .compute import Arithmetic
+from .matmul import Matmul, own_sum_index
+from .nest_info import LoadSite, NestInfo, Reduction, contiguous_index
+from .points import Bools, Floats, ceil_div, largest, product, total
+from .roofline import SPECIAL
+from .tiles import Tiles
+
+SCALAR = 3.0
+"""Vector operations that an operation takes of elements that do not fill a vector: each by itself, with its address."""
+
+ACCESS = 1.5
+"""Vector operations that a load or store of a vector in the nearest cache takes."""
+
+GATHERED, CHECKED = 8.0, 30.0
+"""The same of each element where the neighbours of a vector are not neighbours in memory, and more where each is
+checked by itself, as some are past an end."""
+
+TURNED = 12.0
+"""The same of a vector where squares of vectors are transposed."""
+
+MASKED = 4.0
+"""The same more of a vector where rows of a tile end inside of it, so that what is past the end is masked."""
+
+SPREAD = 30.0
+"""The same more where several rows are summed at a time into vectors along another index."""
+
+FOLD, STEP, BLOCK, CHUNK = 4e-9, 1e-9, 10e-9, 60e-9
+"""Seconds to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums are kept."""
+
+PRODUCT = 30e-9
+"""Seconds to start a product of panels."""
+
+SPILLED = 1.3
+"""So many times longer products inside of each other take, where their tiles do not fit into the nearest cache."""
+
+LATENCY = 8
+"""Sums that a core has to have in flight, as vectors, so that no multiply-add waits for the one before."""
+
+SUM = 3.0
+"""Vector operations to add a vector of sums to the result, for each panel."""
+
+PACK, TURN, FAR_TURN = 4.0, 8.0, 16.0
+"""Vector operations to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which lie in
+more rows than the nearest cache has places for."""
+
+
+class CoreTime:
+    """The work of a nest on a target whose blocks are single threads, for all schedules that have the same matrix
+    products."""
+
+    def __init__(self, info: NestInfo, arithmetic: Arithmetic, core: Core, target: Target) -> None:
+        self.info, self.arithmetic, self.core = info, arithmetic, core
+        rates = target.rates
+        self.fma = 2 * core.lanes * target.sms / rates.fma
+        """Seconds of a multiply-add of vectors on one core."""
+        self.vector, self.special = (core.lanes * target.sms / rate for rate in (rates.vector, rates.special))
+        self.near = target.sms / rates.cache
+        """Seconds of a byte from the level-2 cache of a core."""
+        self.alone = {op for group in info.groups if not _is_rescaled(group[0]) for op in group}
+        """The reductions that no others need chunk by chunk."""
+        self.result = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
+        written = sum(tensor_bytes(r.type) for r in info.nest.res)
+        weights = {i: info.contiguous.get(i, 0) + (written if i is self.result else 0) for i in info.extents}
+        self.order = sorted(info.extents, key=lambda i: weights[i])[::-1]
+        """The indices, those along which most bytes are contiguous first: the lanes of a vector go along the first that
+        a tile has several of."""
+
+    def seconds(self, tiles: Tiles) -> Floats:
+        """Seconds that one core would need for all blocks."""
+        info = self.info
+        found = self._operations(tiles) + self._accesses(tiles)
+        loops = sum(tiles.trip_count({*g[0].body.block.args, *info.free}) for g in info.groups)
+        found = found + tiles.blocks * (BLOCK + STEP * (loops + tiles.trip_count(info.free)))
+        found = found + total((self._product(p, tiles) for p in self.arithmetic.products), tiles.rows)
+        return found * np.where(self._held(tiles) > self.core.l1, SPILLED, 1.0) + self._loaded(tiles) * self.near
+
+    def _loaded(self, tiles: Tiles) -> Floats:
+        """Bytes that blocks load into the caches of their cores: what the next block needs too is still there, if it is
+        little."""
+        found, (neighbours, count) = np.zeros(tiles.rows), tiles.neighbours()
+        for n, site in enumerate(self.info.sites):
+            size = element_bytes(site.op.source.type)
+            stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
+            if n == min(site.alike):
+                found = found + tiles.visits(site.indices) * size / np.where(stays, count, 1)
+        return found
+
+    def _held(self, tiles: Tiles) -> Floats:
+        """Bytes of the tiles that products inside of each other hand on, in f32."""
+        held = np.zeros(tiles.rows)
+        for p in self.arithmetic.products if self.arithmetic.nested else ():
+            found = p.reduction.contraction
+            assert found is not None
+            high, wide, deep = (self._extent(i, tiles) for i in (found.only_lhs, found.only_rhs, p.reduction.indices))
+            held = held + 4 * (high * deep + deep * wide + high * wide)
+        return held
+
+    def _vectors(self, indices: Collection[SSAValue], tiles: Tiles) -> tuple[Floats, Bools]:
+        """How many vectors, or single elements where these do not fill one, there are over `indices` in all blocks
+        together; and where they fill one."""
+        lanes, run, going = self.core.lanes, np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_)
+        for index in (i for i in self.order if i in indices):
+            extent = self.info.extents[index]
+            run = np.where(going, run * np.minimum(tiles.tile[index], max(1, extent)), run)
+            going = going & (tiles.tile[index] == extent)
+        full = run >= lanes
+        return tiles.visits(indices) / run * np.where(full, ceil_div(run, lanes), run), full
+
+    def _lanes(self, indices: Collection[SSAValue], tiles: Tiles) -> dict[SSAValue, Bools]:
+        """Where the lanes of a vector go along each of `indices`."""
+        found, left = dict[SSAValue, Bools](), np.ones(tiles.rows, dtype=np.bool_)
+        for index in (i for i in self.order if i in indices):
+            found[index] = left & (tiles.tile[index] > 1)
+            left = left & ~found[index]
+        return found
+
+    def _operations(self, tiles: Tiles) -> Floats:
+        """Seconds of everything but products of panels, loads and stores."""
+        around = {r.op: r for r in self.info.reductions}
+        found = np.zeros(tiles.rows)
+        for counted in self.arithmetic.others:
+            count, full = self._vectors(counted.indices, tiles)
+            one = self.special if counted.op.name in SPECIAL else self.vector
+            found = found + count * np.where(full, one, SCALAR * self.vector)
+            if isinstance(counted.op, ReduceOp):
+                found = found + self._folds(around[counted.op], tiles)
+        return found
+
+    def _folds(self, r: Reduction, tiles: Tiles) -> Floats:
+        """Seconds to reduce vectors to numbers, which is done at the end, in a tile of sums until then, or chunk by
+        chunk where other reductions need it; or, along what are not lanes, to sum several rows of a tile, or to keep
+        more sums than there are registers."""
+        indices, own, core = {*r.around, *r.indices}, r.indices, self.core
+        lanes, visits = self._lanes(indices, tiles), tiles.visits(indices)
+        chunk, steps = self._extent(own, tiles), tiles.trip_count(own)
+        rows = tiles.elements(i for i in indices if i not in own)
+        across = visits / chunk * FOLD
+        if r.op in self.alone:
+            kept = 2 * ACCESS * visits / core.lanes * self.vector * np.where(steps > 1, 1 + 1 / steps, 0.0)
+            across = across / steps + kept + np.where(steps > 1, visits / (chunk * rows) * CHUNK, 0.0)
+        across = np.where(chunk < core.lanes, visits * GATHERED * self.vector, across)
+        loads = np.where(rows > core.lanes * core.registers / 4, 2 * ACCESS, 0.0)
+        down = visits / core.lanes * self.vector * np.where(chunk > 1, SPREAD, loads)
+        return np.where(tiles.any_of(lanes, own), across, down)
+
+    def _accesses(self, tiles: Tiles) -> Floats:
+        """Seconds of loads and stores, but of factors that products read where they lie."""
+        factors = {f.owner for p in self.arithmetic.products for f in p.factors}
+        found = np.zeros(tiles.rows)
+        for site in self.info.sites:
+            if site.op not in factors:
+                along, tile = contiguous_index(site.op), self._tile_of(site)
+                found = found + self._access(site.indices, tile, along, site.op.source.type, tiles)
+        for result in self.info.nest.res:
+            found = found + self._access(self.info.free, self.info.free, self.result, result.type, tiles)
+        rows = [r for r in self.info.reductions if r.contraction is None]
+        held = 8 * largest((tiles.elements({*r.around, *r.indices}) for r in rows), tiles.rows)  # read, and computed
+        return found * np.where(held > self.core.l2, 3.0, np.where(held > self.core.l1, 1.2, 1.0))
+
+    def _tile_of(self, site: LoadSite) -> Collection[SSAValue]:
+        """The indices of the tiles that what is loaded is used for, in which it is loaded for each element."""
+        if site.group < 0:
+            return self.info.free
+        first = self.info.groups[site.group][0]
+        r = next(r for r in self.info.reductions if r.op is first)
+        return found if {*site.indices} <= (found := {*r.around, *r.indices}) else site.indices
+
+    def _access(
+        self,
+        indices: Collection[SSAValue],
+        tile_of: Collection[SSAValue],
+        along: SSAValue | None,
+        tensor: Attribute,
+        tiles: Tiles,
+    ) -> Floats:
+        """Seconds to load or store elements of `tensor` over `indices`, which are neighbours along `along`, in tiles
+        over `tile_of`."""
+        if along is None or along not in indices:
+            return self._vectors(indices, tiles)[0] * ACCESS * self.vector
+        count, full = self._vectors(tile_of, tiles)
+        lanes, extent, tile = self.core.lanes, self.info.extents[along], tiles.tile[along]
+        rows_follow = next((n for n in reversed(extents_of(tensor)) if n != 1), 1) == self.info.sizes[along]
+        whole = (tile >= lanes) | (rows_follow & (tile == extent)) | (self._extent(indices, tiles) == 1)
+        spread = tiles.elements(i for i in tile_of if i not in indices) > 1
+        first = self._lanes(tile_of, tiles)
+        there = (first[along] | ~tiles.any_of(first, tile_of)) & whole
+        plain = np.where(self._ragged(tile_of, tiles) & full, ACCESS + MASKED, ACCESS) * count
+        ends = np.any([self.info.extents[i] % tiles.tile[i] != 0 for i in tile_of], axis=0)
+        each = np.where(ends, GATHERED + CHECKED, GATHERED)
+        turned = np.where(full & (tile >= lanes), TURNED / lanes, each) * tiles.visits(tile_of)
+        own = self._vectors(indices, tiles)[0]
+        copied = np.where(spread & there, 2 * ACCESS * own, 0.0)
+        same = tiles.any_of(first, tile_of) & ~tiles.any_of(first, indices)  # one number for all lanes
+        return np.where(same, ACCESS * own, np.where(there, plain, turned) + copied) * self.vector
+
+    def _ragged(self, indices: Collection[SSAValue], tiles: Tiles) -> Bools:
+        """Where a tile over `indices` has several rows that end inside of it; a loop over one row, or over whole rows,
+        ends with these."""
+        several = found = np.zeros(tiles.rows, dtype=np.bool_)
+        for index in (i for i in self.info.extents if i in indices):
+            found = found | several & (self.info.extents[index] % tiles.tile[index] != 0)
+            several = several | (tiles.tile[index] > 1)
+        return found
+
+    def _extent(self, indices: Iterable[SSAValue], tiles: Tiles) -> Floats:
+        """Elements of a tile over `indices`, without padding."""
+        return product((np.minimum(tiles.tile[i], self.info.extents[i]) for i in indices), tiles.rows)
+
+    def _product(self, p: Matmul, tiles: Tiles) -> Floats:
+        """Seconds of a product: panels of its right operand are packed, and rows of the left one walk over each."""
+        core, lanes, found = self.core, self.core.lanes, p.reduction.contraction
+        assert found is not None
+        packed = {self.info.free[i] for i in tiles.points.pack}
+        lhs, rhs, factors = found.only_lhs, found.only_rhs, p.factors
+        if packed & lhs:  # what is copied before has the columns
+            lhs, rhs, factors = rhs, lhs, factors[::-1]
+        indices = {*p.reduction.around, *p.reduction.indices}
+        high, wide, deep = (self._extent(i, tiles) for i in (lhs, rhs, p.reduction.indices))
+        count = tiles.visits(indices) / np.maximum(1, high * wide * deep)
+        vectors = np.where(tiles.elements(rhs) >= 2 * lanes, 2, 1)
+        tall = tiles.elements(lhs)
+        rows = ceil_div(tall, ceil_div(tall, core.tile_rows))
+        panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
+        step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
+        fma = panels * blocks * (deep * step + rows * vectors * SUM * self.fma)
+        (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
+        turn = np.where(vectors > 1, FAR_TURN, TURN) if right is along else GATHERED * lanes
+        order = panels * vectors * deep * (PACK if right is None or right in rhs or packed & rhs else turn)
+        if left is not None and left is not along:
+            order = order + high * deep * (TURN / lanes if left in lhs else GATHERED)
+        again = np.where(4 * high * deep > core.l2 / 2, panels * high * deep, 0.0)  # what is left is read once more
+        again = again + np.where(4 * tall * wide > core.l1, high * wide, 0.0)
+        panel = deep * vectors * lanes
+        again = again + np.where(4 * panel > core.l1, panels * blocks * panel / 2, 0.0)
+        by_element = 2 * SCALAR * high * wide * deep * self.vector
+        narrow = tiles.elements(rhs) < lanes
+        whole = fma + order * self.fma + 4 * again * self.near
+        if p.reduction.op not in self.alone:  # the sums so far are rescaled
+            steps = tiles.trip_count(p.reduction.indices)
+            whole = whole + np.where(steps > 1, 2 * ACCESS * tall * wide / lanes * self.vector, 0.0)
+        return count * (PRODUCT + np.where(narrow, by_element, whole))
+
+
+def _is_rescaled(stage: ReduceOp) -> bool:
+    """Whether a reduction runs together with others, which what it has so far changes."""
+    around = stage.parent_op()
+    return isinstance(around, StagedReduceOp) and len([*around.rescale.block.ops]) > 1
+
+
+def _neighbours(factor: SSAValue) -> SSAValue | None:
+    """The index along which neighbours of a factor of a product are neighbours in memory; None if it is computed."""
+    load = loaded_factor(factor)
+    return None if load is None else contiguous_index(load)
+
+
+def footprint(info: NestInfo) -> int:
+    """Bytes of all that a nest reads and writes."""
+    read = {op.source: tensor_bytes(op.source.type) for op in info.loads}
+    return sum(read.values()) + sum(tensor_bytes(r.type) for r in info.nest.res)

@@ -1,0 +1,88 @@
+"""Schedules for the cores of a CPU, and what the model says of them: by the record of a common machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import deplodock
+from deplodock.dialects import loop
+from deplodock.dialects.target import CPU, Core, Target
+from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
+from deplodock.passes.planning.choose import Candidate, rank
+from deplodock.passes.planning.cost_model import Model, Prediction
+from deplodock.passes.planning.nest_info import NestInfo
+
+
+def nest_of(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> NestInfo:
+    """The only nest of a function of random tensors."""
+    program = deplodock.compile(function, tuple(torch.randn(s) for s in shapes), target="cpu")
+    (nest,) = (op for op in program.compilation.at("loop").walk() if isinstance(op, loop.NestOp))
+    return NestInfo(nest)
+
+
+def planned(info: NestInfo, target: Target = CPU) -> Candidate:
+    """The best schedule of a nest."""
+    return rank(info, target)[0]
+
+
+def predicted(info: NestInfo, **decisions: object) -> Prediction:
+    """What a schedule would give."""
+    return Model(info, CPU).predict(ScheduleAttr(Schedule(warps=1, lanes=1, **decisions)))  # pyright: ignore[reportArgumentType]
+
+
+def test_tiles_of_each_kind_of_nest() -> None:
+    def decided(function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> Schedule:
+        return planned(nest_of(function, *shapes)).schedule.data
+
+    few = decided(lambda x: torch.softmax(x, -1), (32, 32, 32))
+    assert few.chunk == (32, 32)
+    assert few.block[1] > 1, "a block has several of the short rows"
+    long = decided(lambda x: torch.softmax(x, -1), (2048, 1000))
+    assert (long.block, long.chunk) == ((1, 1024), (1024, 1024)), "several rows that are no power of two are masked"
+    assert decided(lambda x: x.t().contiguous(), (2048, 2048)).block == (64, 64)
+    row = decided(lambda x, w: x @ w, (1, 2048), (2048, 5632))
+    assert row.chunk == (1,), "the sums are in registers, and memory is read row by row"
+    assert row.block[1] <= 16 * 16
+    product = decided(lambda x, w: x @ w, (1024, 1024), (1024, 1024))
+    assert (product.block[1], product.chunk) == (64, (256,))
+
+
+def test_blocks_that_a_mask_excludes_count() -> None:
+    shapes = [(1, 4, 512, 64)] * 3
+    causal = nest_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *shapes)
+    free = len(causal.free)
+    large, small = (
+        predicted(causal, block=(1,) * (free - 2) + (n, 64), chunk=(n, 64) * 3).times.compute for n in (256, 64)
+    )
+    assert small < 0.8 * large
+
+
+def test_few_elements_are_the_work_of_one_core() -> None:
+    add = planned(nest_of(lambda x, y: x + y, (64, 64), (64, 64)))
+    assert add.prediction is not None
+    assert add.prediction.times.start == 0
+    many = planned(nest_of(lambda x, y: x + y, (4096, 4096), (4096, 4096))).prediction
+    assert many is not None
+    assert many.times.start == CPU.rates.launch
+    assert many.limit == "memory"
+
+
+def test_rows_that_end_inside_of_a_tile_take_longer() -> None:
+    info = nest_of(lambda x: torch.softmax(x, -1), (2048, 1000))
+    one, two = (predicted(info, block=(n, 1024), chunk=(1024, 1024)).times.compute for n in (1, 2))
+    assert two > 1.1 * one
+
+
+def test_shorter_vectors_take_longer() -> None:
+    info = nest_of(lambda x, w: x @ w, (256, 256), (256, 256))
+    narrow = replace(CPU, core=Core(lanes=8, registers=16, tile_rows=6))
+    wide, half = planned(info).prediction, planned(info, narrow).prediction
+    assert wide is not None
+    assert half is not None
+    assert half.seconds == pytest.approx(wide.seconds, rel=0.5), "the rate of multiply-adds is that of the record"
+    assert planned(info, replace(CPU, rates=replace(CPU.rates, fma=2e11))).prediction.seconds > wide.seconds  # pyright: ignore[reportOptionalMemberAccess]
