@@ -133,7 +133,7 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     Without `divide` there are none with divided sums."""
     model = Model(info, target)
     points = candidates(info, target, model.found, precision)
-    chosen = (p if divide else p.at((p.split_k == 1) & (not p.pack)) for p in points)
+    chosen = (p if divide else replace(p.at(p.split_k == 1), pack=()) for p in points)
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)

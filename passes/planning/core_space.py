@@ -56,8 +56,9 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
     """Every point of the space."""
     packed = packed_index(info, products)
     for sizes in matmul_tiles(info, products, SHAPES, DEPTHS, KEYS) if products else ():
-        yield sizes.plan(1, lanes=1)
-        if packed is not None:
+        if packed is None:
+            yield sizes.plan(1, lanes=1)
+        else:
             extent = info.extents[packed]
             sizes.pad(packed, min(PANEL, extent & -extent) if extent % LANES == 0 else PANEL)
             yield sizes.plan(1, lanes=1, pack=(info.free.index(packed),))
