@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from xdsl.ir import Attribute
 
+from ..backend.cpu.calls import building
 from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
@@ -61,10 +62,11 @@ class CompiledFunction:
         results = executor.run(tensors)
         result = captured.restore(results, tensors)
         if executor.cpu is not None:
-            if self._calls is None:
+            if self._calls is None and building().done():
                 self._calls = RepeatedCalls(captured, executor.cpu)
                 self._repeat = self._calls.call
-            self._calls.remember(tensors, results, result)
+            if self._calls is not None:
+                self._calls.remember(tensors, results, result)
         return result
 
     def _forget_calls(self) -> None:

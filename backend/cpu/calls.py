@@ -7,6 +7,7 @@ finds the tensor elsewhere, every call goes through Python, which takes some mic
 from __future__ import annotations
 
 import sysconfig
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -24,12 +25,15 @@ _NAME = "deplodock_calls"
 
 
 @cache
+def building() -> Future[ModuleType]:
+    """The extension module, built or loaded by a thread of its own: no program waits for it."""
+    return ThreadPoolExecutor(1, "calls").submit(load_extension)
+
+
 def extension() -> ModuleType | None:
-    """The extension module; None where there is none."""
-    try:
-        return load_extension()
-    except ExecutionError:
-        return None
+    """The extension module; None where there is none, or not yet."""
+    found = building()
+    return found.result() if found.done() and found.exception() is None else None
 
 
 def load_extension() -> ModuleType:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from math import prod
@@ -32,7 +31,7 @@ from ..dtypes import DTYPES
 from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan
 from ..spans import Span
 from .build import build
-from .calls import extension
+from .calls import building, extension
 
 KEPT_PLANS = 256
 """So many plans of a program are kept, one for each set of shapes that it was called with."""
@@ -100,9 +99,8 @@ class CpuProgram:
         self.torch, self.eager = torch, eager or {}
         self.plan = make_plan(module)
         self.asserts = any(isinstance(op, AssertOp) for op in module.walk())
-        with ThreadPoolExecutor(1) as other:  # what is built once is built beside the first program
-            other.submit(extension)
-            self._launch = ctypes.CDLL(str(build(text, march))).run
+        building()
+        self._launch = ctypes.CDLL(str(build(text, march))).run
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
         names = kernel_names(module)
