@@ -210,10 +210,12 @@ class CoreTime:
 
     def _ragged(self, indices: Collection[SSAValue], tiles: Tiles) -> Bools:
         """Where a tile over `indices` has several rows that end inside of it; a loop over one row, or over whole rows,
-        ends with these."""
+        ends with these, and so does one that reduces rows of whole vectors."""
         several = found = np.zeros(tiles.rows, dtype=np.bool_)
+        reduced = self.info.reduction_indices
         for index in (i for i in self.info.extents if i in indices):
-            found = found | several & (self.info.extents[index] % tiles.tile[index] != 0)
+            if index not in reduced or self.info.extents[index] % self.core.lanes:
+                found = found | several & (self.info.extents[index] % tiles.tile[index] != 0)
             several = several | (tiles.tile[index] > 1)
         return found
 
