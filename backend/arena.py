@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 ALIGNMENT = 256
 """Bytes to which every buffer is aligned."""
@@ -37,15 +35,6 @@ def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
             offset = max(offset, end)
         offsets[i] = offset
     return offsets, max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
-
-
-def live_peak(buffers: Sequence[Lifetime]) -> int:
-    """The most bytes that are in use in one step: no arena is smaller."""
-    change: defaultdict[int, int] = defaultdict(int)
-    for b in buffers:
-        change[b.first] += b.bytes
-        change[b.last + 1] -= b.bytes
-    return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
 def _in_use_together(buffers: Sequence[Lifetime]) -> list[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,6 +12,7 @@ from ...dialects.cores import cores
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
 from ..cuda.printer import KERNELS_MARK
+from ..host_compiler import find_compiler, told
 
 HOST_MARK = "// --- host program\n"
 
@@ -29,7 +29,7 @@ FLAGS = (
 def build(text: str, march: str = "native") -> Path:
     """The shared object of a printed program, for processors that `march` names as g++ does.
 
-    Raises ExecutionError if there is no g++, or if the text does not compile."""
+    Raises ExecutionError if there is no compiler, or if the text does not compile."""
     flags = (*FLAGS, f"-march={march}")
     name = digest(text, known(march), *flags) + ".so"
 
@@ -73,10 +73,8 @@ def compiler() -> str:
     """The path of a compiler for C++: what CXX says, if that is one of g++ and clang, else g++, else clang.
 
     Raises ExecutionError if there is none."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
-        path = shutil.which(name) if name else None
-        if path and any(maker in _told(path, "--version") for maker in ("Free Software Foundation", "clang")):
-            return path
+    if path := find_compiler(("g++", "clang++"), ("Free Software Foundation", "clang")):
+        return path
     raise ExecutionError("a C++ compiler is needed for programs for the CPU; install one (apt: g++)")
 
 
@@ -84,8 +82,4 @@ def compiler() -> str:
 def known(march: str) -> str:
     """The compiler, and what it makes of `march` here: what is built for one processor is not loaded on another."""
     name = compiler()
-    return _told(name, "--version") + _told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)
-
-
-def _told(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return told(name, "--version") + told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)

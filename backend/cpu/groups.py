@@ -118,7 +118,7 @@ class VectorStatements(Statements):
         results = {op: writer.declare(op.result) for op in folds if row < group.size}
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
-        self.rows = None if not alone else writer.ends.of_results([op.result for op in results], group.size // row)
+        self.rows = writer.ends.of_results([op.result for op in results], group.size // row) if alone else None
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)

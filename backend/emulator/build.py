@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
+from ..host_compiler import find_compiler, told
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
@@ -35,10 +34,8 @@ _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack")
 @cache
 def host_compiler() -> str:
     """The path of g++. Raises ExecutionError if there is none."""
-    for name in (os.environ.get("CXX", ""), "g++"):
-        path = shutil.which(name) if name else None
-        if path and "Free Software Foundation" in _version(path):
-            return path
+    if path := find_compiler(("g++",), ("Free Software Foundation",)):
+        return path
     raise ExecutionError("g++ is needed to compile programs for this machine; install it (apt: g++)")
 
 
@@ -79,7 +76,7 @@ def runtime_library() -> Path:
 def _runtime_object() -> Path:
     """The compiled runtime; its name is the digest of its sources and of the compiler."""
     files = sorted(p for p in _HERE.iterdir() if p.suffix in (".h", ".cpp"))
-    key = digest(_version(host_compiler()), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
+    key = digest(told(host_compiler(), "--version"), *_RUNTIME_FLAGS, *(p.read_text() for p in files))
     how = (*_RUNTIME_FLAGS, "-c", str(_HERE / "runtime.cpp"), "-o")
     return cached_file("emulator", f"{key}.o", lambda target: _compile(*how, str(target)))
 
@@ -89,8 +86,3 @@ def _compile(*arguments: str) -> None:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise ExecutionError(f"the host compiler refuses the CUDA text: {errors[0] if errors else 'no message'}")
-
-
-@cache
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout

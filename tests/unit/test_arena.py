@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
 import torch
@@ -11,8 +13,17 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend import launch_plan
-from deplodock.backend.arena import ALIGNMENT, Lifetime, live_peak, place
+from deplodock.backend.arena import ALIGNMENT, Lifetime, place
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
+
+
+def live_peak(buffers: Sequence[Lifetime]) -> int:
+    """The most bytes that are in use in one step: no arena is smaller."""
+    change: defaultdict[int, int] = defaultdict(int)
+    for b in buffers:
+        change[b.first] += b.bytes
+        change[b.last + 1] -= b.bytes
+    return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
 def _in_each_other(buffers: Sequence[Lifetime], offsets: Sequence[int]) -> list[tuple[int, int]]:
