@@ -3,37 +3,66 @@
     python benchmarks/host_cost.py
 
 Needs no GPU: the driver is replaced by functions that do nothing, memory is the host's. What CuPy and the driver take
-comes on top. Programs: RMSNorm (one kernel), chains of products of 10 and of 50 kernels. Beside them a call on the
-cores of this machine (relu of 16 floats), which is a real one.
+comes on top. Programs: RMSNorm (one kernel), chains of products of 10 and of 50 kernels, ResNet-50. Of each: a call
+that is unlike earlier ones in something, so that Python checks all of it; the runtime alone, for tensors that are
+checked; a call like earlier ones, as plain launches and as a CUDA graph. Beside them a call on the cores of this
+machine (relu of 16 floats), which is a real one.
 """
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import nullcontext
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
 import torch
+from compile_programs import resnet50
 from torch import nn
 
 import deplodock
+from deplodock.backend.cpu.calls import building
 from deplodock.backend.cuda import runtime
-from deplodock.backend.cuda.runtime import CudaProgram
+from deplodock.backend.cuda.kernel_texts import entries
+from deplodock.backend.cuda.machine_code import MachineCode, pack
+from deplodock.backend.cuda.runtime import CudaProgram, graphs
+from deplodock.frontend.executors import Executor
 
 
 def _cupy() -> Any:
     """What the runtime takes of CuPy; a launch takes as long as that of the larger of a few numbers."""
     driver = SimpleNamespace(CUDADriverError=OSError, launchKernel=max, funcSetAttribute=max)
+    driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
     loaded = SimpleNamespace(load=lambda cubin: None, get_function=lambda name: SimpleNamespace(ptr=1))
     function = SimpleNamespace(Module=lambda: loaded)
     return SimpleNamespace(cuda=SimpleNamespace(Device=nullcontext, driver=driver, function=function))
 
 
-def without_driver(compiled: deplodock.CompiledFunction) -> CudaProgram:
-    """The program as it runs on a GPU, on memory of the host."""
-    stream = SimpleNamespace(cuda_stream=0)
+def _without_code(cuda: str, arch: str) -> Any:
+    """What NVRTC would have compiled."""
+    return SimpleNamespace(kernels={}, cubin=pack({name: MachineCode(b"", name) for name in entries(cuda)}))
+
+
+def _library() -> Any:
+    """What is called of libcuda for graphs: launching and changing one is a call of C that does nothing."""
+
+    def made(result: Any, *_: Any) -> int:
+        result._obj.value = 1
+        return 0
+
+    nothing = ctypes.CDLL(None).abs
+    nothing.restype = None
+    names = ("cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags")
+    done = ("cuGraphLaunch", "cuGraphExecKernelNodeSetParams_v2", "cuGraphExecDestroy", "cuGraphDestroy")
+    return SimpleNamespace(**dict.fromkeys(names, made), **dict.fromkeys(done, nothing))
+
+
+def without_driver(compiled: deplodock.CompiledFunction, cuda_graphs: bool = False) -> CudaProgram:
+    """The program as it runs on a GPU, on memory of the host; `compiled` is called so from now on."""
+    stream, library = SimpleNamespace(cuda_stream=0), _library()
     for name, found in {
         "is_available": True,
         "init": None,
@@ -44,10 +73,13 @@ def without_driver(compiled: deplodock.CompiledFunction) -> CudaProgram:
     }.items():
         setattr(torch.cuda, name, lambda *_, found=found: found)
     runtime._cupy = _cupy
-    runtime._compile = lambda cuda, arch: SimpleNamespace(kernels={}, cubin=b"")  # pyright: ignore
-    runtime.encode = lambda wanted, address: None  # pyright: ignore
-    program = CudaProgram(compiled.compilation.at("kernel"), compiled.compilation.cuda)
+    runtime._compile = _without_code  # pyright: ignore
+    runtime.encode = lambda wanted, address: np.zeros(16)  # pyright: ignore
+    graphs.library = lambda: library
+    program = CudaProgram(compiled.compilation.at("kernel"), compiled.compilation.cuda, graphs=cuda_graphs)
     program.device = torch.device("cpu")
+    compiled._forget_calls()
+    compiled._executor = Executor("cuda", "its driver does nothing", program.run, program.trace, program)
     return program
 
 
@@ -63,6 +95,16 @@ def microseconds(call: Any, seconds: float = 1.0) -> float:
     return best * 1e6
 
 
+def in_a_loop(program: Any, x: torch.Tensor) -> Any:
+    """A call whose result stays until there is the next one, so that two places for it take turns."""
+    kept = [x]
+
+    def call() -> None:
+        kept[0] = program(x)
+
+    return call
+
+
 def chain(layers: int) -> nn.Module:
     """Products that no two of which have one kernel."""
     widths = [64 + 32 * (i % 7) for i in range(layers + 1)]
@@ -72,24 +114,32 @@ def chain(layers: int) -> nn.Module:
 @click.command()
 def main() -> None:
     """Measure and print."""
+    resnet = resnet50()
     programs: list[tuple[str, nn.Module, torch.Tensor]] = [
         ("RMSNorm", nn.RMSNorm(2048), torch.randn(32, 2048)),
         ("10 products", chain(10), torch.randn(512, 64)),
         ("50 products", chain(50), torch.randn(512, 64)),
+        ("ResNet-50", resnet[0], resnet[1][0]),
     ]
+    building().result()
     x = torch.randn(16)
     relu = deplodock.compile(torch.relu, (x,), target="cpu")
     ours, eager = (microseconds(lambda f=f: f(x)) for f in (relu, torch.relu))
     print(f"relu of 16 floats on the cores: {ours:.2f} us, of eager PyTorch {eager:.2f} us")
     made = [(n, deplodock.compile(m.requires_grad_(False), (x,), target="sm_90a"), x) for n, m, x in programs]
     for name, compiled, x in made:
-        compiled.compilation.at("kernel")
-        bind, restore = compiled.captured.bind, compiled.captured.restore
-        program = without_driver(compiled)
-        run, launches = program.run, len(program.plan.launches)
-        tensors = bind((x,))
-        both = [microseconds(lambda: run(tensors)), microseconds(lambda: restore(run(t := bind((x,))), t))]
-        print(f"{name}: {launches} launches, {both[0]:.1f} us, with checks of arguments {both[1]:.1f} us")
+        tensors, found = compiled.captured.bind((x,)), list[str]()
+        for kind in ("launches", "graph"):
+            program = without_driver(compiled, kind == "graph")
+            unlike, run = compiled._call, program.run
+            if kind == "launches":
+                found.append(f"{len(program.plan.launches)} launches, {len(tensors) - 1} constants")
+                found.append(f"unlike earlier ones {microseconds(lambda: unlike((x,), {})):.1f}")  # noqa: B023
+                found.append(f"without checks {microseconds(lambda: run(tensors)):.1f}")  # noqa: B023
+            compiled(x), compiled(x)
+            assert compiled._repeat(x) is not NotImplemented
+            found.append(f"{kind} {microseconds(in_a_loop(compiled, x)):.1f}")
+        print(f"{name}: us of a call: {', '.join(found)}")
 
 
 if __name__ == "__main__":

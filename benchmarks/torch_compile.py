@@ -41,7 +41,8 @@ which tensors share memory, and what requires gradients.
   Results that overlap without one of them having all elements (`y[1:], y[:-1]`) have memory of their own, and in a form
   with symbols only the order of dimensions is PyTorch's.
 - **Options.** `options={...}` are the keyword arguments of `deplodock.compile`; others are refused. Every `mode` of
-  PyTorch is taken and gives the same program: a model of the GPU chooses every schedule.
+  PyTorch is taken and gives the same program: a model of the GPU chooses every schedule. With `reduce-overhead` and
+  `max-autotune` its launches are a CUDA graph for each set of shapes (`cuda_graphs`), whose results nobody overwrites.
   Without a `target` the graphs run on the GPU that is here, else, compiled to C++, on the CPU.
 - **What is not supported** is refused by name, as an error of Dynamo's around a `CompileError`, or left to PyTorch
   with `options={"fallback": "eager"}`, which lists it in a `FallbackWarning`.

@@ -37,9 +37,9 @@ from .capture.known_sizes import known_sizes
 LARGEST = 65535
 """The largest value of a size that varies, where Dynamo knows no other."""
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""The modes of torch.compile. They say how much is tried and whether launches are captured; here a model of the GPU
-chooses every schedule, so all of them give the same program."""
+MODES = {"default": False, "reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
+"""The modes of torch.compile, and whether launches become CUDA graphs. They also say how much is tried; here a model of
+the GPU chooses every schedule, so all of them give the same program."""
 
 Run = Callable[..., Any]
 
@@ -55,6 +55,8 @@ def compile_graph(
     if mode not in (None, *MODES):
         raise CompileError(f"is {mode!r}; the modes are {', '.join(MODES)}", argument="mode")
     given = dict(options or {})
+    if mode is not None:
+        given.setdefault("cuda_graphs", MODES[mode])
     for unknown in sorted(set(given) - set(OPTIONS)):
         raise CompileError(f"no such option (options: {', '.join(OPTIONS)})", argument=unknown)
     varying = VaryingGraph(graph, given)

@@ -21,7 +21,7 @@ import torch
 
 from ..backend.cpu.build import compiler
 from ..backend.cuda.runtime import arch_of
-from ..backend.cuda.runtime.nvrtc import nvrtc_version
+from ..backend.cuda.runtime.nvrtc import compiler_build
 from ..backend.spans import Span
 from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch
@@ -49,14 +49,14 @@ class Executor:
     """`run` takes the tensors of all arguments of `@main` and gives its results. `why` says why it was chosen.
 
     `trace` does the same and tells when each kernel ran, where compiled code runs on hardware; None for interpreters.
-    `cpu` is the program that runs on the cores, if one does.
+    `program` is what runs on hardware, if something does.
     """
 
     name: str
     why: str
     run: Run
     trace: Trace | None = None
-    cpu: CpuProgram | None = None
+    program: CpuProgram | CudaProgram | None = None
 
 
 def choose_target(target: str, executor: str = "auto") -> str:
@@ -79,13 +79,14 @@ def auto_target() -> str:
     return DEFAULT_GPU if compiler_missing() else "cpu"
 
 
-def make_executor(name: str, compilation: Compilation) -> Executor:
-    """The executor called `name` for a program; `auto` chooses. Raises CompileError for an unknown name and
-    ExecutionError where `cuda` is asked for and there is none."""
+def make_executor(name: str, compilation: Compilation, cuda_graphs: bool = False) -> Executor:
+    """The executor called `name` for a program; `auto` chooses. With `cuda_graphs` a GPU runs the launches of a call as
+    a CUDA graph. Raises CompileError for an unknown name and ExecutionError where `cuda` is asked for and there is
+    none."""
     if name == "auto" and compilation.target == "cpu":
         if missing := compiler_missing():
             return Executor("reference", missing, _reference(compilation))
-        return _made("cpu", "the target is this machine", compilation)
+        return _made("cpu", "the target is this machine", compilation, False)
     missing = check_executor(name, compilation.cubin is not None)
     if name == "auto":
         why = f"no GPU to run on: {missing}" if missing else "a CUDA device is there"
@@ -94,13 +95,13 @@ def make_executor(name: str, compilation: Compilation) -> Executor:
         name = "reference" if missing else "cuda"
     else:
         why = "asked for"
-    return _made(name, why, compilation)
+    return _made(name, why, compilation, cuda_graphs)
 
 
-def _made(name: str, why: str, compilation: Compilation) -> Executor:
+def _made(name: str, why: str, compilation: Compilation, cuda_graphs: bool) -> Executor:
     if name == "cuda":
-        program = _cuda(compilation)
-        return Executor(name, why, program.run, program.trace)
+        program = _cuda(compilation, cuda_graphs)
+        return Executor(name, why, program.run, program.trace, program)
     if name == "cpu":
         program = _cpu(compilation)
         return Executor(name, why, program.run, program.trace, program)
@@ -128,7 +129,7 @@ def cuda_missing(compiled: bool = False) -> str | None:
         return "CuPy is not installed (pip install 'deplodock[cuda]')"
     try:
         if not compiled:
-            nvrtc_version()
+            compiler_build()
     except ExecutionError as error:
         return error.reason
     return None
@@ -139,7 +140,7 @@ def compiler_missing() -> str | None:
     try:
         compiler()
     except ExecutionError:
-        return "no C++ compiler for the CPU: neither g++ nor clang++ is installed"
+        return "no C++ compiler with OpenMP for the CPU: neither g++ nor clang++ with libomp is installed"
     return None
 
 
@@ -178,11 +179,11 @@ def _emulator(compilation: Compilation) -> Run:
     return run
 
 
-def _cuda(compilation: Compilation) -> CudaProgram:
+def _cuda(compilation: Compilation, graphs: bool) -> CudaProgram:
     from ..backend.cuda.runtime import CudaProgram
 
     saved = None if compilation.cubin is None else (compilation.target, compilation.cubin)
-    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager)
+    return CudaProgram(compilation.at("kernel"), compilation.cuda, saved, compilation.eager, graphs)
 
 
 def _cpu(compilation: Compilation) -> CpuProgram:

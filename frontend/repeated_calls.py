@@ -1,5 +1,5 @@
-"""Calls that are like an earlier one, made without Python: what `Calls` of `backend/cpu/calls.cpp` has to know of a
-program and of its calls."""
+"""Calls that are like an earlier one, made without what an unknown one is checked for: what `Calls` has to know of a
+program and of its calls, that of `backend/cpu/calls.cpp` and that of `backend/cuda/runtime/repeated.py`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .capture.captured_program import CapturedProgram, Output
 
 if TYPE_CHECKING:
     from ..backend.cpu.runtime import CpuProgram
+    from ..backend.cuda.runtime import CudaProgram
 
 _KINDS = {"result": 0, "argument": 1, "constant": 2}
 
@@ -26,7 +27,7 @@ class RepeatedCalls:
     something to PyTorch, looks at data, gives views of arguments.
     """
 
-    def __init__(self, captured: CapturedProgram, program: CpuProgram) -> None:
+    def __init__(self, captured: CapturedProgram, program: CpuProgram | CudaProgram) -> None:
         self._captured, self._program = captured, program
         described = _described(captured) if _only_kernels(captured) else None
         self._calls = None if described is None else program.repeated_calls(*described)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from deplodock.backend.cuda.machine_code import unpack
 from deplodock.errors import ExecutionError
 
 _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.([A-Za-z_]\w*)")
@@ -53,14 +54,21 @@ def _width(parts: list[str]) -> int:
 
 
 def disassemble(cubin: bytes) -> dict[str, KernelCode]:
-    """The code of every kernel in a cubin, by name. Raises ExecutionError where nvdisasm is missing or refuses it."""
+    """The code of every kernel of a module's machine code, by name. Raises ExecutionError where nvdisasm is missing or
+    refuses it."""
+    code = unpack(cubin)
+    listed = {c.cubin: parse_listing(_listing(c.cubin)) for c in code.values()}
+    return {name: listed[c.cubin][c.entry] for name, c in code.items()}
+
+
+def _listing(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cubin"
         path.write_bytes(cubin)
         done = subprocess.run([_nvdisasm(), "-c", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ExecutionError(f"nvdisasm: {(done.stderr.strip() or 'failed').splitlines()[0]}")
-    return parse_listing(done.stdout)
+    return done.stdout
 
 
 def parse_listing(text: str) -> dict[str, KernelCode]:

@@ -344,10 +344,61 @@ PyObject* address_of(PyObject*, PyObject* object) {
   return PyLong_FromVoidPtr(is_tensor(object) ? tensor_of(object).unsafeGetTensorImpl() : nullptr);
 }
 
+// All of a tensor that a program could notice, on whatever device it is.
+struct Seen {
+  Like like;
+  c10::DispatchKeySet keys;
+  c10::Device device;
+  bool gradient;
+  const void* data;
+};
+using Snapshot = std::vector<Seen>;
+
+bool is_known(const at::TensorBase& t) {
+  return t.defined() && t.layout() == at::kStrided && t.has_storage() && !t.is_quantized() &&
+         !t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Negative,
+                                                   c10::DispatchKey::Conjugate, c10::DispatchKey::ZeroTensor}));
+}
+
+// snapshot(tensors): for `is_alike`; None for what are no plain tensors, or in a thread where a mode looks at them.
+PyObject* snapshot(PyObject*, PyObject* tensors) {
+  if (!PyTuple_Check(tensors)) return PyErr_Format(PyExc_TypeError, "snapshot of a tuple");
+  auto found = std::make_unique<Snapshot>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+    PyObject* const object = PyTuple_GET_ITEM(tensors, i);
+    if (!is_tensor(object) || !is_known(tensor_of(object)) || !is_plain_thread()) Py_RETURN_NONE;
+    const at::TensorBase& t = tensor_of(object);
+    found->push_back({Like(t), t.key_set(), t.device(), t.requires_grad(), t.const_data_ptr()});
+  }
+  return PyCapsule_New(found.release(), "snapshot", [](PyObject* capsule) {
+    delete static_cast<Snapshot*>(PyCapsule_GetPointer(capsule, "snapshot"));
+  });
+}
+
+// is_alike(snapshot, tensors, places): whether they are as they were, and with `places` where they were.
+PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  const auto seen = count == 3 ? static_cast<Snapshot*>(PyCapsule_GetPointer(args[0], "snapshot")) : nullptr;
+  if (!seen || !PyTuple_Check(args[1])) return PyErr_Format(PyExc_TypeError, "is_alike(snapshot, tuple, places)");
+  bool same = size_t(PyTuple_GET_SIZE(args[1])) == seen->size() && is_plain_thread();
+  for (size_t i = 0; same && i < seen->size(); ++i) {
+    const Seen& was = (*seen)[i];
+    PyObject* const object = PyTuple_GET_ITEM(args[1], i);
+    if (!(same = is_tensor(object))) break;
+    const at::TensorBase& t = tensor_of(object);
+    same = t.key_set() == was.keys && t.device() == was.device && t.scalar_type() == was.like.dtype &&
+           t.sizes() == c10::IntArrayRef(was.like.sizes) && t.strides() == c10::IntArrayRef(was.like.strides) &&
+           t.requires_grad() == was.gradient && (args[2] != Py_True || t.const_data_ptr() == was.data);
+  }
+  return PyBool_FromLong(same);
+}
+
 PyMethodDef methods[] = {{"call", (PyCFunction)(void (*)())calls_call, METH_FASTCALL | METH_KEYWORDS, nullptr},
                          {"remember", calls_remember, METH_VARARGS, nullptr},
                          {}};
-PyMethodDef functions[] = {{"address", address_of, METH_O, nullptr}, {}};
+PyMethodDef functions[] = {{"address", address_of, METH_O, nullptr},
+                           {"snapshot", snapshot, METH_O, nullptr},
+                           {"is_alike", (PyCFunction)(void (*)())is_alike, METH_FASTCALL, nullptr},
+                           {}};
 PyType_Slot slots[] = {{Py_tp_new, (void*)calls_new}, {Py_tp_dealloc, (void*)calls_free}, {Py_tp_methods, methods}, {}};
 PyType_Spec spec = {"deplodock_calls.Calls", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "deplodock_calls", nullptr, -1, functions};

@@ -18,7 +18,9 @@ from results import ratio  # noqa: E402
 from steps import WORST  # noqa: E402
 from summary import journal  # noqa: E402
 
-KERNELS = r"regex:^k[0-9]+$"
+from deplodock.backend.cuda.kernel_texts import ENTRY  # noqa: E402
+
+KERNELS = f"regex:^{ENTRY}$"
 """How generated kernels are called."""
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from disassembly import disassemble, parse_listing
 
-from deplodock.backend.cuda.printer import print_cuda
+from deplodock.backend.build_cache import CacheWarning
+from deplodock.backend.cuda.kernel_texts import kernel_texts
+from deplodock.backend.cuda.machine_code import MachineCode, pack, unpack
+from deplodock.backend.cuda.printer import HELPERS_MARK, KERNELS_MARK, print_cuda
+from deplodock.backend.cuda.runtime import nvrtc
 from deplodock.backend.cuda.runtime.nvrtc import KernelUse, check_arch, compile_cubin, kernel_uses
 from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.target import TARGETS, occupancy
-from deplodock.errors import CompileError, TargetError
+from deplodock.errors import CompileError, ExecutionError, TargetError
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 
@@ -62,7 +67,8 @@ def test_the_cache(tmp_path: Path) -> None:
     assert compile_cubin(source, "sm_80").cubin != first.cubin
     assert len(list(file.parent.iterdir())) == 2
     file.write_bytes(file.read_bytes()[:-1] + b"x")  # damaged: compiled again, and repaired
-    assert compile_cubin(source, "sm_90a").cubin == first.cubin
+    with pytest.warns(CacheWarning, match="it is made again"):
+        assert compile_cubin(source, "sm_90a").cubin == first.cubin
     again = compile_cubin(source, "sm_90a")
     assert again.cubin == first.cubin
 
@@ -71,8 +77,63 @@ def test_a_cache_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "deplodock").mkdir(mode=0o700)
     (tmp_path / "deplodock" / "cubin").mkdir()
     (tmp_path / "deplodock" / "cubin").chmod(0o777)
-    compile_cubin('extern "C" __global__ void k() {}', "sm_90a")
+    with pytest.warns(CacheWarning, match="nothing is kept"):
+        compile_cubin('extern "C" __global__ void k() {}', "sm_90a")
     assert not list((tmp_path / "deplodock" / "cubin").iterdir())
+
+
+def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one module and of several, wherever they stand; what is there needs no NVRTC."""
+    done: list[str] = []
+    real = nvrtc._compile
+    monkeypatch.setattr(nvrtc, "_compile", lambda text, *how: done.append(text) or real(text, *how))
+    text = printed()
+    first = compile_cubin(text, "sm_90a")
+    assert len(done) == 3
+    head, _, kernels = text.partition(KERNELS_MARK)
+    k0, _, k2 = re.split(r"(?<=^}\n)\n", kernels, flags=re.MULTILINE)
+    given = (k2.replace(" k2(", " k0("), k0.replace(" k0(", " k1("), "// elsewhere\n" + k0.replace(" k0(", " k2("))
+    unused = "inline int unused() { return 1; }\n"
+    monkeypatch.setattr(nvrtc, "_nvrtc", pytest.fail)
+    again = compile_cubin(head + unused + KERNELS_MARK + "\n".join(given), "sm_90a")
+    assert len(done) == 3
+    old, new = unpack(first.cubin), unpack(again.cubin)
+    assert new == {"k0": old["k2"], "k1": old["k0"], "k2": old["k0"]}
+    assert again.kernels["k2"] == first.kernels["k0"] != first.kernels["k2"]
+
+
+def test_a_helper_is_part_of_the_kernels_that_call_it() -> None:
+    helpers = "struct A { int x; };\nstatic __device__ int one(A a) {\n  return a.x;\n}\n"
+    helpers += "static __device__ int two() { return 2; }\n"
+    head = 'extern "C" __global__ void __launch_bounds__(32, 1) '
+    kernels = [
+        f"// first\n{head}k0(int* p) {{\n  *p = one(A());\n}}\n",
+        f"// b\n// c\n{head}k1(int* p) {{\n  *p = two();\n}}\n",
+    ]
+    source = HELPERS_MARK + helpers + "\n" + KERNELS_MARK + "\n".join(kernels)
+    one, two = kernel_texts(source)
+    assert "two" not in one.text
+    assert "struct A" in one.text
+    assert "one" not in two.text
+    assert "struct A" not in two.text
+    lines = source.splitlines()
+    for text in (one, two):
+        assert lines[text.line - 1].startswith('extern "C"')
+    changed = kernel_texts(source.replace("return a.x", "return a.x + 1"))
+    assert changed[0].entries != one.entries
+    assert changed[1].entries == two.entries
+    with pytest.raises(CompileError, match=rf"text.cu\({two.line + 1}\): error"):
+        compile_cubin(source.replace("two();", "three();"), "sm_90a", "text.cu")
+
+
+def test_machine_code_is_checked() -> None:
+    code = {"k0": MachineCode(b"abc", "k_1"), "k1": MachineCode(b"abc", "k_1"), "k2": MachineCode(b"", "k_2")}
+    data = pack(code)
+    assert unpack(data) == code
+    assert data.count(b"abc") == 1
+    for wrong in (b"", b"\x7fELF", data[:-1], data.replace(b"[", b"{", 1), b"deplodock kernels []\n"):
+        with pytest.raises(ExecutionError, match="no machine code"):
+            unpack(wrong)
 
 
 def test_errors() -> None:

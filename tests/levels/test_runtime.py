@@ -17,6 +17,7 @@ from test_standalone import KERNEL, MAIN, module
 import deplodock
 from deplodock.backend import launch_plan
 from deplodock.backend.cuda import runtime
+from deplodock.backend.cuda.machine_code import MachineCode, pack
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram, arch_of, driver, prepared, tensor_maps
 from deplodock.backend.cuda.runtime.driver import check_driver
@@ -357,6 +358,8 @@ def test_the_driver_is_asked_first(program, stub_cuda) -> None:
     check_driver((13, 5), (13, 0))
     stub_cuda.driver, stub_cuda.capability = 13000, (8, 0)
     with pytest.raises(ExecutionError, match="the driver, of CUDA 13.0, refuses code for sm_80: .*INVALID_IMAGE"):
+        CudaProgram(*program, saved=("sm_80", pack({"k0": MachineCode(b"no code", "k")})))
+    with pytest.raises(ExecutionError, match="is no machine code of deplodock's kernels"):
         CudaProgram(*program, saved=("sm_80", b"no code"))
 
 

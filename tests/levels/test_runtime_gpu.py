@@ -70,3 +70,19 @@ def test_part_of_a_graph(program):
         x.copy_(torch.randn(4, 256))
         graph.replay()
         torch.testing.assert_close(y, cuda.run([x])[0], rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_launches_as_a_graph(program):
+    """Whatever lies elsewhere than before, on whatever stream: what plain launches compute."""
+    plain, graph = CudaProgram(*program), CudaProgram(*program, graphs=True)
+    kept = []
+    for stream in [torch.cuda.current_stream(), torch.cuda.Stream()] * 3:
+        x = torch.randn(4, 256, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            kept += [(x, graph.run([x])[0]), (x, graph.run([x])[0])]
+    torch.cuda.synchronize()
+    assert graph._graphs
+    for x, y in kept:
+        torch.testing.assert_close(y, plain.run([x])[0], rtol=0, atol=0)

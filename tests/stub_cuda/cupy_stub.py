@@ -7,6 +7,8 @@ import warnings
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from deplodock.backend.cuda.kernel_texts import entries
+
 from .launches import Request, Source, check, read_parameters
 from .state import CAPTURE_ERROR, DEVICE, StubError
 
@@ -34,8 +36,15 @@ class Function:
 
     def launch(self, grid: Any, block: Any, shared: int, handle: int, parameters: int) -> None:
         """Launch it with the parameters whose addresses lie at `parameters`."""
+        self.run(self.request(grid, block, shared, parameters), handle)
+
+    def request(self, grid: Any, block: Any, shared: int, parameters: int) -> Request:
+        """What a launch is asked for."""
         arguments = read_parameters(self.source.cuda, self.name, parameters)
-        request = Request(self.name, grid, block, arguments, shared, self.allowed)
+        return Request(self.name, grid, block, arguments, shared, self.allowed)
+
+    def run(self, request: Request, handle: int) -> None:
+        """Check a launch and do it, on the stream with that handle."""
         checked = check(self.source, request)
         if handle != DEVICE.stream.cuda_stream:
             raise StubError(f"a launch on stream {handle}; torch's current one is {DEVICE.stream.cuda_stream}")
@@ -65,7 +74,7 @@ class Module:
         """Raises CUDADriverError for a name that the code does not have."""
         if name.encode() + b"\0" not in self.cubin:
             raise CUDADriverError("CUDA_ERROR_NOT_FOUND: named symbol not found")
-        return Function(self.source, name)
+        return Function(self.source, next(k for k, entry in entries(self.source.cuda).items() if entry == name))
 
 
 class Device:

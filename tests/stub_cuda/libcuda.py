@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .graph_calls import GraphCalls
 from .state import DEVICE, StubError
 
 ITEMS = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10: 4, 11: 4, 12: 4}
@@ -69,10 +70,11 @@ MAPS: list[EncodedMap] = []
 """All maps that were encoded."""
 
 
-class Library:
+class Library(GraphCalls):
     """What `ctypes.CDLL("libcuda.so.1")` gives."""
 
     def __init__(self) -> None:
+        super().__init__()
         DEVICE.opened += 1
         self.refused = ""
 

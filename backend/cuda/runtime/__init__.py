@@ -6,8 +6,10 @@ tensors throughout and kernels get raw pointers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -15,12 +17,16 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
+from ...cpu import calls
 from ...dtypes import DTYPES
 from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan
 from ...spans import Span
+from ..machine_code import unpack
 from .driver import check_driver, driver_version
-from .nvrtc import Compiled, compile_cubin, compiler_version
+from .graphs import LaunchGraph, Moving
+from .nvrtc import Compiled, compile_cubin, compiler_build
 from .prepared import PreparedLaunches
+from .repeated import make_calls
 from .tensor_maps import encode
 
 ALIGNMENT = 16
@@ -29,12 +35,19 @@ ALIGNMENT = 16
 KEPT_PLANS = 256
 """So many plans of a program are kept, one for each set of shapes."""
 
+KEPT_GRAPHS = 16
+"""So many CUDA graphs of a program are kept, those that were used last, each with its scratch memory."""
+
 _CYCLES_TO_LAUNCH = 50_000
 """Cycles of the device in which the host queues a launch with its event, and more."""
 
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _ARCHS = {8: {0: "sm_80", 6: "sm_80", 7: "sm_80", 9: "sm_89"}, 9: {0: "sm_90a"}, 12: {0: "sm_120", 1: "sm_120"}}
 """Architecture to compile for, by compute capability. Code for 8.0 runs on every 8.x."""
+
+
+class GraphWarning(UserWarning):
+    """Launches are not made a CUDA graph."""
 
 
 def arch_of(capability: tuple[int, int]) -> str:
@@ -50,7 +63,10 @@ class CudaProgram:
 
     `module` is at the kernel level, or the plan of such a one, and `cuda` its text. Making one compiles and loads the
     kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
-    `eager` computes, on tensors on the device, the functions that are left to PyTorch.
+    `eager` computes, on tensors on the device, the functions that are left to PyTorch. With `graphs` the launches of a
+    call become a CUDA graph, one for each of the last sets of shapes, from the second call with them on. Launches are
+    plain where there is one only, in a call that is traced or part of a CUDA graph of the caller's, and, with a
+    GraphWarning, where something is left to PyTorch or the driver refuses the graph.
     Raises ExecutionError where there is no CUDA device or no CuPy, or while a CUDA graph is captured; TargetError for a
     device that no target, or not the saved one, fits, and for a driver that is too old for the machine code.
 
@@ -64,6 +80,7 @@ class CudaProgram:
         cuda: str,
         saved: tuple[str, bytes] | None = None,
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
+        graphs: bool = False,
     ) -> None:
         self.torch, self.cupy, self.eager = torch_with_cuda(), _cupy(), eager or {}
         if self.torch.cuda.is_current_stream_capturing():
@@ -82,20 +99,32 @@ class CudaProgram:
             self._load(cubin, arch)
         self.asserts = isinstance(module, ModuleOp) and any(isinstance(op, AssertOp) for op in module.walk())
         self._plans: dict[tuple[tuple[Any, Any], ...], PreparedLaunches] = {}
+        self._graphs: dict[PreparedLaunches, LaunchGraph] = {}
+        self._making = Lock()
+        self.graphs = graphs and not self.plan.eager
+        if graphs and self.plan.eager:
+            left = self.plan.eager[0].function
+            warnings.warn(f"launches go without a CUDA graph: {left} is left to PyTorch", GraphWarning, stacklevel=4)
 
     def _load(self, cubin: bytes, arch: str) -> None:
         """Load machine code and look up its kernels. Raises ExecutionError if the driver refuses it."""
-        self.loaded = self.cupy.cuda.function.Module()
+        self.functions: dict[str, Any] = {}
+        code, modules = unpack(cubin) if self.plan.launches else {}, dict[bytes, Any]()
         try:
-            self.loaded.load(cubin)
-            self.functions = {x.kernel: self._prepare(x.kernel, x.shared) for x in self.plan.launches}
+            for launch in self.plan.launches:
+                if launch.kernel not in self.functions:
+                    found = code[launch.kernel]
+                    if found.cubin not in modules:
+                        modules[found.cubin] = self.cupy.cuda.function.Module()
+                        modules[found.cubin].load(found.cubin)
+                    self.functions[launch.kernel] = self._prepare(modules[found.cubin], found.entry, launch.shared)
         except self.cupy.cuda.driver.CUDADriverError as error:
             runs = "CUDA {}.{}".format(*driver_version())
             raise ExecutionError(f"the driver, of {runs}, refuses code for {arch}: {error}", operator="cuda") from error
 
-    def _prepare(self, kernel: str, shared: int) -> Any:
-        """The loaded function, allowed as much shared memory as it is launched with."""
-        function = self.loaded.get_function(kernel)
+    def _prepare(self, module: Any, entry: str, shared: int) -> Any:
+        """The loaded function, allowed as much shared memory as it is launched with. It keeps its module."""
+        function = module.get_function(entry)
         if shared > _SHARED_WITHOUT_ASKING:
             driver = self.cupy.cuda.driver
             attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -123,9 +152,40 @@ class CudaProgram:
         places = dict(plan.in_place)
         numbers = range(plan.inputs, plan.arguments)
         outputs = [inputs[places[i]].detach() if i in places else self._empty(plan.buffers[i]) for i in numbers]
-        scratch = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=self.device) if plan.arena_bytes else None
+        if clock is None and not capturing and not plan.eager:
+            self.launch(launches, [t.data_ptr() for t in (*inputs, *outputs)])
+        else:
+            self._launch_steps(launches, [*inputs, *outputs], clock)
+        if self.asserts and not capturing:
+            self._wait()
+        return outputs if stays else [t.cpu() for t in outputs]
+
+    def launch(self, launches: PreparedLaunches, places: list[int], like: Moving | None = None) -> None:
+        """Launch a program of which nothing is left to PyTorch on arguments that lie there, as a graph if there is one.
+        `like` is as for `LaunchGraph.launch`. Raises ExecutionError."""
+        stream = self.torch.cuda.current_stream(self.device)
+        with self.cupy.cuda.Device(self.device.index):
+            if self.graphs and len(launches.steps) > 1:  # one launch costs less than a graph
+                graph = self._graph(launches, places, stream)
+                if graph is not None and graph.launch(places, stream, like):
+                    return
+            scratch = self._arena(launches.plan)
+            frame, launch, handle = launches.take(), self.cupy.cuda.driver.launchKernel, stream.cuda_stream
+            frame.fill(launches, [*places, 0 if scratch is None else scratch.data_ptr()], encode)
+            try:
+                for head, parameters in frame.steps:
+                    launch(*head, handle, parameters, 0)
+            except self.cupy.cuda.driver.CUDADriverError as error:
+                raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
+        launches.give_back(frame)
+
+    def _launch_steps(self, launches: PreparedLaunches, arguments: Sequence[Any], clock: list[Any] | None) -> None:
+        """All steps of a call, those of PyTorch among them, with an event around each for the `clock`. Raises
+        ExecutionError."""
+        torch, plan = self.torch, launches.plan
+        scratch = self._arena(plan)
         frame, launch = launches.take(), self.cupy.cuda.driver.launchKernel
-        frame.fill(launches, [0 if t is None else t.data_ptr() for t in (*inputs, *outputs, scratch)], encode)
+        frame.fill(launches, [0 if t is None else t.data_ptr() for t in (*arguments, scratch)], encode)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         try:
             with self.cupy.cuda.Device(self.device.index):
@@ -133,7 +193,7 @@ class CudaProgram:
                     if clock is not None:
                         clock.append(self._event())
                     if isinstance(step, EagerStep):
-                        compute_eagerly(step, self.eager, plan, [*inputs, *outputs], scratch, torch)
+                        compute_eagerly(step, self.eager, plan, arguments, scratch, torch)
                     else:
                         launch(*step[0], stream, step[1], 0)
                 if clock is not None:
@@ -141,9 +201,37 @@ class CudaProgram:
         except self.cupy.cuda.driver.CUDADriverError as error:
             raise ExecutionError(f"a launch failed: {error}", operator="cuda") from error
         launches.give_back(frame)
-        if self.asserts and not capturing:
-            self._wait()
-        return outputs if stays else [t.cpu() for t in outputs]
+
+    def repeated_calls(self, *described: Any) -> Any:
+        """Calls of this program that are like earlier ones, `described` as `calls.cpp` says; None without any."""
+        native = calls.extension()
+        return None if native is None or self.asserts else make_calls(self, native, described)
+
+    def remember(self, known: Any, tensors: Sequence[Any], results: Sequence[Any], updates: Sequence[Any]) -> None:
+        """Have `known`, of `repeated_calls`, know a call that was made: its arguments and results."""
+        known.remember(self._placed(tensors), tensors, [self._is_ready(t) for t in tensors], results)
+
+    def _graph(self, launches: PreparedLaunches, places: Sequence[int], stream: Any) -> LaunchGraph | None:
+        """The graph for these launches. The last ones that were used are kept, each with its scratch memory."""
+        with self._making:
+            if (found := self._graphs.pop(launches, None)) is not None:
+                self._graphs[launches] = found
+            elif launches.called:
+                try:
+                    scratch = self._arena(launches.plan)
+                    found = self._graphs[launches] = LaunchGraph(launches, places, scratch, stream, encode)
+                except ExecutionError as error:
+                    self.graphs = False
+                    warnings.warn(f"launches go without a CUDA graph: {error}", GraphWarning, stacklevel=5)
+                while len(self._graphs) > KEPT_GRAPHS:
+                    self._graphs.pop(next(iter(self._graphs))).close()
+            launches.called = True
+        return found
+
+    def _arena(self, plan: LaunchPlan) -> Any:
+        """Memory for what lies between arguments and results, a tensor of bytes; None where that is nothing."""
+        size = plan.arena_bytes
+        return self.torch.empty(size, dtype=self.torch.uint8, device=self.device) if size else None
 
     def trace(self, args: Sequence[Any]) -> list[Span]:
         """Run it for `args` and tell when each step ran, by events. The device sleeps until all is queued, so that it
@@ -212,7 +300,7 @@ def torch_with_cuda() -> Any:
 
 def _compile(cuda: str, arch: str) -> Compiled:
     """Machine code that the driver takes. Raises TargetError if NVRTC makes none."""
-    check_driver(compiler_version(), driver_version())
+    check_driver(compiler_build()[0], driver_version())
     return compile_cubin(cuda, arch)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....errors import ExecutionError
+from ..kernel_texts import ENTRY
 
 _METRICS = (
     "dram__bytes.sum",
@@ -37,10 +38,11 @@ def ncu_missing() -> str | None:
 
 
 def count(command: Sequence[str]) -> dict[str, Counters]:
-    """The counters of each of our kernels in a run of `command`, means of its launches. Raises ExecutionError where
+    """The counters of each of our kernels in a run of `command`, by what it is called in machine code
+    (`kernel_texts.entries`), means of its launches. Raises ExecutionError where
     ncu gives none, such as without the permission to count."""
     options = ("--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none")
-    ncu = ["ncu", *options, "--metrics", ",".join(_METRICS), "-k", "regex:^k[0-9]+$", *command]
+    ncu = ["ncu", *options, "--metrics", ",".join(_METRICS), "-k", f"regex:^{ENTRY}$", *command]
     try:
         done = subprocess.run(ncu, capture_output=True, text=True, check=False, timeout=_LIMIT)
     except (OSError, subprocess.TimeoutExpired) as error:

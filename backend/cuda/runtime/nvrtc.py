@@ -1,17 +1,28 @@
-"""Compiling CUDA text to a cubin with NVRTC, which needs no GPU, and reading what the compiler says about it."""
+"""Compiling CUDA text to cubins with NVRTC, which needs no GPU, and reading what the compiler says about it.
+
+Kernels are compiled one by one, at the same time, and kept one by one: by text, options and compiler.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ....dialects.cores import cores
 from ....dialects.target import Target, get_target
 from ....errors import CompileError, ExecutionError, TargetError
-from ...build_cache import SEAL, cached_file, digest
+from ...build_cache import cached_bytes, digest
+from ..kernel_texts import KernelText, kernel_texts
+from ..machine_code import MachineCode, pack
+from .driver import Version
 
 FLAGS = ("--std=c++17", "--ptxas-options=-v", "--restrict", "--device-as-default-execution-space")
 """Flags of every compilation. No fast math: what PyTorch rounds, we round."""
@@ -35,7 +46,8 @@ class KernelUse:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The machine code of a module for `arch`, the compiler's log, and each kernel's use of resources by its name.
+    """The machine code of a module for `arch` (`machine_code.unpack` gives the kernels), the compiler's log, and each
+    kernel's use of resources by its name.
 
     `warnings` are lines of the log that say that code was compiled worse than it was written (C75xx).
     """
@@ -48,30 +60,48 @@ class Compiled:
 
 
 def compile_cubin(source: str, arch: str, name: str = "kernels.cu", *, cached: bool = True) -> Compiled:
-    """Compile CUDA C++ for `arch` (`"sm_90a"`).
+    """Compile CUDA C++ for `arch` (`"sm_90a"`), equal kernels once.
 
-    `name` is what messages call the text. Results are kept in a folder of the user's unless `cached` is false.
-    Raises TargetError for an unknown arch, ExecutionError where NVRTC is not installed, CompileError with the
-    compiler's first message if it refuses the text.
+    `name` is what messages call the text. Results are kept in a folder of the user's unless `cached` is false; where
+    all are there, NVRTC is not even loaded. Raises TargetError for an unknown arch; ExecutionError where NVRTC is not
+    installed; CompileError with the compiler's first message if it refuses the text.
     """
     if "__cluster_dims__" in source and not check_arch(arch).has("cluster"):
         raise TargetError(f"{arch} has no clusters of blocks", argument="arch")
     check_arch(arch)
     flags = (f"--gpu-architecture={arch}", *FLAGS)
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "kernels.cu"
-    if cached:
-        key = digest(source, *flags, nvrtc_version())
-        found = cached_file("cubin", f"{key}.bin", lambda path: _write(path, _compile(source, flags, name)))
-        made = found.read_bytes()[:-SEAL]
-    else:
-        made = _compile(source, flags, name)
-    log, _, cubin = made.partition(b"\0")
-    text = log.decode(errors="replace")
-    return Compiled(arch, cubin, text, kernel_uses(text), _warnings(text))
+    texts = kernel_texts(source)
+    different = list({t.text: t for t in texts}.values())
+
+    def compiled(text: KernelText) -> tuple[str, bytes]:
+        def make() -> bytes:
+            return _compile(text.with_lines(name), flags, name)
+
+        key = f"{digest(text.text, *flags, compiler_build()[1])}.bin" if cached else ""
+        log, _, cubin = (cached_bytes("cubin", key, make) if cached else make()).partition(b"\0")
+        return log.decode(errors="replace"), cubin
+
+    made = dict(zip((t.text for t in different), _at_once(compiled, different), strict=True))
+    uses: dict[str, KernelUse] = {}
+    code: dict[str, MachineCode] = {}
+    for text in texts:
+        log, cubin = made[text.text]
+        found = kernel_uses(log)
+        for kernel, entry in text.entries.items():
+            uses[kernel], code[kernel] = found[entry], MachineCode(cubin, entry)
+    whole = "\n".join(log for log, _ in made.values())
+    return Compiled(arch, pack(code), whole, uses, _warnings(whole))
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+def _at_once(
+    compiled: Callable[[KernelText], tuple[str, bytes]], texts: Sequence[KernelText]
+) -> list[tuple[str, bytes]]:
+    """Each of them compiled, as many at the same time as there are cores; the first error in their order is raised."""
+    if len(texts) < 2:
+        return list(map(compiled, texts))
+    with ThreadPoolExecutor(min(cores(), len(texts)), "nvrtc") as threads:
+        return list(threads.map(compiled, texts))
 
 
 def check_arch(arch: str) -> Target:
@@ -96,15 +126,31 @@ def _nvrtc() -> ModuleType:
     return nvrtc
 
 
-def compiler_version() -> tuple[int, int]:
-    """The version of NVRTC, major and minor. Raises ExecutionError where it is not installed."""
+@cache
+def compiler_build() -> tuple[Version, str]:
+    """The version of NVRTC, major and minor, and which build of it compiles here: nothing that another one has made is
+    taken for its work. The installed packages tell, or else the library, which is loaded for it. Raises ExecutionError
+    where there is none."""
+    try:
+        bindings = metadata.version("cuda-bindings")
+        major = bindings.partition(".")[0]
+        build = metadata.version("nvidia-cuda-nvrtc" + ("-cu12" if major == "12" else ""))
+        _, minor, *_ = build.split(".")
+        return (int(major), int(minor)), f"{build} {bindings}"
+    except (metadata.PackageNotFoundError, ValueError):
+        pass
     _, major, minor = _nvrtc().nvrtcVersion()
-    return major, minor
+    with suppress(OSError):  # where the system does not tell what is loaded
+        maps = Path("/proc/self/maps").read_text()
+        library = Path("/" + next(line for line in maps.splitlines() if "libnvrtc.so" in line).partition("/")[2])
+        found = library.resolve().stat()
+        return (major, minor), f"{library.resolve()} {found.st_size} {found.st_mtime_ns}"
+    return (major, minor), f"{major}.{minor}"
 
 
 def nvrtc_version() -> str:
     """The version of NVRTC as text (`"13.0"`). Raises ExecutionError where it is not installed."""
-    return "{}.{}".format(*compiler_version())
+    return "{}.{}".format(*compiler_build()[0])
 
 
 def _compile(source: str, flags: tuple[str, ...], name: str) -> bytes:

@@ -7,6 +7,7 @@ one array of words for each call that is under way: pointers first, then sizes, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,37 @@ class Frame:
         np.add(np.array(addresses, np.int64)[launches.memory], launches.begins, out=self.pointers)
         if len(self.maps) > KEPT_MAPS:
             self.maps.clear()
-        for parameter, pointer, wanted in launches.maps:
-            address = int(self.pointers[pointer])
-            found = self.maps.get((parameter, address))
-            if found is None:
-                record = encode(wanted, address)
-                found = self.maps[parameter, address] = record, record.ctypes.data
-            self.parameters[parameter] = found[1]
+        for described in launches.maps:
+            self._describe(*described, encode)
+
+    def move(self, launches: PreparedLaunches, memory: int, address: int, encode: Encode) -> set[int]:
+        """Put in that a memory lies elsewhere than before; gives the launches, by their numbers, that use it."""
+        uses = launches.uses[memory]
+        if len(self.maps) > KEPT_MAPS:
+            self.maps = {key: kept for key, kept in self.maps.items() if self.parameters[key[0]] == kept[1]}
+        for pointer, begin in uses.pointers:
+            self.pointers[pointer] = address + begin
+        for described in uses.maps:
+            self._describe(*described, encode)
+        return uses.steps
+
+    def _describe(self, parameter: int, pointer: int, wanted: TensorMap, encode: Encode) -> None:
+        """Let a parameter be the map of where its pointer points to now."""
+        address = int(self.pointers[pointer])
+        found = self.maps.get((parameter, address))
+        if found is None:
+            record = encode(wanted, address)
+            found = self.maps[parameter, address] = record, record.ctypes.data
+        self.parameters[parameter] = found[1]
+
+
+@dataclass
+class Uses:
+    """What uses a memory: pointers, with how many bytes behind its begin they point, maps, and steps by number."""
+
+    pointers: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    maps: list[tuple[int, int, TensorMap]] = field(default_factory=list[tuple[int, int, TensorMap]])
+    steps: set[int] = field(default_factory=set[int])
 
 
 class PreparedLaunches:
@@ -51,7 +76,7 @@ class PreparedLaunches:
 
     `memory` and `begins` say of every pointer in which memory it is, an argument's or (after the last) the arena, and
     how many bytes behind its begin; `order` has the word of each parameter; `maps` are parameters that are tensor maps,
-    with the pointer that they describe."""
+    with the pointer that they describe; `uses` has by memory what changes with its place."""
 
     def __init__(self, plan: LaunchPlan, functions: Mapping[str, int]) -> None:
         self.plan = plan
@@ -60,6 +85,7 @@ class PreparedLaunches:
         pointers, sizes, order = list[tuple[int, int]](), list[int](), list[tuple[int, bool]]()
         self.maps: list[tuple[int, int, TensorMap]] = []
         self.steps: list[EagerStep | tuple[Head, int]] = []
+        self.uses = [Uses() for _ in range(plan.arguments + 1)]
         for step in plan.steps:
             if isinstance(step, EagerStep):
                 self.steps.append(step)
@@ -69,9 +95,13 @@ class PreparedLaunches:
             first = len(pointers)
             for number, begin in zip(step.buffers, step.begins(), strict=True):
                 order.append((len(pointers), False))
-                pointers.append((places[number][0], places[number][1] + begin))
+                memory, offset = places[number]
+                self.uses[memory].pointers.append((len(pointers), offset + begin))
+                self.uses[memory].steps.add(len(self.steps) - 1)
+                pointers.append((memory, offset + begin))
             for wanted in step.maps:
                 self.maps.append((len(order), first + wanted.argument, wanted))
+                self.uses[pointers[first + wanted.argument][0]].maps.append(self.maps[-1])
                 order.append((0, False))
             for value in step.values:
                 order.append((len(sizes), True))
@@ -81,10 +111,14 @@ class PreparedLaunches:
         self.sizes = np.array(sizes, np.int64)
         self.order = np.array([word + is_size * len(pointers) for word, is_size in order], np.int64)
         self._free: list[Frame] = []
+        self.called = False
 
     def take(self) -> Frame:
         """Parameters for a call; several may be under way."""
-        return self._free.pop() if self._free else Frame(self)
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Frame(self)
 
     def give_back(self, frame: Frame) -> None:
         """The call has launched everything."""
