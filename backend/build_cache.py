@@ -8,8 +8,10 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,8 +21,18 @@ SEAL = hashlib.sha256().digest_size
 """Bytes at the end of a file of the cache, the SHA-256 of those before; who loads machine code does not see them."""
 
 
+LIMIT = 4 << 30
+"""Bytes that all caches of the user may take; then what was not used for longest goes, until a quarter is free."""
+
+IN_USE = 600
+"""Seconds for which nothing goes that was used: some process may be about to load it."""
+
+ABANDONED = 3600
+"""Seconds after which a scratch folder is one of a process that was killed."""
+
+
 class CacheWarning(UserWarning):
-    """Nothing can be kept."""
+    """Nothing can be kept, or what was kept was not what had been written."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -47,9 +59,15 @@ def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def cached_bytes(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
+    """The contents of a file of the cache, which are what `make` gives. Warns and raises as `cached_file`."""
+    path = cached_file(kind, name, lambda target: target.write_bytes(make()) and None)
+    return path.read_bytes()[:-SEAL]
+
+
 def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     """The file `name` for `kind` of things, written by `make` in a scratch folder if it is missing, damaged or not the
-    user's alone: a link, or one that others own or may write.
+    user's alone: a link, or one that others own or may write. A CacheWarning tells of all but the first.
 
     It appears all at once: readers see the old state or the new one. Where the cache cannot be written, a folder of
     this process takes its place, and a CacheWarning says why. Raises what `make` raises.
@@ -66,14 +84,43 @@ def cached_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         folder, name = _own_folder(), f"{kind}-{name}"
     target = folder / name
     if not _is_whole(target):
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        if os.path.lexists(target):
+            reason = "is not what was written there, or not yours alone"
+            warnings.warn(f"{target} {reason}: it is made again", CacheWarning, stacklevel=3)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH) as scratch:
             made = Path(scratch) / name
             make(made)
             with made.open("ab") as file:
                 file.write(hashlib.sha256(made.read_bytes()).digest())
             made.chmod(made.stat().st_mode & 0o700)
             os.replace(made, target)
+        clean(folder.parent)
     return target
+
+
+def clean(root: Path, limit: int | None = None) -> None:
+    """Remove what killed processes left in the caches under `root`, and what was not used for longest where all of them
+    have more than `limit` bytes (`LIMIT`). Other processes may do the same at the same time."""
+    limit, now = LIMIT if limit is None else limit, time.time()
+    files: list[tuple[float, int, Path]] = []
+    for path in root.glob("*/*"):
+        with suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                files.append((found.st_mtime, found.st_size, path))
+            elif path.name.startswith(_SCRATCH) and now - found.st_mtime > ABANDONED:
+                shutil.rmtree(path)
+    total = sum(size for _, size, _ in files)
+    wanted = total if total <= limit else limit * 3 // 4
+    for used, size, path in sorted(files):
+        if total <= wanted or now - used < IN_USE:
+            break
+        with suppress(OSError):
+            path.unlink()
+            total -= size
+
+
+_SCRATCH = "making-"
 
 
 @cache
@@ -85,15 +132,22 @@ def _own_folder() -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file is there, the user's alone, and as it was written."""
-    data = path.read_bytes() if _is_own(path) else b""
-    return bool(data) and hashlib.sha256(data[:-SEAL]).digest() == data[-SEAL:]
+    """Whether the file is there, the user's alone, and as it was written; then it counts as used now."""
+    found = _own(path)
+    data = path.read_bytes() if found else b""
+    if not data or hashlib.sha256(data[:-SEAL]).digest() != data[-SEAL:]:
+        return False
+    if found and time.time() - found.st_mtime > IN_USE / 2:
+        with suppress(OSError):  # a cache that is read-only
+            os.utime(path)
+    return True
 
 
-def _is_own(path: Path) -> bool:
-    """Whether there is such a file, which belongs to the user and which nobody else may write."""
+def _own(path: Path) -> os.stat_result | None:
+    """What there is at `path` if it is a file that belongs to the user and that nobody else may write."""
     try:
         found = path.lstat()
     except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        return None
+    own = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return found if own else None

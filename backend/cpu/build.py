@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,12 @@ from ...dialects.cores import cores
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
 from ..cuda.printer import KERNELS_MARK
-from ..host_compiler import find_compiler, told
+from ..host_compiler import CLANG, GNU, find_compiler, told
 
 HOST_MARK = "// --- host program\n"
+
+OPENMP = {GNU: "", CLANG: "-fopenmp"}
+"""What compilers need an installed library for: g++ comes with its OpenMP."""
 
 KERNELS = 6
 """Kernels of a part at least: each part has the helpers to read."""
@@ -33,18 +37,21 @@ def build(text: str, march: str = "native") -> Path:
     flags = (*FLAGS, f"-march={march}")
     name = digest(text, known(march), *flags) + ".so"
 
-    def make(target: Path) -> None:
-        def compiled(part: tuple[int, str]) -> str:
-            source = target.parent / f"part{part[0]}.cpp"
-            source.write_text(part[1])
-            run_compiler(*flags, "-c", "-o", f"{source}.o", str(source))
-            return f"{source}.o"
+    return cached_file("cpu", name, lambda target: build_at(target, text, flags))
 
-        with ThreadPoolExecutor() as threads:
-            objects = list(threads.map(compiled, enumerate(parts(text, cores()))))
-        run_compiler(*flags, "-Wl,-Bsymbolic", "-o", str(target), *objects, "-lm")
 
-    return cached_file("cpu", name, make)
+def build_at(target: Path, text: str, flags: Sequence[str] = (*FLAGS, "-march=native")) -> None:
+    """Build the shared object of a printed program, and nothing else is kept. Raises ExecutionError."""
+
+    def compiled(part: tuple[int, str]) -> str:
+        source = target.parent / f"{target.stem}-part{part[0]}.cpp"
+        source.write_text(part[1])
+        run_compiler(*flags, "-c", "-o", f"{source}.o", str(source))
+        return f"{source}.o"
+
+    with ThreadPoolExecutor() as threads:
+        objects = list(threads.map(compiled, enumerate(parts(text, cores()))))
+    run_compiler(*flags, "-Wl,-Bsymbolic", "-o", str(target), *objects, "-lm")
 
 
 def parts(text: str, most: int) -> list[str]:
@@ -70,12 +77,14 @@ def run_compiler(*arguments: str) -> None:
 
 @cache
 def compiler() -> str:
-    """The path of a compiler for C++: what CXX says, if that is one of g++ and clang, else g++, else clang.
+    """The path of a compiler for C++ with OpenMP: what CXX says, if that is one of g++ and clang, else g++, else clang.
 
     Raises ExecutionError if there is none."""
-    if path := find_compiler(("g++", "clang++"), ("Free Software Foundation", "clang")):
+    if path := find_compiler(("g++", "clang++"), OPENMP):
         return path
-    raise ExecutionError("a C++ compiler is needed for programs for the CPU; install one (apt: g++)")
+    raise ExecutionError(
+        "a C++ compiler with OpenMP is needed for programs for the CPU; install one (apt: g++, or clang and libomp-dev)"
+    )
 
 
 @cache

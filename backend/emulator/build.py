@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
-from ..host_compiler import find_compiler, told
+from ..host_compiler import GNU, find_compiler, told
 from .host_text import host_text, translation_unit
 
 _HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack")
 @cache
 def host_compiler() -> str:
     """The path of g++. Raises ExecutionError if there is none."""
-    if path := find_compiler(("g++",), ("Free Software Foundation",)):
+    if path := find_compiler(("g++",), {GNU: ""}):
         return path
     raise ExecutionError("g++ is needed to compile programs for this machine; install it (apt: g++)")
 
