@@ -252,7 +252,6 @@ PROGRAMS: dict[str, Builder] = {
     "integer powers of tensors": lambda: (torch.pow, (torch.arange(8), torch.arange(8))),
     "xorshift x 8": lambda: (xorshift, (torch.arange(64),)),
     "ndtri": lambda: (torch.special.ndtri, (torch.rand(64),)),
-    "modified_bessel_k0": lambda: (torch.special.modified_bessel_k0, (torch.rand(64),)),
 }
 
 

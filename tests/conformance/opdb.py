@@ -66,9 +66,6 @@ OPEN_INDICES = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
 """Operators that may return, as their last result, the place of any of several equal elements, unless they are asked to
 be stable; and which argument is their dimension."""
 
-ROUGH = {"special.airy_ai", *(f"special.bessel_{kind}{n}" for kind in "jy" for n in (0, 1))}
-"""Operators whose float64 kernels PyTorch has to the digits of float32: so many are compared."""
-
 LARGEST = 1 << 25
 """The reference interpreter holds every value: programs with a larger one are skipped, and said to be."""
 
@@ -237,7 +234,7 @@ def trial_of(op: OpInfo, sample: SampleInput, mode: Mode = "arguments") -> Trial
     tensors, call = closed(op, sample, only_first=mode == "constants")
     any_of = op.name in OPEN_INDICES and not sample.kwargs.get("stable")
     same = (lambda f, e: _same_elements(sample, OPEN_INDICES[op.name], f, e)) if any_of else None
-    return Trial(call, tensors, op.name in UNDEFINED, same, op.name in ROUGH)
+    return Trial(call, tensors, op.name in UNDEFINED, same)
 
 
 @dataclass
@@ -248,7 +245,6 @@ class Trial:
     tensors: Sequence[torch.Tensor]
     undefined: bool = False
     same_elements: Callable[[list[Any], list[Any]], bool] | None = None
-    rough: bool = False
     outcome: tuple[Kind, str] | None = None
     seconds: float = 0.0
 
@@ -316,8 +312,6 @@ class Trial:
         expected = [*self.expected, *(self.own[i] for i in changed)]
         if self.same_elements is not None and self.same_elements(found, expected):
             found, expected = found[:-1], expected[:-1]
-        if self.rough and all(v.dtype == torch.float64 for v in (*found, *expected)):
-            found, expected = ([v.float() for v in values] for values in (found, expected))
         undefined = self.undefined or self.traced.draws
         problem = compare(found, expected, lambda: _truth(self.call, self.tensors), undefined=undefined)
         self.outcome = ("wrong", problem) if problem else ("right", "")

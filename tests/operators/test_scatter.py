@@ -49,7 +49,6 @@ def unpool(x: Tensor, at: Tensor) -> Tensor:
 POOLED, AT = F.max_pool2d(torch.randn(2, 3, 12, 12), 2, return_indices=True)
 
 BAGS = torch.cat([torch.zeros(2, dtype=torch.int64), torch.randint(0, 210, (38,)).sort()[0]])  # some empty
-LENGTHS = torch.tensor([[3, 0, *[1] * 20, 7, 0], [0, *[2] * 10, *[0] * 9, 4, 6, 0, 0]])
 
 OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "scatter": (lambda x, p, v: x.scatter(0, p, v), (X, P, V)),
@@ -92,13 +91,6 @@ OPERATORS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
             (X, torch.randint(0, ROWS, (200,)), BAGS),
         )
         for mode in ("sum", "mean", "max")
-    },
-    **{
-        f"segment_reduce {mode}": (
-            lambda x, n, mode=mode: torch.segment_reduce(x, mode, lengths=n, axis=1),
-            (torch.randn(2, 30, 3), LENGTHS),
-        )
-        for mode in ("sum", "mean", "max", "min", "prod")
     },
     "nonzero_static": (lambda x: torch.nonzero_static(x > 0, size=150, fill_value=-2), (X,)),
     **{

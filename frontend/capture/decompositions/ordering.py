@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, nan, prod
+from math import nan, prod
 from typing import Any
 
 import torch
 import torch._refs  # which completes PyTorch's table
 from torch._decomp import decomposition_table
 
-from ....errors import ShapeError, UnsupportedError
+from ....errors import ShapeError
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
@@ -99,45 +99,6 @@ def _nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return torch.where(place[:, None] < count, torch.stack(at, -1), fill_value)
 
 
-_SEGMENTS = {"sum": ("sum", 0), "mean": ("sum", 0), "prod": ("prod", 1), "max": ("amax", -inf), "min": ("amin", inf)}
-"""How segments are reduced, and what an empty one gives; the mean of none is NaN."""
-
-
-def _segment_reduce(
-    data: Tensor,
-    reduce: str,
-    *,
-    lengths: Tensor | None = None,
-    indices: Tensor | None = None,
-    offsets: Tensor | None = None,
-    axis: int = 0,
-    unsafe: bool = False,
-    initial: float | None = None,
-) -> Tensor:
-    """Segments follow each other along `axis`; an empty one gives `initial`, or what PyTorch says of none.
-
-    That lengths add up to the dimension, which PyTorch checks, is left to the caller.
-    """
-    if indices is not None or lengths is None and offsets is None:
-        raise UnsupportedError("only lengths or offsets", argument="indices")
-    if reduce not in _SEGMENTS:
-        raise UnsupportedError(f"{reduce!r} is not one of {', '.join(_SEGMENTS)}", argument="reduce")
-    kind, start = _SEGMENTS[reduce]
-    ends = offsets.narrow(-1, 1, offsets.shape[-1] - 1) if offsets is not None else lengths.cumsum(-1)  # pyright: ignore
-    groups, axis = ends.shape[-1], axis % data.dim()
-    position = torch.arange(data.shape[axis]).expand(*ends.shape[:-1], -1).contiguous()
-    number = torch.searchsorted(ends.contiguous(), position, right=True)  # those behind all segments are dropped
-    number = number.reshape(*number.shape, *[1] * (data.dim() - axis - 1)).expand_as(data)
-    shape = [groups + 1 if d == axis else n for d, n in enumerate(data.shape)]
-    x = data.to(torch.promote_types(data.dtype, torch.float32))
-    first = x.new_full(shape, start if initial is None else initial)
-    found = first.scatter_reduce(axis, number, x, kind).narrow(axis, 0, groups)
-    if reduce == "mean":
-        count = torch.zeros_like(first).scatter_add(axis, number, torch.ones_like(x)).narrow(axis, 0, groups)
-        found = torch.where(count == 0, nan if initial is None else initial, found / count.clamp(min=1))
-    return found.to(data.dtype)
-
-
 def _triangle_indices(operator: Any) -> Callable[..., Tensor]:
     """PyTorch's decomposition, which divides by the number of columns."""
     made = decomposition_table[operator]
@@ -159,5 +120,4 @@ ORDERING: dict[Any, Callable[..., Any]] = {
     aten.nonzero_static.default: _nonzero_static,
     aten.tril_indices.default: _triangle_indices(aten.tril_indices.default),
     aten.triu_indices.default: _triangle_indices(aten.triu_indices.default),
-    aten.segment_reduce.default: _segment_reduce,
 }

@@ -1,9 +1,6 @@
 """Special functions, of elementary ones. All is computed in f64, so that f32 results are right to the last digits.
 
-Bessel functions up to some argument are integrals over a period, or over the whole line, where the trapezoidal rule
-converges faster than any power (Trefethen and Weideman, "The exponentially convergent trapezoidal rule", 2014); beyond
-it the asymptotic expansions of Abramowitz and Stegun (chapters 9 and 10; A&S below) are exact to the last digits. No
-table of fitted coefficients is needed.
+A&S are Abramowitz and Stegun, "Handbook of mathematical functions" (1964).
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import wraps
-from math import comb, cos, exp, factorial, gamma, inf, log, nan, pi, prod, sin, sqrt
+from math import comb, exp, factorial, inf, log, nan, pi, prod, sqrt
 from typing import Any
 
 import torch
@@ -199,7 +196,8 @@ def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
     half = size.clamp(max=30) * 0.5
     near = _polynomial(half * half, [1.0 / (factorial(k) * factorial(k + order)) for k in range(60, -1, -1)])
     near = near * half if order else near
-    series = [_asymptotic(order, k) * (-1) ** k for k in range(23, -1, -1)]
+    terms = [((2 * i - 1) ** 2 - 4 * order * order) / (8 * i) for i in range(1, 24)]  # A&S 9.7.1
+    series = [prod(terms[:k]) for k in range(23, -1, -1)]
     far = _polynomial(1 / size.clamp(min=30), series) / (size * (2 * pi)).sqrt()
     if scaled:
         near = near * (-size).exp()
@@ -211,112 +209,11 @@ def _bessel_i(x: Tensor, order: int, scaled: bool) -> Tensor:
     return torch.copysign(found, x) if order else found
 
 
-def _asymptotic(order: int, k: int) -> float:
-    """The k-th coefficient of Hankel's expansions (A&S 9.2.9, 9.7.1)."""
-    return prod((4 * order * order - (2 * i - 1) ** 2) / (8 * i) for i in range(1, k + 1))
-
-
-_NEAR = 25.0
-"""From here on the asymptotic expansion of J and Y is used."""
-
-_POINTS = 32
-"""Points in a quarter of the period: enough for all orders up to twice as many at arguments up to `_NEAR`."""
-
-_ANGLES = [(j + 0.5) * pi / (2 * _POINTS) for j in range(_POINTS)]
-
-_ORDERS = 30
-"""Terms of Neumann's series for Y: J of order 60 is below 1e-17 there."""
-
-_EULER = 0.5772156649015329
-
-
-def _quarter(x: Tensor, order: int, weights: Sequence[float]) -> Tensor:
-    """The mean over the period of cos(x sin t) (sin for the odd `order`), weighted; by symmetry over a quarter."""
-    wave = torch.sin if order else torch.cos
-    first, *rest = (wave(x * sin(t)) * (w / _POINTS) for t, w in zip(_ANGLES, weights, strict=True))
-    return sum(rest, start=first)
-
-
-def _bessel_j_near(x: Tensor, order: int) -> Tensor:
-    return _quarter(x, order, [sin(t) if order else 1.0 for t in _ANGLES])
-
-
-def _bessel_y_near(x: Tensor, order: int) -> Tensor:
-    """Neumann's series (A&S 9.1.88, 9.1.89): its Bessel functions share their integrand, so it is one more integral."""
-    factors = [(-1.0) ** k * (order + 2 * k) / (k * (order + k)) for k in range(1, _ORDERS + 1)]
-    wave = sin if order else cos
-    weights = [sum(f * wave((2 * k + order) * t) for k, f in enumerate(factors, 1)) for t in _ANGLES]
-    logarithm = (x * 0.5).log() + (_EULER - order)
-    found = logarithm * _bessel_j_near(x, order) * (2 / pi) + _quarter(x, order, weights) * (-2 / pi)
-    return found - _bessel_j_near(x, 0) / x * (2 / pi) if order else found
-
-
-def _far(x: Tensor, order: int, turn: float) -> Tensor:
-    """J for large arguments (A&S 9.2.5), or Y (9.2.6) for a `turn` of a quarter more."""
-    r = 1 / x.clamp(min=_NEAR)
-    c = [(-1) ** (k // 2) * _asymptotic(order, k) for k in range(20)]
-    p, q = _polynomial(r * r, c[18::-2]), r * _polynomial(r * r, c[19::-2])
-    phase = x - ((2 * order + 1) * pi / 4 + turn)
-    return (r * (2 / pi)).sqrt() * (p * phase.cos() - q * phase.sin())
-
-
-def _bessel_j(x: Tensor, order: int) -> Tensor:
-    size = x.abs()
-    found = torch.where(size <= _NEAR, _bessel_j_near(size.clamp(max=_NEAR), order), _far(size, order, 0.0))
-    found = torch.where(x.isnan(), x, found)
-    return torch.where(x < 0, -found, found) if order else found
-
-
-def _bessel_y(x: Tensor, order: int) -> Tensor:
-    found = torch.where(x <= _NEAR, _bessel_y_near(x.clamp(max=_NEAR), order), _far(x, order, pi / 2))
-    found = torch.where(x == 0, -inf, found)
-    return torch.where(x >= 0, found, nan)
-
-
-def _bessel_k(x: Tensor, order: int, scaled: bool) -> Tensor:
-    """K, times exp(x) if `scaled`: the power series up to 2 (A&S 9.6.11), then the integral of exp(-x cosh t) cosh(nt)
-    (A&S 9.6.24)."""
-    small, large = x.clamp(max=2), x.clamp(min=2)
-    half = small * 0.5
-    harmonic = [sum(1 / i for i in range(1, k + 1)) for k in range(24)]
-    if order == 0:
-        near = _polynomial(half * half, [harmonic[k] / factorial(k) ** 2 for k in range(21, -1, -1)])
-        near = near - (half.log() + _EULER) * _bessel_i(small, 0, False)
-    else:
-        psi = [harmonic[k] + harmonic[k + 1] - 2 * _EULER for k in range(22)]
-        terms = [-psi[k] / (2 * factorial(k) * factorial(k + 1)) for k in range(21, -1, -1)]
-        near = half * _polynomial(half * half, terms) + half.log() * _bessel_i(small, 1, False) + 1 / small
-    far = _integral_k(large, order)
-    found = torch.where(x <= 2, near * small.exp(), far) if scaled else torch.where(x <= 2, near, far * (-large).exp())
-    found = torch.where(x == 0, inf, found)
-    return torch.where(x >= 0, found, nan)
-
-
-def _integral_k(x: Tensor, order: int) -> Tensor:
-    """The integral of exp(-x (cosh t - 1)) cosh(nt): with t = u / sqrt(x), so that its width does not depend on x."""
-    root, step = 1 / x.sqrt(), 0.25
-    total = torch.full_like(x, 0.5)
-    for j in range(1, 37):
-        t = root * (j * step)
-        half = (t * 0.5).sinh()
-        value = (-2 * x * half * half).exp()
-        total = total + (value * t.cosh() if order else value)
-    return torch.where(x == inf, 0.0, total * step * root)
-
-
 for _operators, _function, *_rest in (
     ((aten.i0, aten.special_modified_bessel_i0), _bessel_i, 0, False),
     ((aten.special_i0e,), _bessel_i, 0, True),
     ((aten.special_i1, aten.special_modified_bessel_i1), _bessel_i, 1, False),
     ((aten.special_i1e,), _bessel_i, 1, True),
-    ((aten.special_bessel_j0,), _bessel_j, 0),
-    ((aten.special_bessel_j1,), _bessel_j, 1),
-    ((aten.special_bessel_y0,), _bessel_y, 0),
-    ((aten.special_bessel_y1,), _bessel_y, 1),
-    ((aten.special_modified_bessel_k0,), _bessel_k, 0, False),
-    ((aten.special_modified_bessel_k1,), _bessel_k, 1, False),
-    ((aten.special_scaled_modified_bessel_k0,), _bessel_k, 0, True),
-    ((aten.special_scaled_modified_bessel_k1,), _bessel_k, 1, True),
 ):
     _of(*_operators)(lambda x, function=_function, rest=_rest: function(x, *rest))
 
@@ -324,31 +221,3 @@ for _operators, _function, *_rest in (
 @_of(aten.special_spherical_bessel_j0)
 def _spherical_bessel_j0(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1.0, torch.where(x.abs() == inf, 0.0, x.sin() / x))
-
-
-_AIRY = 6.0
-"""Up to here the power series of Ai loses no more than f32 can spare."""
-
-
-@_of(aten.special_airy_ai)
-def _airy_ai(x: Tensor) -> Tensor:
-    """The power series (A&S 10.4.2), beyond it the asymptotic ones (10.4.59, 10.4.60)."""
-    near = x.clamp(-_AIRY, _AIRY)
-    cube = near * near * near
-    f, g, c = [1.0], [1.0], [1.0]
-    for k in range(1, 40):
-        f.append(f[-1] / ((3 * k - 1) * (3 * k)))
-        g.append(g[-1] / (3 * k * (3 * k + 1)))
-        c.append(c[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
-    series = _polynomial(cube, f[::-1]) * (3 ** (-2 / 3) / gamma(2 / 3))
-    series = series - near * _polynomial(cube, g[::-1]) * (3 ** (-1 / 3) / gamma(1 / 3))
-    far = x.abs().clamp(min=_AIRY)
-    zeta = far * far.sqrt() * (2 / 3)
-    r, fourth = 1 / zeta, far.sqrt().sqrt() * sqrt(pi)
-    right = (-zeta).exp() * _polynomial(r, [(-1) ** k * c[k] for k in range(15, -1, -1)]) / (fourth * 2)
-    even = _polynomial(r * r, [(-1) ** (k // 2) * c[k] for k in range(14, -1, -2)])
-    odd = r * _polynomial(r * r, [(-1) ** (k // 2) * c[k] for k in range(15, 0, -2)])
-    phase = zeta + pi / 4
-    left = (phase.sin() * even - phase.cos() * odd) / fourth
-    found = torch.where(x.abs() <= _AIRY, series, torch.where(x > 0, right, left))
-    return torch.where(x.abs() < inf, found, nan)  # as PyTorch has it
