@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,10 +27,97 @@ class Measured:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
+@dataclass(frozen=True)
+class CoreCosts:
+    """What a core spends beside the operations of a nest; the planner's model counts it, and `deplodock tune` corrects
+    it by what it measures.
+
+    In vector operations:
+    scalar    an operation of elements that do not fill a vector: each by itself, with its address
+    access    a load or store of a vector in the nearest cache
+    gathered  each element where the neighbours of a vector are not neighbours in memory
+    checked   more where each of these is checked by itself, as some are past an end
+    turned    a vector where squares of vectors are transposed
+    masked    more of a vector where rows of a tile end inside of it, so that what is past the end is masked
+    spread    more of a vector where several rows are summed at a time into vectors along another index
+    sum       to add a vector of sums to the result, for each panel of a product
+    pack, turn, far_turn  to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which
+              lie in more rows than the nearest cache has places for
+    In seconds:
+    fold, step, block, chunk  to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums
+              are kept
+    product   to start a product of panels
+    seek      to begin to read for a sum what lies elsewhere in memory than what was read before: processors foresee
+              what follows
+    spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
+              cache
+    """
+
+    scalar: float = 3.0
+    access: float = 1.5
+    gathered: float = 8.0
+    checked: float = 30.0
+    turned: float = 12.0
+    masked: float = 4.0
+    spread: float = 30.0
+    sum: float = 3.0
+    pack: float = 4.0
+    turn: float = 8.0
+    far_turn: float = 16.0
+    fold: float = 4e-9
+    step: float = 1e-9
+    block: float = 10e-9
+    chunk: float = 60e-9
+    product: float = 30e-9
+    seek: float = 10e-9
+    spilled: float = 1.3
+
+
+def user_folder() -> Path:
+    """The folder in which the user's measurements lie."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "deplodock"
+
+
 def measured_file() -> Path:
     """Where the numbers of this machine are kept."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "deplodock" / "cores.json"
+    return user_folder() / "cores.json"
+
+
+RECORDS, NONE = "DEPLODOCK_RECORDS", "none"
+"""The environment variable that names the file of records which is consulted where no other is given, and what it says
+if there is to be none."""
+
+
+def records_file() -> Path | None:
+    """The file of records that is consulted where no other is given: what the environment says, or `records.db` beside
+    the measured numbers; None where there is to be none. It need not exist."""
+    named = os.environ.get(RECORDS, "")
+    if named == NONE:
+        return None
+    return Path(named) if named else user_folder() / "records.db"
+
+
+def device_of_cores() -> str:
+    """What the cores of this machine are called in records."""
+    return f"{processor()}, {cores()} cores"
+
+
+def read_factors(target: str, device: str | None) -> dict[str, float]:
+    """By what the constants of a target are to be multiplied, after what the records have of a device, or of the one
+    measured last; empty where they have nothing."""
+    file = records_file()
+    if file is None or not file.is_file():
+        return {}
+    where, values = ("target = ?", [target]) if device is None else ("target = ? AND device = ?", [target, device])
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as db:
+            query = f"SELECT factors FROM constants WHERE {where} ORDER BY at DESC LIMIT 1"
+            row = db.execute(query, values).fetchone()
+        found = {} if row is None else {str(n): float(f) for n, f in json.loads(row[0]).items()}
+    except (sqlite3.Error, OSError, ValueError, AttributeError, TypeError):
+        return {}  # what is damaged, or of something else, is said where records are used
+    return {n: f for n, f in found.items() if f > 0 and math.isfinite(f)}
 
 
 def read_measured() -> Measured | None:

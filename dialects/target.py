@@ -1,13 +1,14 @@
 """What the machines can do: the one place where passes and printers ask about a target.
 
 The numbers describe one common card of each architecture; another one has more or fewer multiprocessors, which
-`get_target` takes into account. Planners compare alternatives with them; nothing that is computed depends on them, only
-how.
+`get_target` takes into account, and so it does what tuning has measured. Planners compare alternatives with them;
+nothing that is computed depends on them, only how.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache, reduce
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TargetError
-from .cores import caches, read_measured, vectors
+from .cores import CoreCosts, caches, device_of_cores, read_factors, read_measured, vectors
 from .layouts.linear import LANES
 
 KIB = 1024
@@ -76,6 +77,7 @@ class Core:
     registers  how many vectors it has room for
     tile_rows  rows of the result that a product of panels keeps in registers at once
     l1, l2     bytes of the caches of its own
+    costs      what it spends beside operations
     """
 
     lanes: int = 16
@@ -83,6 +85,7 @@ class Core:
     tile_rows: int = 12
     l1: int = 32 * KIB
     l2: int = 1024 * KIB
+    costs: CoreCosts = CoreCosts()
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,16 @@ class Target:
         rates = replace(r, vector=r.vector * scale, special=r.special * scale, fma=r.fma * scale, mma=r.mma * scale)
         card = self.card if count == self.sms else f"{self.card}, but {count} multiprocessors"
         return replace(self, card=card, sms=count, fp32=self.fp32 * scale, tensor=self.tensor * scale, rates=rates)
+
+    def scaled(self, factors: Mapping[str, float]) -> Target:
+        """The same with some of its constants multiplied: `rates.memory`, `costs.step` of a core, and so on."""
+
+        def times(record: Any, kind: str) -> Any:
+            own = {f.name: f"{kind}.{f.name}" for f in fields(record)}
+            return replace(record, **{n: getattr(record, n) * factors[k] for n, k in own.items() if k in factors})
+
+        core = self.core if self.core is None else replace(self.core, costs=times(self.core.costs, "costs"))
+        return replace(self, rates=times(self.rates, "rates"), core=core) if factors else self
 
     def has(self, feature: str) -> bool:
         """Whether the target has `feature`: mma, cp_async, tma, cluster, wgmma."""
@@ -208,7 +221,14 @@ CPU = Target(
 
 
 @cache
-def _cores() -> Target:
+def calibrated(name: str) -> Target:
+    """The target called `name`, with its constants as tuning has found them on the device here."""
+    plain = TARGETS.get(name) or measured_cores()
+    return plain.scaled(read_factors(name, device_of_cores() if plain.core is not None else None))
+
+
+@cache
+def measured_cores() -> Target:
     """The cores of this machine as far as they were measured; what was not is scaled from a common one."""
     found = read_measured()
     if found is None:
@@ -229,7 +249,7 @@ def get_target(name: str, multiprocessors: int | None = None) -> Target:
 
     Raises TargetError, which lists those that are known."""
     if name in TARGETS or name == CPU.name:
-        found = TARGETS.get(name) or _cores()
+        found = calibrated(name)
         return found if multiprocessors is None else found.with_multiprocessors(multiprocessors)
     close = get_close_matches(str(name), TARGETS, 1)
     hint = f", did you mean {close[0]}?" if close else ""

@@ -152,9 +152,16 @@ INLINE vec<float> erff(vec<float> x) {
 //// turn needs fused
 // sin(x + n * pi / 2) for |x| below 2^12: x less a multiple of pi / 2 is r + low.
 INLINE float turned(float x, int n) {
-  const float k = __builtin_rintf(x * 0.636619772f), far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
+  const float k = __builtin_rintf(x * 0.636619772f);
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  const float far = fused(k, -1.5707964f, x), r = fused(k, 4.371139e-08f, far);
   const float rounded = 2.0f * __builtin_fabsf(r) > __builtin_fabsf(far) ? fused(k, 4.371139e-08f, far - r) : 0.0f;
-  const float low = fused(k, 1.7151245e-15f, rounded), t = r * r;
+  const float low = fused(k, 1.7151245e-15f, rounded);
+#else  // a product that is rounded leaves nothing of x: the first 33 bits of pi / 2 times k are exact in double
+  const double whole = (x - k * 1.5707963267341256) - k * 6.077100506506192e-11;
+  const float r = (float)whole, low = (float)(whole - r);
+#endif
+  const float t = r * r;
   float s = fused(-0.00019516978f, t, 0.008332176f);
   s = r + fused(fused(s, t, -0.16666655f) * t, r, low);
   float c = fused(2.4438092e-05f, t, -0.0013887364f);

@@ -9,7 +9,7 @@ computed lane by lane, in the words of the CUDA printer.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 from xdsl.dialects.builtin import f32, i1
@@ -57,6 +57,9 @@ ACCUMULATORS = 4
 
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
+
+AHEAD = 1 << 16
+"""Bytes of a row at most that are asked for a row ahead."""
 
 
 class VectorStatements(Statements):
@@ -147,13 +150,17 @@ class VectorStatements(Statements):
                 writer.locals.pop(result, None)
         writer.places.update(kept)
 
-    def _each_row(self, group: Group, row: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def _each_row(self, group: Group, row: int) -> Generator[None]:
         """A loop over the rows of a group that there are."""
-        more = ""
+        writer, more = self.vectors, ""
         if self.rows is not None:
             at, bound = self._end(self.rows)
             more = f" && {add(at, Expr(f'row / {row}', MUL)).text} < {bound}"
-        return self.writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})")
+        with writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})"):
+            writer.row = row
+            yield
+            writer.row = 0
 
     @contextmanager
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
@@ -242,15 +249,18 @@ class VectorStatements(Statements):
 
     def _prefetch(self, op: LoadOp) -> None:
         """Ask for the next row while this one is reduced, which takes a moment only, and what follows reads no memory:
-        of rows within a page the processor does not foresee the next one."""
+        of rows within a page the processor does not foresee the next one. Of longer ones that a loop reduces it falls
+        behind where they and what they are multiplied with leave no room in the nearest cache: into the one behind."""
         writer, end = self.vectors, end_of_access(op)
-        length = op.registers
+        length = op.registers if not writer.row else writer.row
         if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
             length = min(length, end.bound - end.origin)
-        one_row = op.parent is self.writer.func.body.block and length * element_bytes(op.result.type) <= PAGE
+        size = length * element_bytes(op.result.type)
+        one_row = op.parent is self.writer.func.body.block and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
             writer.prefetched.add(op)
-            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length});")
+            how = "" if size <= PAGE else ", 0, 2"
+            writer.line(f"__builtin_prefetch(&{element_at(writer, op, VECTOR)} + {length}{how});")
 
     def _compute(self, op: Operation, place: Place | None, group: Group) -> None:
         """A vector of results, into `place` as well if that is given."""

@@ -9,14 +9,17 @@ extern "C" void copy(float* to, const float* from, long n, int threads) {
     for (long i = begin(n, threads, t); i < begin(n, threads, t + 1); i += lanes) store(&to[i], load(&from[i]));
 }
 
-extern "C" float read(const float* from, long n, int threads) {
+// A core reads from as many places in turn as there are `streams`: kernels read several tensors and rows at once.
+extern "C" float read(const float* from, long n, int threads, int streams) {
   float total = 0;
 #pragma omp parallel for num_threads(threads) reduction(+ : total)
   for (int t = 0; t < threads; ++t) {
     Row sum[8] = {};
-    for (long i = begin(n, threads, t); i + 8 * lanes <= begin(n, threads, t + 1); i += 8 * lanes)
+    const long first = begin(n, threads, t), part = (begin(n, threads, t + 1) - first) / (8 * lanes * streams) * 8 * lanes;
+    for (long i = first; i < first + part; i += 8 * lanes)
+      for (long at = i; at < i + streams * part; at += part)
 #pragma GCC unroll 8
-      for (int r = 0; r < 8; ++r) sum[r] += load(&from[i + r * lanes]);
+        for (int r = 0; r < 8; ++r) sum[r] += load(&from[at + r * lanes]);
     for (int r = 0; r < 8; ++r) total += sum[r][0];
   }
   return total;

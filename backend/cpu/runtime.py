@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from math import prod
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -80,32 +81,49 @@ class _Placed:
     work: int
 
 
+@dataclass(frozen=True)
+class CpuPlan:
+    """What has to be known of a module at the kernel level to call its C++: the plan, whether it asserts something, and
+    for each kernel its number in the text and about how many elements a block computes. Where no size is known only at
+    a call, it may go to another process."""
+
+    plan: LaunchPlan
+    asserts: bool
+    kernels: Mapping[str, tuple[int, int]]
+
+    @staticmethod
+    def of(module: ModuleOp) -> CpuPlan:
+        """That of a module."""
+        names = kernel_names(module)
+        functions = [op for op in module.body.ops if isinstance(op, FuncOp)]
+        kernels = {names[f.sym_name.data]: (i, _work(f.body.block)) for i, f in enumerate(functions)}
+        return CpuPlan(make_plan(module), any(isinstance(op, AssertOp) for op in module.walk()), kernels)
+
+
 class CpuProgram:
     """A compiled program; `run` takes and gives torch tensors on the host.
 
-    `module` is at the kernel level and `text` its C++, `march` the processor as g++ names it. `eager` computes the
-    functions that are left to PyTorch. Raises ExecutionError where there is no compiler.
+    `module` is at the kernel level, or what has to be known of it, and `text` its C++ or the shared object that was
+    built of it, `march` the processor as g++ names it. `eager` computes the functions that are left to PyTorch. Raises
+    ExecutionError where there is no compiler.
     """
 
     def __init__(
         self,
-        module: ModuleOp,
-        text: str,
+        module: ModuleOp | CpuPlan,
+        text: str | Path,
         march: str = "native",
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
     ) -> None:
         import torch
 
         self.torch, self.eager = torch, eager or {}
-        self.plan = make_plan(module)
-        self.asserts = any(isinstance(op, AssertOp) for op in module.walk())
-        building()
-        self._launch = ctypes.CDLL(str(build(text, march))).run
+        known = module if isinstance(module, CpuPlan) else CpuPlan.of(module)
+        self.plan, self.asserts, self._kernels = known.plan, known.asserts, known.kernels
+        self._launch = ctypes.CDLL(str(text if isinstance(text, Path) else build(text, march))).run
+        building()  # which takes a core for some seconds the first time, and the program's compiler comes before
         self._launch.argtypes = (ctypes.c_void_p,) * 3 + (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._launch.restype = None
-        names = kernel_names(module)
-        kernels = [op for op in module.body.ops if isinstance(op, FuncOp)]
-        self._kernels = {names[f.sym_name.data]: (i, _work(f.body.block)) for i, f in enumerate(kernels)}
         self._placed: dict[_Key, _Placed] = {}
         self._scratch: list[Any] = []
 

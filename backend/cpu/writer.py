@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import i1
@@ -40,6 +41,17 @@ class VectorWriter(Writer):
         self.locals: dict[SSAValue, Local] = {}
         self.ends = Ends()
         self.prefetched: set[LoadOp] = set()
+        self.row = 0
+        """Registers of a row, inside of a loop over the rows of a group: each begins at the register `row`."""
+
+    def line(self, text: str) -> None:
+        """Within a row the parts of a register's number are known: compilers do not see that the low one counts up and
+        the high one stays, and would take both apart for every vector."""
+        if self.row:
+            bits = self.row.bit_length() - 1
+            text = re.sub(rf"\b{VECTOR} & {self.row - 1}\b", f"{VECTOR} - row", text)
+            text = re.sub(rf"\b{VECTOR} >> {bits}\b", f"row >> {bits}", text)
+        super().line(text)
 
     def read(self, value: SSAValue, register: int | str = 0) -> Expr:
         local = self.locals.get(value)

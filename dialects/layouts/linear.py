@@ -51,6 +51,14 @@ def combine(images: Sequence[int], number: int) -> int:
     return reduce(int.__xor__, (image for bit, image in enumerate(images) if number >> bit & 1), 0)
 
 
+def combinations(images: Iterable[int], first: int = 0) -> tuple[int, ...]:
+    """`first ^ combine(images, n)` for every number n of as many bits: a tile of a core has tens of thousands."""
+    found = [first]
+    for image in images:
+        found += [f ^ image for f in found]
+    return tuple(found)
+
+
 class Span:
     """The span of vectors over GF(2), each remembered as a combination of the vectors that were added."""
 
@@ -181,7 +189,7 @@ class Linear:
         gone = set(self.redundant().reg)
         left = [b for b in range(len(self.reg)) if b not in gone]
         layout = Linear(self.shape, tuple(self.reg[b] for b in left), self.lane, self.warp)
-        return layout, tuple(combine([1 << b for b in left], r) for r in range(layout.registers))
+        return layout, combinations(1 << b for b in left)
 
     def drop(self, dims: Iterable[int]) -> Linear:
         """The layout of the tile without `dims`: of what a reduction leaves, or of what is broadcast along them.
@@ -224,7 +232,7 @@ class Linear:
         if images is None:
             raise ValueError(f"{part} at {tuple(start)} is not held by the same threads as {self}")
         *bits, first = images
-        return tuple(first ^ combine(bits, r) for r in range(part.registers))
+        return combinations(bits, first)
 
     def reduction(self, dims: Iterable[int]) -> Reduction | None:
         """How to reduce over `dims`; None if some base mixes reduced and kept dimensions or repeats another."""
@@ -251,7 +259,7 @@ class Linear:
         if self.shape != source.shape or (self.lane, self.warp) != (source.lane, source.warp):
             return None
         images = Span(source.packed[: len(source.reg)]).solve_all(self.packed[: len(self.reg)])
-        return None if images is None else tuple(combine(images, r) for r in range(self.registers))
+        return None if images is None else combinations(images)
 
 
 @dataclass(frozen=True)

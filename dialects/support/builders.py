@@ -17,6 +17,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
+    BytesAttr,
     DenseArrayBase,
     IntAttr,
     StringAttr,
@@ -37,7 +38,7 @@ def attribute_of(value: Any, kind: type[Attribute]) -> Attribute | None:
     if kind is UnitAttr:
         return UnitAttr() if value else None
     if kind is DenseArrayBase:
-        return DenseArrayBase.from_list(i64, list(value))
+        return DenseArrayBase(i64, BytesAttr(i64.pack([*value])))  # registers of a tile may be tens of thousands
     if kind is ArrayAttr:
         return _array(value)
     if issubclass(kind, EnumAttribute):

@@ -45,7 +45,7 @@ def candidates(info: NestInfo, target: Target, products: list[Matmul], precision
     """The schedules to choose from."""
     once = distinct(info, products)
     for points in points_of(dict.fromkeys(_plans(info, target, products, precision))):
-        points = _with_grid_swizzle(info, points) if products and target.core is None else points
+        points = with_grid_swizzle(info, points) if products and target.core is None else points
         parts = join([points, *_divided(info, points, target, bool(products) and is_nested(products))])
         for found, rows in by_products(once, Tiles(info, parts)):
             yield from _with_copies(info, parts.at(rows), target, found)
@@ -66,7 +66,7 @@ def _plans(info: NestInfo, target: Target, products: list[Matmul], precision: st
         yield from elementwise_plans(info, target)
 
 
-def _with_grid_swizzle(info: NestInfo, points: Points) -> Points:
+def with_grid_swizzle(info: NestInfo, points: Points) -> Points:
     """Schedules with blocks in patches of at most `group_m`, where the grid can be divided so."""
     counts = np.stack([np.ones(len(points)), *Tiles(info, points).counts.values()], axis=1).astype(np.int64)
     before_last = (counts != 1)[:, ::-1].cumsum(axis=1)[:, ::-1] == 2

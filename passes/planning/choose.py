@@ -67,7 +67,8 @@ MIN_CLUSTER_SPEEDUP = 1.02
 """So many times faster a product must be with blocks in clusters, which start and end together."""
 
 ALIKE = 1.02
-"""Schedules without matmuls that are no more than so many times slower than the fastest are as fast as it is."""
+"""Schedules without matmuls that are no more than so many times slower than the fastest are as fast as it is; on cores
+those of all but sums without matmuls, which compute more or less again in each block."""
 
 HIDING = 0.005
 """The share that counts of what is done while a kernel waits for something else: of matmuls that wait for the same
@@ -137,7 +138,8 @@ def rank(info: NestInfo, target: Target, precision: str = "ieee", divide: bool =
     found = [predictions for p in chosen for predictions in model.predict_all(p)]
     if precision == "bf16x3" and model.found:
         found += presplit_plans(info, target)
-    alike = ALIKE if target.core is not None or not model.found else 0.0
+    sums = bool(info.reductions) and not model.found
+    alike = 0.0 if (sums if target.core is not None else model.found) else ALIKE
     able = [_weighed(model, p)[~(p.violated | p.spills)] for p in found]
     least = alike * min((float(s.min()) for s in able if len(s)), default=0.0)
     ranked = [

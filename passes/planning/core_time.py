@@ -15,48 +15,13 @@ from ...dialects.target import Core, Target
 from ..analysis.packed_operands import loaded_factor
 from .compute import Arithmetic
 from .matmul import Matmul, own_sum_index
-from .nest_info import LoadSite, NestInfo, Reduction, contiguous_index
+from .nest_info import LoadSite, NestInfo, Reduction, contiguous_index, strides
 from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .tiles import Tiles
 
-SCALAR = 3.0
-"""Vector operations that an operation takes of elements that do not fill a vector: each by itself, with its address."""
-
-ACCESS = 1.5
-"""Vector operations that a load or store of a vector in the nearest cache takes."""
-
-GATHERED, CHECKED = 8.0, 30.0
-"""The same of each element where the neighbours of a vector are not neighbours in memory, and more where each is
-checked by itself, as some are past an end."""
-
-TURNED = 12.0
-"""The same of a vector where squares of vectors are transposed."""
-
-MASKED = 4.0
-"""The same more of a vector where rows of a tile end inside of it, so that what is past the end is masked."""
-
-SPREAD = 30.0
-"""The same more where several rows are summed at a time into vectors along another index."""
-
-FOLD, STEP, BLOCK, CHUNK = 4e-9, 1e-9, 10e-9, 60e-9
-"""Seconds to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums are kept."""
-
-PRODUCT = 30e-9
-"""Seconds to start a product of panels."""
-
-SPILLED = 1.3
-"""So many times longer products inside of each other take, where their tiles do not fit into the nearest cache."""
-
 LATENCY = 8
 """Sums that a core has to have in flight, as vectors, so that no multiply-add waits for the one before."""
-
-SUM = 3.0
-"""Vector operations to add a vector of sums to the result, for each panel."""
-
-PACK, TURN, FAR_TURN = 4.0, 8.0, 16.0
-"""Vector operations to pack a vector of a panel: from rows, from columns, and from columns of two vectors, which lie in
-more rows than the nearest cache has places for."""
 
 
 class CoreTime:
@@ -64,7 +29,7 @@ class CoreTime:
     products."""
 
     def __init__(self, info: NestInfo, arithmetic: Arithmetic, core: Core, target: Target) -> None:
-        self.info, self.arithmetic, self.core = info, arithmetic, core
+        self.info, self.arithmetic, self.core, self.costs = info, arithmetic, core, core.costs
         rates = target.rates
         self.fma = 2 * core.lanes * target.sms / rates.fma
         """Seconds of a multiply-add of vectors on one core."""
@@ -85,19 +50,21 @@ class CoreTime:
         info = self.info
         found = self._operations(tiles) + self._accesses(tiles)
         loops = sum(tiles.trip_count({*g[0].body.block.args, *info.free}) for g in info.groups)
-        found = found + tiles.blocks * (BLOCK + STEP * (loops + tiles.trip_count(info.free)))
+        found = found + tiles.blocks * (self.costs.block + self.costs.step * (loops + tiles.trip_count(info.free)))
         found = found + total((self._product(p, tiles) for p in self.arithmetic.products), tiles.rows)
-        return found * np.where(self._held(tiles) > self.core.l1, SPILLED, 1.0) + self._loaded(tiles) * self.near
+        return found * np.where(self._held(tiles) > self.core.l1, self.costs.spilled, 1.0) + self._loaded(tiles)
 
     def _loaded(self, tiles: Tiles) -> Floats:
-        """Bytes that blocks load into the caches of their cores: what the next block needs too is still there, if it is
-        little."""
+        """Seconds to load what blocks need into the caches of their cores: what the next block needs too is still
+        there, if it is little."""
+        factors = {f.owner for p in self.arithmetic.products for f in p.factors}
         found, (neighbours, count) = np.zeros(tiles.rows), tiles.neighbours()
         for n, site in enumerate(self.info.sites):
             size = element_bytes(site.op.source.type)
             stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
             if n == min(site.alike):
-                found = found + tiles.visits(site.indices) * size / np.where(stays, count, 1)
+                seek = 0.0 if site.op in factors or site.group < 0 else self.costs.seek / self._run(site, tiles)
+                found = found + tiles.visits(site.indices) * (size * self.near + seek) / np.where(stays, count, 1)
         return found
 
     def _held(self, tiles: Tiles) -> Floats:
@@ -121,6 +88,16 @@ class CoreTime:
         full = run >= lanes
         return tiles.visits(indices) / run * np.where(full, ceil_div(run, lanes), run), full
 
+    def _run(self, site: LoadSite, tiles: Tiles) -> Floats:
+        """How many elements of a tile that a load reads follow one another in memory."""
+        run, going, next_one = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1
+        for stride, index in sorted(((s, i) for i, s in strides(site.op).items() if s), key=lambda found: found[0]):
+            extent = self.info.extents[index]
+            if stride == next_one:
+                run = np.where(going, run * np.minimum(tiles.tile[index], max(1, extent)), run)
+                going, next_one = going & (tiles.tile[index] >= extent), stride * extent
+        return run
+
     def _lanes(self, indices: Collection[SSAValue], tiles: Tiles) -> dict[SSAValue, Bools]:
         """Where the lanes of a vector go along each of `indices`."""
         found, left = dict[SSAValue, Bools](), np.ones(tiles.rows, dtype=np.bool_)
@@ -136,7 +113,7 @@ class CoreTime:
         for counted in self.arithmetic.others:
             count, full = self._vectors(counted.indices, tiles)
             one = self.special if counted.op.name in SPECIAL else self.vector
-            found = found + count * np.where(full, one, SCALAR * self.vector)
+            found = found + count * np.where(full, one, self.costs.scalar * self.vector)
             if isinstance(counted.op, ReduceOp):
                 found = found + self._folds(around[counted.op], tiles)
         return found
@@ -149,13 +126,17 @@ class CoreTime:
         lanes, visits = self._lanes(indices, tiles), tiles.visits(indices)
         chunk, steps = self._extent(own, tiles), tiles.trip_count(own)
         rows = tiles.elements(i for i in indices if i not in own)
-        across = visits / chunk * FOLD
+        across = visits / chunk * self.costs.fold
         if r.op in self.alone:
-            kept = 2 * ACCESS * visits / core.lanes * self.vector * np.where(steps > 1, 1 + 1 / steps, 0.0)
-            across = across / steps + kept + np.where(steps > 1, visits / (chunk * rows) * CHUNK, 0.0)
-        across = np.where(chunk < core.lanes, visits * GATHERED * self.vector, across)
-        loads = np.where(rows > core.lanes * core.registers / 4, 2 * ACCESS, 0.0)
-        down = visits / core.lanes * self.vector * np.where(chunk > 1, SPREAD, loads)
+            far = np.where(
+                4 * chunk * rows > core.l1, 8 * self.near, 0.0
+            )  # sums are read and written in the next cache
+            each = 2 * self.costs.access / core.lanes * self.vector + far
+            kept = visits * each * np.where(steps > 1, 1 + 1 / steps, 0.0)
+            across = across / steps + kept + np.where(steps > 1, visits / (chunk * rows) * self.costs.chunk, 0.0)
+        across = np.where(chunk < core.lanes, visits * self.costs.gathered * self.vector, across)
+        loads = np.where(rows > core.lanes * core.registers / 4, 2 * self.costs.access, 0.0)
+        down = visits / core.lanes * self.vector * np.where(chunk > 1, self.costs.spread, loads)
         return np.where(tiles.any_of(lanes, own), across, down)
 
     def _accesses(self, tiles: Tiles) -> Floats:
@@ -191,7 +172,7 @@ class CoreTime:
         """Seconds to load or store elements of `tensor` over `indices`, which are neighbours along `along`, in tiles
         over `tile_of`."""
         if along is None or along not in indices:
-            return self._vectors(indices, tiles)[0] * ACCESS * self.vector
+            return self._vectors(indices, tiles)[0] * self.costs.access * self.vector
         count, full = self._vectors(tile_of, tiles)
         lanes, extent, tile = self.core.lanes, self.info.extents[along], tiles.tile[along]
         rows_follow = next((n for n in reversed(extents_of(tensor)) if n != 1), 1) == self.info.sizes[along]
@@ -199,14 +180,17 @@ class CoreTime:
         spread = tiles.elements(i for i in tile_of if i not in indices) > 1
         first = self._lanes(tile_of, tiles)
         there = (first[along] | ~tiles.any_of(first, tile_of)) & whole
-        plain = np.where(self._ragged(tile_of, tiles) & full, ACCESS + MASKED, ACCESS) * count
+        plain = (
+            np.where(self._ragged(tile_of, tiles) & full, self.costs.access + self.costs.masked, self.costs.access)
+            * count
+        )
         ends = np.any([self.info.extents[i] % tiles.tile[i] != 0 for i in tile_of], axis=0)
-        each = np.where(ends, GATHERED + CHECKED, GATHERED)
-        turned = np.where(full & (tile >= lanes), TURNED / lanes, each) * tiles.visits(tile_of)
+        each = np.where(ends, self.costs.gathered + self.costs.checked, self.costs.gathered)
+        turned = np.where(full & (tile >= lanes), self.costs.turned / lanes, each) * tiles.visits(tile_of)
         own = self._vectors(indices, tiles)[0]
-        copied = np.where(spread & there, 2 * ACCESS * own, 0.0)
+        copied = np.where(spread & there, 2 * self.costs.access * own, 0.0)
         same = tiles.any_of(first, tile_of) & ~tiles.any_of(first, indices)  # one number for all lanes
-        return np.where(same, ACCESS * own, np.where(there, plain, turned) + copied) * self.vector
+        return np.where(same, self.costs.access * own, np.where(there, plain, turned) + copied) * self.vector
 
     def _ragged(self, indices: Collection[SSAValue], tiles: Tiles) -> Bools:
         """Where a tile over `indices` has several rows that end inside of it; a loop over one row, or over whole rows,
@@ -239,23 +223,27 @@ class CoreTime:
         rows = ceil_div(tall, ceil_div(tall, core.tile_rows))
         panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
-        fma = panels * blocks * (deep * step + rows * vectors * SUM * self.fma)
+        fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
         (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
-        turn = np.where(vectors > 1, FAR_TURN, TURN) if right is along else GATHERED * lanes
-        order = panels * vectors * deep * (PACK if right is None or right in rhs or packed & rhs else turn)
+        turn = (
+            np.where(vectors > 1, self.costs.far_turn, self.costs.turn)
+            if right is along
+            else self.costs.gathered * lanes
+        )
+        order = panels * vectors * deep * (self.costs.pack if right is None or right in rhs or packed & rhs else turn)
         if left is not None and left is not along:
-            order = order + high * deep * (TURN / lanes if left in lhs else GATHERED)
+            order = order + high * deep * (self.costs.turn / lanes if left in lhs else self.costs.gathered)
         again = np.where(4 * high * deep > core.l2 / 2, panels * high * deep, 0.0)  # what is left is read once more
         again = again + np.where(4 * tall * wide > core.l1, high * wide, 0.0)
         panel = deep * vectors * lanes
         again = again + np.where(4 * panel > core.l1, panels * blocks * panel / 2, 0.0)
-        by_element = 2 * SCALAR * high * wide * deep * self.vector
+        by_element = 2 * self.costs.scalar * high * wide * deep * self.vector
         narrow = tiles.elements(rhs) < lanes
         whole = fma + order * self.fma + 4 * again * self.near
         if p.reduction.op not in self.alone:  # the sums so far are rescaled
             steps = tiles.trip_count(p.reduction.indices)
-            whole = whole + np.where(steps > 1, 2 * ACCESS * tall * wide / lanes * self.vector, 0.0)
-        return count * (PRODUCT + np.where(narrow, by_element, whole))
+            whole = whole + np.where(steps > 1, 2 * self.costs.access * tall * wide / lanes * self.vector, 0.0)
+        return count * (self.costs.product + np.where(narrow, by_element, whole))
 
 
 def _is_rescaled(stage: ReduceOp) -> bool:

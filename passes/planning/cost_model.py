@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
@@ -106,6 +107,12 @@ class Model:
         self.products = distinct(info, self.found)
         self.operands = operand_loads(self.found)
         self._arithmetic = cache(lambda *products: Arithmetic(info, [*products]))
+
+    def on(self, target: Target) -> Model:
+        """The same for another target."""
+        found = copy(self)
+        found.target = target
+        return found
 
     def predict(self, schedule: ScheduleAttr) -> Prediction:
         """The time under `schedule`; raises ScheduleError if it cannot be carried out."""

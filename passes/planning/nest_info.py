@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -167,6 +167,20 @@ def contiguous_index(op: loop.LoadOp) -> SSAValue | None:
         if isinstance(term, AffineDimExpr):
             return op.indices[term.position]
     return None
+
+
+def strides(op: loop.LoadOp) -> dict[SSAValue, int]:
+    """How many elements lie between those that neighbours along each index read, at the begin of each."""
+    rank, map = len(op.indices), op.map.data
+
+    def place(at: Sequence[int]) -> int:
+        found = 0
+        for extent, coordinate in zip(extents_of(op.source.type), map.eval(at, [0] * map.num_symbols), strict=True):
+            found = found * typical(extent) + coordinate
+        return found
+
+    first = place([0] * rank)
+    return {i: place([int(n == k) for k in range(rank)]) - first for n, i in enumerate(op.indices)}
 
 
 def _terms(expr: AffineExpr) -> list[AffineExpr]:

@@ -73,6 +73,16 @@ class ScheduleOverrides:
         return schedule.changed(**({n: PLAIN[n] for n in reset} | self.decisions()))
 
 
+def options_of(schedule: ScheduleAttr) -> str:
+    """The options of `plan-schedules` that give this schedule to a nest, whatever the planner would choose."""
+    texts = ["exact"]
+    for name in (*ScheduleOverrides.__dataclass_fields__, "f32_matmul_precision"):
+        value: Any = vars(schedule.data)[name]
+        if value != PLAIN[name]:
+            texts.append(f"{name}={','.join(map(str, value)) if isinstance(PLAIN[name], tuple) else value}")
+    return " ".join(texts)
+
+
 NAME = "plan-schedules"
 
 SHOWN = 8
@@ -95,7 +105,9 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     `warps`, `lanes`, `stages`, `split_k`, `group_m`, `num_ctas`, `cluster`, `blocks_per_sm`, `atom`, `copy` and
     `cache_rows` decide in the planner's place, for the nest that `nest` names (`k0` is the first) or for all that they
     fit; if that is none, it is an error. How many blocks a product counts on at once on a multiprocessor
-    (`blocks_per_sm`) follows from what is decided, unless it is decided, too. `record` names a file of schedules
+    (`blocks_per_sm`) follows from what is decided, unless it is decided, too. With `exact` the options are the whole
+    schedule: what is not among them has the plainest value, not the planner's, and with `nest` other nests are left to
+    the next `plan-schedules`. `record` names a file of schedules
     (`records.py`): a nest that is in it gets that schedule, checked, the others the model's. Where several speak, what
     is in the text comes first, then the options, the record, the model. `multiprocessors` is their number, where it is
     not that of the card which the target stands for (132 for `sm_90a`; an H100 PCIe has 114); a record has entries for
@@ -125,6 +137,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
     explain: bool = False
     nest: str | None = None
     record: str | None = None
+    exact: bool = False
     again: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -136,6 +149,10 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         if self.nest is not None and self.nest not in names:
             reason = f"there is no {self.nest}, of {len(nests)} nests"
             raise ScheduleError(reason, operator=NAME, argument="nest", location=location_text(nests[0]))
+        if self.exact and not self.again:
+            self._exactly(dict(zip(names, nests, strict=True)), target)
+            if self.nest is not None:
+                return
         free = [nest for nest in nests if "schedule" not in nest.attributes]
         chosen = self._recorded(ctx, free, target)
         ranks: dict[loop.NestOp, list[Candidate]] = {}
@@ -161,20 +178,38 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
             raise refused[0]  # what fits nowhere is a mistake
 
     def _recorded(self, ctx: Context, nests: list[loop.NestOp], target: Target) -> dict[loop.NestOp, ScheduleAttr]:
-        """The schedules of `nests` that are in the record. Raises ScheduleError for one that does not fit its nest."""
+        """The schedules of `nests` that are in the record. One that does not fit its nest is left to the planner, and a
+        remark says why."""
         found: dict[loop.NestOp, ScheduleAttr] = {}
         if self.record is None:
             return found
         record = read_record(self.record)
         for nest in nests:
-            schedule = record.schedule_for(ctx, nest, target)
-            if schedule is not None:
-                try:
+            try:
+                schedule = record.schedule_for(ctx, nest, target)
+                if schedule is not None:
                     found[nest] = checked(nest, schedule, target)
-                except ScheduleError as error:
-                    error.reason = f"{error.reason}, so {record.path} has no schedule for it"
-                    raise
+            except ScheduleError as error:
+                about = f"{error.argument}: " if error.argument not in (None, "record") else ""
+                why = f"the schedule of {record.path} is refused, and the planner's is taken: {about}{error.reason}"
+                emit_remark(nest, NAME, why)
         return found
+
+    def _exactly(self, nests: dict[str, loop.NestOp], target: Target) -> None:
+        """Give the schedule that the options are to the nest that is meant, or to all that it fits. Raises
+        ScheduleError if it fits none."""
+        left = {name: nest for name, nest in nests.items() if "schedule" not in nest.attributes}
+        refused: list[ScheduleError] = []
+        for name, nest in left.items():
+            if self.nest in (None, name):
+                try:
+                    plain = ScheduleAttr.get([], f32_matmul_precision=self.f32_matmul_precision)
+                    nest.attributes["schedule"] = decided(nest, plain, self, NestInfo(nest), target)
+                except ScheduleError as error:
+                    refused.append(error)
+                    emit_remark(nest, NAME, f"the options do not fit {name}: {error.reason}")
+        if refused and (self.nest is not None or len(refused) == len(left)):
+            raise refused[0]
 
     def _tell(self, nest: loop.NestOp, name: str, ranked: list[Candidate], chosen: ScheduleAttr) -> None:
         """Say what was considered, if that was asked for."""
@@ -187,7 +222,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
         self, nest: loop.NestOp, target: Target, name: str, chosen: ScheduleAttr, refused: list[ScheduleError]
     ) -> ScheduleAttr:
         """`chosen`, or what the options make of it; where they don't fit, that goes to `refused`."""
-        if self.again or self.nest not in (None, name) or not self.decisions():
+        if self.again or self.exact or self.nest not in (None, name) or not self.decisions():
             return chosen
         try:
             return decided(nest, chosen, self, NestInfo(nest), target)

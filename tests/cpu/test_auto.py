@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import deplodock
+from deplodock.backend.cpu.build import OPENMP
 from deplodock.backend.cpu.runtime import CpuProgram
+from deplodock.backend.host_compiler import find_compiler
 from deplodock.errors import ExecutionError
 from deplodock.frontend import executors
 from deplodock.tools.cli import main
@@ -36,6 +39,16 @@ def test_the_cpu_where_the_gpu_is_one_that_there_is_no_code_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *a: (7, 5))
     assert executors.choose_target("auto") == "cpu"
+
+
+def test_a_compiler_counts_where_it_finds_its_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clang of distributions that have libomp as a package of its own."""
+    made = tmp_path / "clang++"
+    monkeypatch.setenv("CXX", str(made))
+    for linked, wanted in ((1, None), (0, str(made))):
+        made.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo clang version 14 || exit {linked}\n')
+        made.chmod(0o755)
+        assert find_compiler((), OPENMP) == wanted
 
 
 def test_the_reference_where_there_is_neither(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 import deplodock
 from deplodock.backend.cpu import build
 from deplodock.backend.cpu.runtime import CpuProgram
+from deplodock.backend.host_compiler import CLANG, find_compiler
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
 
 
@@ -159,7 +159,7 @@ def test_other_vectors(name: str, march: str) -> None:
     _close(CpuProgram(compiled.at("kernel"), compiled.cpp, march).run(args), function(*args))
 
 
-@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+@pytest.mark.skipif(find_compiler(("clang++",), {CLANG: "-fopenmp"}) is None, reason="needs clang++ and libomp")
 @pytest.mark.parametrize(
     "name",
     [

@@ -22,8 +22,8 @@ from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
 def _compiled(function: Callable[..., Any], *args: torch.Tensor, **how: Any) -> tuple[Any, CpuProgram]:
     program = deplodock.compile(function, args, target="cpu", **how)
-    assert program.executor.cpu is not None
-    return program, program.executor.cpu
+    assert isinstance(program.executor.program, CpuProgram)
+    return program, program.executor.program
 
 
 def _launches(program: CpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[int]:

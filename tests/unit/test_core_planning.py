@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.dialects import loop
-from deplodock.dialects.target import CPU, Core, Target
+from deplodock.dialects.target import CPU, Core, Target, get_target
 from deplodock.dialects.tile.schedule import Schedule, ScheduleAttr
+from deplodock.frontend.profile import predicted as predicted_profile
 from deplodock.passes.planning.choose import Candidate, rank
 from deplodock.passes.planning.cost_model import Model, Prediction
 from deplodock.passes.planning.nest_info import NestInfo
@@ -70,6 +71,27 @@ def test_few_elements_are_the_work_of_one_core() -> None:
     assert many is not None
     assert many.times.start == CPU.rates.launch
     assert many.limit == "memory"
+
+
+def test_kernels_of_programs_are_predicted() -> None:
+    program = deplodock.compile(lambda x: x + 1, (torch.randn(4096, 4096),), target="cpu")
+    profile = predicted_profile(program.compilation)
+    assert "predicted for cpu" in profile.source
+    assert [c.limit for c in profile.costs] == ["memory"]
+    assert profile.seconds > 2 * 4096 * 4096 * 4 / get_target("cpu").rates.memory
+
+
+def test_parts_of_rows_take_longer_than_rows_that_follow_one_another() -> None:
+    info = nest_of(lambda x: x.sum(1), (512, 8192))
+    rows, parts = (predicted(info, block=(8,), chunk=(n,)).times.compute for n in (8192, 64))
+    assert parts > 2 * rows
+
+
+def test_blocks_share_what_each_computes_again() -> None:
+    """Of schedules that wait for the same memory the one that computes least while it waits."""
+    norm = torch.nn.RMSNorm(896)
+    best = planned(nest_of(lambda x, w: F.linear(norm(x), w), (1, 896), (65536, 896)))
+    assert best.schedule.data.block[-1] >= 64
 
 
 def test_rows_that_end_inside_of_a_tile_take_longer() -> None:

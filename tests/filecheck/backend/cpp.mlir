@@ -47,6 +47,34 @@ kernel.func @rows(%x: memref<8x70xf32>, %y: memref<8x20xf32>) grid [8] warps 1 l
 
 // -----
 
+// Sums of rows: a loop over rows, and within each the number of a register is taken apart once. The next row is asked for.
+// CHECK:       // --- kernels
+// CHECK:         for (int row = 0; row < 128; row += 64) {
+// CHECK:           for (int i = first, n = 0; n < 4; i += lanes, ++n) {
+// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 64);
+// CHECK-NEXT:        const auto a = load(&x[(i - row) + (row >> 6) * 100]);
+// CHECK:           t[row / 64] = reduced_lanes(
+kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
+  %0 = payload.constant 0 : index
+  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0]] : memref<2x100xf32> (index, index) -> vector<128xf32>
+  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<128xf32> -> vector<2xf32>
+  kernel.store %t, %y[%0] regs [[1]] : memref<2xf32> (index), vector<2xf32>
+}
+
+// -----
+
+// A row of more than a page is asked for in the cache behind the nearest.
+// CHECK:       // --- kernels
+// CHECK:             __builtin_prefetch(&x[i] + 2048, 0, 2);
+kernel.func @sums_of_long_rows(%x: memref<2x2048xf32>, %y: memref<2xf32>) grid [1] warps 1 lanes 1 {
+  %0 = payload.constant 0 : index
+  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [0, 64], [0, 128], [0, 256], [0, 512], [0, 1024], [1, 0]] : memref<2x2048xf32> (index, index) -> vector<4096xf32>
+  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10] : vector<4096xf32> -> vector<2xf32>
+  kernel.store %t, %y[%0] regs [[1]] : memref<2xf32> (index), vector<2xf32>
+}
+
+// -----
+
 // A product of matrices reads its operands where they lie, by strides, up to where they end: %w has columns as rows. What
 // was computed is an array.
 // CHECK:       block_fma(
