@@ -19,6 +19,7 @@ import click
 import torch
 from cases import DTYPES, Case, cases
 
+from deplodock.dialects.cores import NONE
 from deplodock.frontend.api import CompiledFunction
 from deplodock.frontend.artifact import load
 from deplodock.frontend.capture.export import capture
@@ -30,7 +31,7 @@ def program(case: Case, target: str, folder: Path | None, executor: str = "cuda"
     if place is not None and place.exists():
         return load(place, target=target, executor=executor).programs["main"]
     function, args = case.make()
-    return CompiledFunction(capture(function, args), target, executor, **case.options)
+    return CompiledFunction(capture(function, args), target, executor, **{"record": NONE, **case.options})
 
 
 def _place(case: Case, target: str, folder: Path | None) -> Path | None:

@@ -20,6 +20,9 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent / "results"
 OURS = "deplodock"
 
+UNTUNED = "untuned"
+"""Ours with the schedules of the planner's model, where `deplodock` has those that were searched."""
+
 Row = dict[str, Any]
 
 
@@ -71,7 +74,7 @@ def ratio(row: Row, baseline: str = "best") -> float | None:
     """The time of a baseline, the fastest of PyTorch's if it is the `best`, over ours; that of torch.compile where the
     baseline was left out. None where nothing was measured."""
     seconds = {arm: t["median"] for arm, t in times_of(row).items()}
-    others = [s for arm, s in seconds.items() if arm != OURS]
+    others = [s for arm, s in seconds.items() if arm not in (OURS, UNTUNED)]
     if OURS not in seconds or not others:
         return None
     wanted = seconds.get(baseline, seconds.get("torch.compile")) if baseline != "best" else min(others)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -15,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from cases import Group, groups
-from results import FOLDER, OURS, Row, geomean, noise, ratio, read, times_of
+from results import FOLDER, OURS, UNTUNED, Row, geomean, noise, ratio, read, times_of
 
 from deplodock.tools.plot import Bar, bars
 from deplodock.tools.tables import si
 
 PAGE = FOLDER.parent.parent / "docs" / "results.md"
+
+NEAR = 1.1
+"""So many times as long as the best that was found a schedule may take to be near it."""
 
 HEAD = """# Results
 
@@ -31,7 +35,8 @@ and with how many threads its numbers were measured; what is only predicted says
 Every result is compared with the same program in float64 first, and is right if it errs at most 1.5 times as much as
 that of PyTorch's arms which errs most. Then the arms take turns; times are medians, on a GPU of CUDA graphs with a cold
 level-2 cache, on cores of calls. `best / ours` is the time of PyTorch's fastest arm over ours: above 1 ours is faster.
-Behind +- is half the 95 % interval that the noise within the run leaves for it.
+Behind +- is half the 95 % interval that the noise within the run leaves for it. `untuned` are the schedules of the
+planner's model, where ours are those that a search has found (`python benchmarks/tune.py`).
 """
 
 
@@ -81,7 +86,7 @@ def _suite(suite: str, dtype: str, threads: int, rows: list[Row], device: str) -
     yield f"### {suite}, {dtype}, {threads} thread{'s' * (threads > 1)}\n"
     notes = "".join(f" {n[:1].upper()}{n[1:]}." for n in dict.fromkeys(r["note"] for r in rows if "note" in r))
     yield f"At {commits}. {_summary(rows)}{notes}\n"
-    if suite == "classes":
+    if suite.startswith("classes"):
         yield _classes(rows, {g.name: g for g in groups(device)})
     if suite == "decode":
         yield _decoding(rows)
@@ -100,7 +105,21 @@ def _summary(rows: list[Row]) -> str:
     worst = min(known, key=lambda case: known[case])
     text += f" Time over ours, geometric means: **{_mean(rows, 'best'):.2f}** of the best, {', '.join(means)};"
     slower = sum(v < 1 for v in known.values())
-    return f"{text} the least is {known[worst]:.2f} ({worst}), {slower} of {len(known)} are below 1."
+    text += f" the least is {known[worst]:.2f} ({worst}), {slower} of {len(known)} are below 1."
+    return f"{text} {_searches(rows)}" if any("kernels" in r for r in rows) else text
+
+
+def _searches(rows: list[Row]) -> str:
+    """What the searches of kernels have found."""
+    kernels = [k for r in rows for k in r.get("kernels", ()) if k["best"] is not None]
+    speedups = [k["speedup"] for k in kernels]
+    near, trials = sum(s <= NEAR for s in speedups), sum(k["trials"] for k in kernels)
+    seconds = statistics.median(k["seconds"] for k in kernels)
+    return (
+        f"Each of {len(kernels)} kernels was searched for {seconds:.0f} s (the median), {trials} candidates in all."
+        f" The planner's pick is within {NEAR - 1:.0%} of the best found for {near / len(kernels):.0%} of them;"
+        f" by the time of kernels alone the best found is {geomean(speedups):.3f} times as fast as it."
+    )
 
 
 def _mean(rows: Iterable[Row], baseline: str) -> float:
@@ -110,7 +129,7 @@ def _mean(rows: Iterable[Row], baseline: str) -> float:
 def _scatter(row: Row) -> float:
     """The relative noise of `best / ours`."""
     times = times_of(row)
-    best = min((t for arm, t in times.items() if arm != OURS), key=lambda t: t["median"])
+    best = min((t for arm, t in times.items() if arm not in (OURS, UNTUNED)), key=lambda t: t["median"])
     return math.hypot(noise(best), noise(times[OURS]))
 
 

@@ -30,7 +30,13 @@ class CompiledFunction:
     of other sizes in the ranges that were declared."""
 
     def __init__(
-        self, captured: CapturedProgram, target: str | Compilation = AUTO, executor: str = "auto", **options: Any
+        self,
+        captured: CapturedProgram,
+        target: str | Compilation = AUTO,
+        executor: str = "auto",
+        *,
+        cuda_graphs: bool = False,
+        **options: Any,
     ) -> None:
         """`target` is what it runs on, with the `options` of `compile` that are about compiling, or what was
         compiled."""
@@ -38,7 +44,7 @@ class CompiledFunction:
         if not isinstance(target, Compilation):
             target = compile_captured(captured, choose_target(target, executor), **options)
         self.compilation = target
-        self._wanted = executor
+        self._wanted, self._cuda_graphs = executor, cuda_graphs
         self._executor: Executor | None = None
         self._forget_calls()
 
@@ -47,7 +53,7 @@ class CompiledFunction:
         """Who runs it, and why; made at the first call."""
         if self._executor is None:
             with one_at_a_time():
-                self._executor = self._executor or make_executor(self._wanted, self.compilation)
+                self._executor = self._executor or make_executor(self._wanted, self.compilation, self._cuda_graphs)
         return self._executor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,9 +67,9 @@ class CompiledFunction:
         tensors = captured.bind(args, kwargs)
         results = executor.run(tensors)
         result = captured.restore(results, tensors)
-        if executor.cpu is not None:
+        if executor.program is not None:
             if self._calls is None and building().done():
-                self._calls = RepeatedCalls(captured, executor.cpu)
+                self._calls = RepeatedCalls(captured, executor.program)
                 self._repeat = self._calls.call
             if self._calls is not None:
                 self._calls.remember(tensors, results, result)
@@ -143,6 +149,7 @@ def compile(
     schedule: str | None = None,
     pipeline: str | None = None,
     checked: bool = False,
+    cuda_graphs: bool = False,
 ) -> CompiledFunction:
     """Compile a module or function for arguments like the example ones.
 
@@ -153,7 +160,8 @@ def compile(
     to check it `emulator`, `simulator`, `reference`, for which the target `auto` is `sm_90a`). With `fallback="eager"`
     operators that are not supported are left to PyTorch, between the kernels and on the same tensors, and a
     FallbackWarning lists them. `record` is a file of plans, as
-    `deplodock compile --write-record` writes it: what it has an entry for is fused and scheduled so.
+    `deplodock compile --write-record` or `deplodock tune` writes it: what it has an entry for is fused and scheduled
+    so. Left out, it is the user's own, which `tune` writes to, if there is one; `"none"` is none.
     `f32_matmul_precision` permits matmuls of f32 on tensor cores: `bf16x3` as sums of bf16 numbers, with errors as of
     f32, `tf32` with 10 bits of their fraction (see `#tile.schedule`); left out, it is what PyTorch itself is permitted
     (`ieee`, unless `torch.set_float32_matmul_precision` said otherwise). `schedule` decides in the planner's place for
@@ -161,7 +169,9 @@ def compile(
     run in place of the default ones, those of plugins among them, as text for `dl-opt -p` that begins at the torch
     level and has a `verify-level{level=...}` where it reaches each level (`frontend/compilation.py`). A `checked`
     program stops at an index that PyTorch would not take, with an ExecutionError that names operator, place, legal
-    range and index; without it, such an index reads zero and writes nothing. The result takes and gives torch tensors.
+    range and index; without it, such an index reads zero and writes nothing. With `cuda_graphs` a GPU runs the launches
+    of a call as one CUDA graph, from the second call with the same shapes on (`CudaProgram`): less work for the host,
+    for scratch memory that is kept between calls. The result takes and gives torch tensors.
     Raises CompileError, or a subclass of it, for whatever is not understood.
     """
     if not isinstance(example_args, tuple | list):
@@ -179,12 +189,16 @@ def compile(
             in_memory=True,
         )
         how = {"record": record, "schedule": schedule, "pipeline": pipeline, "checked": checked}
+        how["cuda_graphs"] = cuda_graphs
         compiled = CompiledFunction(captured, target, executor, f32_matmul_precision=f32_matmul_precision, **how)
         compiled.check()  # what is refused is refused here, not at the first call
     return compiled
 
 
-OPTIONS = ("target", "executor", "fallback", "record", "f32_matmul_precision", "schedule", "pipeline", "checked")
+OPTIONS = (
+    *("target", "executor", "fallback", "record", "f32_matmul_precision", "schedule", "pipeline", "checked"),
+    "cuda_graphs",
+)
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 
@@ -198,8 +212,9 @@ def torch_compile_backend(
     """The backend behind `torch.compile(m, backend="deplodock")`: compiles one graph that Dynamo found, and its
     gradients where they may be asked for.
 
-    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`; every
-    `mode` of PyTorch is taken, and gives the same program. Raises CompileError.
+    `options` are the keyword arguments of `compile`: `torch.compile(m, ..., options={"fallback": "eager"})`. Every
+    `mode` of PyTorch is taken; all give the same program, `reduce-overhead` and `max-autotune` with `cuda_graphs`.
+    Raises CompileError.
     """
     from .dynamo import compile_graph
 

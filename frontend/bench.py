@@ -91,16 +91,17 @@ def measure(
     *,
     repetitions: int | None = None,
     check_only: bool = False,
+    others: Mapping[str, CompiledFunction] = {},
 ) -> Measurement:
-    """Compare `ours` with eager PyTorch and with torch.compile in the `modes`, where our executor runs it: on the cores
-    or on the GPU. Raises ExecutionError where PyTorch fails."""
+    """Compare `ours` with eager PyTorch, with torch.compile in the `modes` and with `others` that we have compiled,
+    where our executor runs it: on the cores or on the GPU. Raises ExecutionError where PyTorch fails."""
     device = device_of(ours)
     subject = subject.copied(device) if device == "cuda" else subject
-    arms = _arms(subject, ours, modes)
+    arms = {**_arms(subject, ours, modes), **{name: alone(subject, other) for name, other in others.items()}}
     try:
         with torch.no_grad():
             errors, note = _errors(subject, arms, ours.captured.draws)
-            right = None if not errors else _is_right(errors)
+            right = None if not errors else _is_right({arm: e for arm, e in errors.items() if arm not in others})
             times = {} if check_only else _times(arms, device, repetitions)
     except RuntimeError as error:
         raise ExecutionError(" ".join(str(error).split())[:300]) from error

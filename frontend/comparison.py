@@ -24,7 +24,7 @@ from ..dialects.payload import CastOp, element_type
 from ..dialects.shapes.binding import Sizes
 from ..dialects.support.calls import without_calls
 
-_HEADROOM = 8.0
+HEADROOM = 8.0
 """How often the typical error may be exceeded: errors of single elements scatter, and both sides have one."""
 
 _ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction is not None}
@@ -43,7 +43,7 @@ def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.
     end = functions["main"].body.block.last_op
     assert end is not None
     errors = _errors(functions["main"], functions, sizes or Sizes(), factors)
-    return [_HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
+    return [HEADROOM * e if _is_float(v) else 0.0 for e, v in zip(errors, end.operands, strict=True)]
 
 
 def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, factors: float) -> list[float]:

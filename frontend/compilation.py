@@ -21,12 +21,17 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
 from ..dialects import LEVELS
+from ..dialects.loop import NestOp
 from ..dialects.support.parsing import make_context
 from ..dialects.support.printing import print_module, stamp_comment
+from ..dialects.target import get_target
 from ..errors import CompileError, TargetError, raised_at
 from ..passes.pass_manager import Observer, run_passes
 from ..passes.pipelines import parse_passes, pipeline_text
+from ..passes.record_file import consulted
+from ..passes.records import read_record
 from ..passes.remarks import Remark, collect_remarks
+from ..passes.searched import with_options
 from ..passes.verify_level import VerifyLevelPass
 from .capture.captured_program import CapturedProgram
 from .capture.eager_fallback import EagerCall
@@ -61,7 +66,8 @@ class Compilation:
 
     `module` is the torch level. Every level is computed when first asked for, and kept. `observers` look on at every
     pass that runs. `cubin` is the machine code, where it was compiled before. `eager` are the functions of the module
-    that are left to PyTorch. `record` is a file of plans, `f32_matmul_precision` a permission, as for `plan-schedules`;
+    that are left to PyTorch. `record` is a file of plans, by default that of
+    the user, if there is one, and `none` for none; `f32_matmul_precision` is a permission, as for `plan-schedules`;
     `schedule` and `pipeline_given` as for `make_steps`. `multiprocessors` is their number where it is not that of the
     card which the target stands for; left out, it is that of the device, if there is one and the target is what runs on
     it. A `checked` program stops at an index that PyTorch would not take. `seconds` has the time every pass took, in
@@ -86,9 +92,8 @@ class Compilation:
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        from ..dialects.target import get_target
-
         get_target(self.target)  # refuse an unknown one before any work
+        self.record = consulted(self.record)
         if self.multiprocessors is None:
             self.multiprocessors = device_multiprocessors(self.target)
         names = ("target", "multiprocessors", "record", "f32_matmul_precision")
@@ -118,9 +123,27 @@ class Compilation:
             raise CompileError("CUDA is text, not a module: see `Compilation.cuda`")
         if level not in self._levels:
             module = self.at(LEVELS[position - 1]).clone()
+            if level == "tile" and self.record is not None:
+                self._take_options(module, self.record)
             self._run(module, self._step(level))
             self._levels[level] = module
         return self._levels[level]
+
+    def _take_options(self, module: ModuleOp, record: str) -> None:
+        """Give the passes the options that the record has for the nests of `module`, if it has the same for all: a pass
+        has one value of an option."""
+        known, target = read_record(record), get_target(self.target, self.multiprocessors)
+        if not known.options:
+            return
+        nests = [op for op in module.walk() if isinstance(op, NestOp)]
+        found = [known.options_for(nest, target) for nest in nests]
+        if any(options != found[0] for options in found):
+            why = f"the options of passes in {record} are not those of all nests, and are left out"
+            self.remarks.append(Remark("plan-schedules", nests[0].name, why, None))
+        elif found and found[0]:
+            tile, kernel = self._step("tile"), self._step("kernel")
+            both = with_options([*tile, *kernel], found[0])
+            self._steps = {**self._steps, "tile": both[: len(tile)], "kernel": both[len(tile) :]}
 
     def scheduled(self) -> ModuleOp:
         """The loop level with a schedule on every nest, as it is right before each nest becomes a kernel."""
@@ -182,19 +205,26 @@ def make_steps(
     """The passes to each level. `options` go to every pass that has them and was not given others; those that are None
     go nowhere.
 
-    `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`). `pipeline` is text as for `dl-opt -p`,
-    from the torch level down, in place of the named pipelines; it reaches a level where it has
+    `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`); where they are `exact`, or several with
+    `;` in between, each has such a pass of its own, before the one that plans what is left. `pipeline` is text as for
+    `dl-opt -p`, from the torch level down, in place of the named pipelines; it reaches a level where it has
     `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. Raises
     PipelineError, and CompileError for both at once or for levels in another order.
     """
     if schedule is not None and pipeline is not None:
         raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
     given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
-    if schedule is not None:
-        given = {**given, **_schedule_options(schedule)}
+    decided = [_schedule_options(part) for part in schedule.split(";")] if schedule is not None else []
+    exact = [d for d in decided if "exact" in d]
+    if len(decided) > 1 and len(exact) < len(decided):
+        raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
+    first = [p for d in exact for p in parse_passes("plan-schedules", {**given, **d})]
+    if decided and not exact:
+        given = {**given, **decided[0]}
     if pipeline is not None:
         return _divided(parse_passes(pipeline, given))
-    return {level: parse_passes(name, given) for level, name in PIPELINE_TO.items()}
+    steps = {level: parse_passes(name, given) for level, name in PIPELINE_TO.items()}
+    return {**steps, "tile": (*first, *steps["tile"])}
 
 
 def _schedule_options(schedule: str) -> Mapping[str, ParameterListType]:

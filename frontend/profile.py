@@ -47,7 +47,7 @@ FULL = 0.5
 class Kernel:
     """A kernel as the text calls it: how often a call launches it, its grid, the least work of a launch, how it is
     scheduled (each nest, if it stands for several), the lines of Python that it computes, and what the planning model
-    expects of a launch, where it knows the target."""
+    expects of a launch."""
 
     name: str
     launches: int
@@ -58,8 +58,8 @@ class Kernel:
     schedules: tuple[str, ...]
     lines: tuple[str, ...]
     tensor_cores: bool
-    predicted: float | None
-    limit: str | None
+    predicted: float
+    limit: str
 
 
 @dataclass(frozen=True)
@@ -149,20 +149,19 @@ def _kernel(f: FuncOp, name: str, launches: int, nests: Sequence[NestOp], work: 
     )
 
 
-def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float | None, str | None]:
-    """Seconds that nests take in one launch, each under its schedule, by the planning model, which is one of GPUs, and
-    what limits the longest."""
-    if target.lanes == 1:
-        return None, None
+def _predicted(nests: Sequence[NestOp], target: Target) -> tuple[float, str]:
+    """Seconds that nests take in one launch, each under its schedule, by the planning model, and what limits the
+    longest; the launch starts once."""
     found: list[Prediction] = [Model(NestInfo(nest), target).predict(schedule_of(nest)) for nest in nests]
-    common = (len(found) - 1) * (target.rates.launch + target.rates.ramp)
-    return sum(p.seconds for p in found) - common, max(found, key=lambda p: p.seconds).limit
+    starts = [min(p.times.start, target.rates.launch + target.rates.ramp) for p in found]
+    seconds = sum(p.seconds for p in found) - (sum(starts) - max(starts))
+    return seconds, max(found, key=lambda p: p.seconds).limit
 
 
 def predicted(compilation: Compilation) -> Profile:
     """What the planning model expects of each kernel. Nothing is run."""
     target, kernels = get_target(compilation.target, compilation.multiprocessors), kernels_of(compilation)
-    seconds = {k.name: k.launches * (k.predicted or 0.0) for k in kernels}
+    seconds = {k.name: k.launches * k.predicted for k in kernels}
     source = f"predicted for {target.name} ({target.card}) by the planning model, not measured"
     return Profile(source, _costs(kernels, seconds, target, "predicted"))
 
@@ -209,7 +208,7 @@ def _cost(k: Kernel, seconds: float, share: float, target: Target, how: str) -> 
     memory = k.launches * k.work.bytes / target.rates.memory
     compute = k.launches * k.work.flops / (target.tensor if k.tensor_cores else target.fp32)
     roofline = max(memory, compute) / seconds if seconds else 0.0
-    limit = (k.limit or "") if how == "predicted" else _limit(memory / seconds, compute / seconds)
+    limit = k.limit if how == "predicted" else _limit(memory / seconds, compute / seconds)
     work = k.launches * k.work.bytes, k.launches * k.work.flops
     return Cost(k.name, k.launches, seconds, share, *work, roofline, limit, k.schedules, k.lines)
 

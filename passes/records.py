@@ -1,8 +1,9 @@
 """Records of plans: what was fused, and which schedule a nest has on a target, as data that can be given back.
 
-A record is a JSON file. Its keys are hashes of what is planned, without names and places, so an entry serves every
-program that holds the same nest or function. Who wrote an entry - the planner, a tuner, a person - makes no difference:
-it is checked when it is used. Reading a record never executes anything.
+A record is a JSON file, or a database of what was measured (`record_file.py`), whose best plans it is. Its keys are
+hashes of what is planned, without names and places, so an entry serves every program that holds the same nest or
+function. Who wrote an entry - the planner, a tuner, a person - makes no difference: it is checked when it is used.
+Reading a record never executes anything.
 """
 
 from __future__ import annotations
@@ -56,11 +57,15 @@ class Record:
 
     schedules  `Target.label` -> key of a nest -> (text of the schedule, what the nest is, for people)
     fusions    key of a function -> positions of its operations whose results are kept in memory
+    options    target and key of a nest -> (pass, option, value) of passes below `plan-schedules`
     """
 
     path: str
     schedules: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict[str, dict[str, tuple[str, str]]])
     fusions: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    options: dict[tuple[str, str], list[tuple[str, str, str]]] = field(
+        default_factory=dict[tuple[str, str], list[tuple[str, str, str]]]
+    )
 
     def schedule_for(self, ctx: Context, nest: NestOp, target: Target) -> ScheduleAttr | None:
         """The schedule of `nest` on `target`, if there is an entry; where there is none for its number of
@@ -81,6 +86,12 @@ class Record:
             raise self.refused(f"schedule {key}: {found} is no schedule")
         return found
 
+    def options_for(self, nest: NestOp, target: Target) -> tuple[tuple[str, str, str], ...]:
+        """What the passes below `plan-schedules` are to be given for `nest`: (pass, option, value)."""
+        key = plan_key(nest)
+        name = next((n for n in (target.label, target.name) if key in self.schedules.get(n, {})), "")
+        return tuple(self.options.get((name, key), ()))
+
     def fusion_for(self, function: FuncOp) -> list[Operation] | None:
         """The operations of `function` whose results are kept, if there is an entry. Raises RecordError for positions
         that it has not."""
@@ -95,9 +106,8 @@ class Record:
 
     def add_nest(self, nest: NestOp, target: str) -> None:
         """Note the schedule of `nest`."""
-        sums = ", ".join(extents_text(group[0].sizes) for group in reduction_groups(nest))
-        what = f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
-        self.schedules.setdefault(target, {})[plan_key(nest)] = (str(nest.attributes["schedule"]), what)
+        entry = str(nest.attributes["schedule"]), describe_nest(nest)
+        self.schedules.setdefault(target, {})[plan_key(nest)] = entry
 
     def add_function(self, function: FuncOp) -> None:
         """Note what of `function` is marked to be kept."""
@@ -106,13 +116,7 @@ class Record:
 
     def text(self) -> str:
         """The record as JSON: the same text for the same plans, whatever the order they came in."""
-        schedules = {
-            target: {key: {"schedule": s, "nest": what} for key, (s, what) in sorted(entries.items())}
-            for target, entries in sorted(self.schedules.items())
-        }
-        fusions = dict(sorted(self.fusions.items()))
-        data = {"format": FORMAT, "version": VERSION, "schedules": schedules, "fusions": fusions}
-        return json.dumps(data, indent=1) + "\n"
+        return json.dumps(json_of(self), indent=1) + "\n"
 
     def save(self) -> None:
         """Write the file. Raises RecordError."""
@@ -126,17 +130,45 @@ class Record:
         return RecordError(reason, argument="record", location=self.path)
 
 
+def json_of(record: Record) -> dict[str, Any]:
+    """A record as JSON has it."""
+    schedules = {
+        target: {key: {"schedule": s, "nest": what} for key, (s, what) in sorted(entries.items())}
+        for target, entries in sorted(record.schedules.items())
+    }
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "schedules": schedules,
+        "fusions": dict(sorted(record.fusions.items())),
+    }
+
+
 def read_record(path: str) -> Record:
     """The record in a file. Raises RecordError for one that cannot be read, is damaged, or is of another version."""
-    record = Record(path)
+    from .record_file import RecordFile, is_database
+
+    if is_database(path):
+        with RecordFile(path, read_only=True) as file:
+            return file.plans()
+    return record_of(read_json(path), path)
+
+
+def read_json(path: str) -> Any:
+    """What a JSON file holds. Raises RecordError."""
     try:
         if Path(path).stat().st_size > MAX_BYTES:
-            raise record.refused(f"is longer than {MAX_BYTES} bytes")
-        data: Any = json.loads(Path(path).read_bytes())
+            raise Record(path).refused(f"is longer than {MAX_BYTES} bytes")
+        return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise record.refused(str(error.strerror)) from None
+        raise Record(path).refused(str(error.strerror)) from None
     except (ValueError, RecursionError) as error:
-        raise record.refused(f"is damaged: {error}") from None
+        raise Record(path).refused(f"is damaged: {error}") from None
+
+
+def record_of(data: Any, path: str) -> Record:
+    """The record that `json_of` made `data` of, which came from `path`. Raises RecordError."""
+    record = Record(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise record.refused("is no record of plans")
     if data.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
@@ -152,6 +184,12 @@ def read_record(path: str) -> Record:
     except KeyError:
         raise record.refused("is damaged: entries are missing or of another kind") from None
     return record
+
+
+def describe_nest(nest: NestOp) -> str:
+    """What a nest is, for people."""
+    sums = ", ".join(extents_text(group[0].sizes) for group in reduction_groups(nest))
+    return f"a nest over {extents_text(nest.sizes)}" + (f", sums over {sums}" if sums else "")
 
 
 def plan_key(op: Operation) -> str:

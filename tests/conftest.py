@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+os.environ["DEPLODOCK_RECORDS"] = "none"  # schedules are the planner's, whatever was tuned on this machine
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each core has a worker: threads of PyTorch would only wait
 

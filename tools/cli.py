@@ -18,7 +18,7 @@ from ..dialects import LEVELS
 from ..dialects.support.printing import stamp
 from ..errors import DeplodockError
 from ..progress import steps
-from . import model_commands, terminal
+from . import model_commands, records_command, terminal, tune
 from .modes import Given, given_options, mode_of_file, refuse_ignored
 
 if TYPE_CHECKING:
@@ -28,8 +28,28 @@ if TYPE_CHECKING:
     from .reports import Loaded
 
 
-def _program_options(what: str, target: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that say which program, for which target, and how much to tell; `what` a file may be."""
+_PLANS = (
+    click.option(
+        "--record",
+        metavar="FILE",
+        help="Fuse and schedule as it says, where it has an entry; left out, as the user's own records say,"
+        " which `tune` writes. none: as the planner's model says.",
+    ),
+    click.option(
+        "--schedule",
+        metavar="OPTIONS",
+        help="Decide in the planner's place, for every kernel that it fits: 'block=64,128 warps=4'"
+        " (`dl-opt --help-pass plan-schedules`).",
+    ),
+)
+"""The options that decide in the planner's place."""
+
+
+def _program_options(
+    what: str, target: str, planned: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that say which program, for which target, and how much to tell; `what` a file may be, and whether
+    it is to be `planned` by others than a search."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in (
@@ -47,13 +67,7 @@ def _program_options(what: str, target: str) -> Callable[[Callable[..., Any]], C
             click.option(
                 "--dynamic", multiple=True, metavar="INPUT:DIM=SIZE[:MIN[:MAX]]", help="A size that varies: x:0=n:1:9."
             ),
-            click.option("--record", metavar="FILE", help="Fuse and schedule as it says, where it has an entry."),
-            click.option(
-                "--schedule",
-                metavar="OPTIONS",
-                help="Decide in the planner's place, for every kernel that it fits: 'block=64,128 warps=4'"
-                " (`dl-opt --help-pass plan-schedules`).",
-            ),
+            *(_PLANS if planned else ()),
             click.option(
                 "-p",
                 "--pipeline",
@@ -203,6 +217,19 @@ def run(**options: Any) -> None:
         raise SystemExit(1)
 
 
+@cli.command("tune")
+@_program_options("FILE.py|MODEL", "auto", planned=False)
+@tune.tune_options
+def tune_command(**options: Any) -> None:
+    """Search for faster schedules, measured here, and keep them for compilations to come.
+
+    Every candidate is checked against float64 before it is timed. Ctrl-C ends the search and keeps the best.
+    """
+    given = Given(**options)
+    _check(given)
+    tune.tune(click.get_current_context(), given)
+
+
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -221,18 +248,19 @@ def doctor(as_json: bool, measure: bool) -> None:
 
 
 cli.add_command(model_commands.generate)
+cli.add_command(records_command.records)
 
 
 def _check(given: Given) -> None:
     """Refuse options that speak of the same."""
     for first, second, both in (
         ("-c", "FILE", given.code is not None and given.file is not None),
-        ("--schedule", "--pipeline", given.schedule is not None and given.pipeline is not None),
+        ("--schedule", "--pipeline", None not in (given.options["schedule"], given.pipeline)),
         ("-vv", "--json", given.verbose > 1 and given.as_json),
     ):
         if both:
             raise click.UsageError(f"{first} and {second} exclude each other")
-    if getattr(given, "plot", None) and not given.bench:
+    if getattr(given, "plot", None) and not getattr(given, "bench", True):
         raise click.UsageError("--plot draws what --bench measures: give both")
     if given.code is None and given.file is None:
         raise click.UsageError("give either -c EXPRESSION or a FILE.py")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..backend.cuda.kernel_texts import entries
 from ..backend.cuda.runtime.counters import count, ncu_missing
 from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
@@ -104,7 +105,8 @@ def _profile(loaded: Loaded, arguments: Sequence[str]) -> tuple[Profile, str]:
         return found, f"Nothing is counted: {missing}."
     command = [sys.executable, "-m", "deplodock.tools.cli", *_only_run(arguments), "--executor", "cuda"]
     try:
-        return found.with_counters(count(command)), ""
+        counted, named = count(command), entries(loaded.compilation.cuda)
+        return found.with_counters({k: counted[entry] for k, entry in named.items() if entry in counted}), ""
     except ExecutionError as error:
         return found, f"Nothing is counted: {error}."
 

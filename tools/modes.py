@@ -21,12 +21,13 @@ class Given(SimpleNamespace):
     @property
     def options(self) -> dict[str, Any]:
         """Those that say how to compile."""
-        return {name: getattr(self, name) for name in _COMPILER}
+        return {name: getattr(self, name, None) for name in _COMPILER}
 
 
 _SOURCE = {"file", "as_json", "debug"}
 _PROGRAM = _SOURCE | _COMPILER | {"code", "fallback", "dynamic", "seed", "verbose"}
 _GENERATION = set("model prompt prompt_ids max_new_tokens greedy temperature top_p seed executor debug".split())
+_SEARCH = set("budget trials policy device ray threads kept only explain plot report".split())
 _WRITING = {"output", "write_record"}
 
 MODES = {
@@ -41,6 +42,10 @@ MODES = {
     "run": {
         "an ARTIFACT": _SOURCE | {"seed", "executor", "weights"},
         "a program": _PROGRAM | {"executor", "bench", "profile", "predict", "plot", "trace"},
+    },
+    "tune": {
+        "a MODEL": (_SOURCE | _COMPILER | _SEARCH | {"seed", "verbose"}) - {"record", "schedule"},
+        "a program": (_PROGRAM | _SEARCH) - {"record", "schedule"},
     },
     "generate": {
         "an ARTIFACT": _GENERATION | {"weights"},

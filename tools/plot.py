@@ -1,8 +1,8 @@
-"""Bars as an SVG file: no library is needed, and the same numbers are the same text."""
+"""Bars and curves as SVG files: no library is needed, and the same numbers are the same text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,6 +56,37 @@ def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
         _add(svg, "text", b.text, x=x(max(b.value, b.high)) + 6, y=top + 12)
     if mark is not None and mark <= most:
         _add(svg, "line", x1=x(mark), x2=x(mark), y1=30, y2=height - 6, stroke="black", stroke_dasharray="4 3")
+    ElementTree.indent(svg, " ")
+    return ElementTree.tostring(svg, encoding="unicode") + "\n"
+
+
+SIDE, ROW = 420, 18
+LINE_COLORS = ("#d9822b", "#6487b5", "#5a9e6f", "#a05195", "#7a7a7a", "#c44e52", "#8c7a3d", "#3d8c8c")
+
+
+def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Lines through points, each with its name below, as SVG; both axes begin at 0."""
+    known = {name: points for name, points in lines.items() if points}
+    height = 60 + SIDE + ROW * len(known)
+    size = {"width": str(WIDTH + 120), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
+    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
+    _add(svg, "rect", width="100%", height="100%", fill="white")
+    _add(svg, "text", title, x=8, y=20, font_size=14)
+    most_x = max((x for points in known.values() for x, _ in points), default=1.0)
+    most_y = max((y for points in known.values() for _, y in points), default=1.0) or 1.0
+
+    def at(x: float, y: float) -> str:
+        return f"{60 + WIDTH * x / most_x:.1f},{40 + SIDE * (1 - y / most_y):.1f}"
+
+    for tick in (0.25, 0.5, 0.75, 1.0):
+        _add(svg, "text", f"{tick * most_y:.3g}", x=52, y=44 + SIDE * (1 - tick), text_anchor="end")
+        _add(svg, "text", f"{tick * most_x:.3g}", x=60 + WIDTH * tick, y=54 + SIDE, text_anchor="middle")
+    _add(svg, "polyline", points=f"{at(0, most_y)} {at(0, 0)} {at(most_x, 0)}", fill="none", stroke="black")
+    for number, (name, points) in enumerate(known.items()):
+        color, y = LINE_COLORS[number % len(LINE_COLORS)], 64 + SIDE + ROW * number
+        _add(svg, "polyline", points=" ".join(at(*p) for p in points), fill="none", stroke=color, stroke_width=2)
+        _add(svg, "rect", x=60, y=y, width=12, height=4, fill=color)
+        _add(svg, "text", name, x=78, y=y + 7)
     ElementTree.indent(svg, " ")
     return ElementTree.tostring(svg, encoding="unicode") + "\n"
 

@@ -188,7 +188,7 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
         lines.append(
             f"kernel {k['name']}: {k['blocks']} blocks of {k['threads']} threads, {k['shared_bytes']} B shared,"
             f" {si(k['bytes'])}B, {si(k['flops'])}FLOP"
-            + (f", predicted {k['predicted_seconds'] * 1e6:.1f} us" if k["predicted_seconds"] is not None else "")
+            f", predicted {k['predicted_seconds'] * 1e6:.1f} us"
             + (f", launched {k['launches']} times" if k["launches"] > 1 else "")
         )
     lines += [str(call) for call in compilation.eager.values()]

@@ -43,7 +43,7 @@ def bench_table(found: Measurement, width: int | None) -> str:
             row += [seconds(t.median), *spread, f"+-{t.noise:.1%}", f"{t.median / times[OURS].median:.2f}"]
         rows.append([*row, f"{found.errors[arm]:.1e}" if arm in found.errors else "-"])
     heads = [h for r in found.times for h in (REGIMES[r], *([] if several else ["20 .. 80 %"]), "+-", "by ours")]
-    return _table(["", *heads, "error"], rows, width)
+    return text_table(["", *heads, "error"], rows, width)
 
 
 def profile_table(found: Profile, width: int | None) -> str:
@@ -63,7 +63,7 @@ def profile_table(found: Profile, width: int | None) -> str:
         for c in found.costs
     ]
     busy = ["DRAM", "SM"] if counted else []
-    text = _table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
+    text = text_table(["kernel", "time", "share", "bytes", "operations", "roof", *busy, "limit"], rows, width)
     from .terminal import fitted
 
     lines = [f"{c.name}: {' '.join([*c.schedules, *_lines(c.lines)])}\n" for c in found.costs if c.schedules]
@@ -79,7 +79,8 @@ def _lines(lines: Sequence[str]) -> list[str]:
     return [f"{file}:{','.join(map(str, sorted(numbers)))}" for file, numbers in files.items()]
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """Rows below heads, of which the first column is to the left."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

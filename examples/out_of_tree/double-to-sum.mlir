@@ -1,5 +1,6 @@
 // RUN: dl-opt %s -p double-to-sum,dce | filecheck %s
 // RUN: dl-opt %s -p reduce-strength | filecheck %s
+// RUN: dl-opt %s -p 'double-to-sum{doublings=2},dce' | filecheck %s --check-prefix=TWICE
 
 // CHECK-LABEL: func.func @double
 // CHECK-NEXT:    %[[Y:.*]] = arith.addf %x, %x : tensor<4xf32>
@@ -10,10 +11,14 @@ func.func @double(%x: tensor<4xf32>) -> tensor<4xf32> {
   func.return %y : tensor<4xf32>
 }
 
-// CHECK-LABEL: func.func @triple
+// TWICE-LABEL: func.func @quadruple
+// TWICE-NEXT:    %[[X:.*]] = arith.addf %x, %x : f32
+// TWICE-NEXT:    %[[Y:.*]] = arith.addf %[[X]], %[[X]] : f32
+// TWICE-NEXT:    func.return %[[Y]]
+// CHECK-LABEL: func.func @quadruple
 // CHECK:         arith.mulf
-func.func @triple(%x: f32) -> f32 {
-  %three = payload.constant 3.0 : f32
-  %y = arith.mulf %x, %three : f32
+func.func @quadruple(%x: f32) -> f32 {
+  %four = payload.constant 4.0 : f32
+  %y = arith.mulf %x, %four : f32
   func.return %y : f32
 }

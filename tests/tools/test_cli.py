@@ -331,7 +331,7 @@ def test_an_unusable_compiler_is_found_before_anything_is_compiled(
     def missing() -> str:
         raise ExecutionError("NVRTC is not available (no library)")
 
-    monkeypatch.setattr(executors, "nvrtc_version", missing)
+    monkeypatch.setattr(executors, "compiler_build", missing)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
     monkeypatch.setattr(export, "capture", lambda *a, **k: pytest.fail("captured before"))

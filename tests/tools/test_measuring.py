@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.timing import Timing, in_turns
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
@@ -129,8 +130,8 @@ cat <<END
 ==PROF== Connected to process 12
 "ID","Process ID","Kernel Name","dram__bytes.sum","dram__$of_peak","sm__$of_peak"
 "","","","byte","%","%"
-"0","12","k0","1,000","80","20.5"
-"1","12","k0","3,000","90","20.5"
+"0","12","$NCU_SEES","1,000","80","20.5"
+"1","12","$NCU_SEES","3,000","90","20.5"
 END
 """
 
@@ -143,6 +144,8 @@ def test_ncu_counts_where_it_is(
     (tmp_path / "ncu").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("NCU_SAW", str(tmp_path / "saw"))
+    assert main(["compile", *CODE, "--ir", "cuda"]) == 0
+    monkeypatch.setenv("NCU_SEES", entries(capsys.readouterr().out)["k0"])
     found = run(capsys, "--profile", "--trace", str(tmp_path / "trace.json"))["profile"]
     assert found["source"].startswith("measured on NVIDIA H200 (stub)")
     by_name = {k["name"]: k for k in found["kernels"]}

@@ -69,6 +69,43 @@ def test_the_plugin_is_part_of_a_compilation(tmp_path: Path) -> None:
         assert "arith.addf %x, %x" in done.stdout if "compile" in command else "ok" in done.stdout
 
 
+SEARCH = """
+import torch
+from deplodock.frontend.capture.export import capture
+from deplodock.frontend.compilation import compile_captured
+from deplodock.frontend.tuning.building import lower
+from deplodock.frontend.tuning.policies import DEFAULT_POLICY, make_policy
+from deplodock.frontend.tuning.task import tasks_of
+from deplodock.frontend.tuning.trial import Trial
+from deplodock.frontend.tuning.tuned import space_of
+
+class Four(torch.nn.Module):
+    def forward(self, x):
+        return x * 4
+
+pipeline = "torch-to-tensor,tensor-to-loop,loop-to-tile,double-to-sum,dce,tile-to-kernel"
+(task,) = tasks_of(compile_captured(capture(Four(), (torch.randn(64, 64),)), "cpu", pipeline=pipeline))
+policy = make_policy(DEFAULT_POLICY, space_of(task), 1)
+texts = {}
+for _ in range(12):
+    (candidate,) = policy.ask(1)
+    option = dict((o, v) for p, o, v in candidate.options if p == "double-to-sum").get("doublings", "1")
+    texts[option] = lower(task.source, candidate)[1]
+    policy.tell(Trial(candidate, candidate.predicted * (0.5 if option == "2" else 1.0)))
+fastest = min(policy.trials.values(), key=lambda t: t.seconds).candidate
+print(fastest.options, *("* 4.0f" in texts[n] for n in "12"), *("sum + sum" in texts[n] for n in "12"))
+"""
+
+
+def test_the_search_finds_the_parameter_of_the_plugin(tmp_path: Path) -> None:
+    """No line of the tuner knows it: the option is a decision of the space, what it does is in the text of a candidate,
+    and the default policy ends with the value that makes the kernel fast."""
+    environment = install(tmp_path, declared_entry_points())
+    done = subprocess.run([sys.executable, "-c", SEARCH], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "(('double-to-sum', 'doublings', '2'),) True False False True\n"
+
+
 def test_an_operator_of_somebody_else(tmp_path: Path) -> None:
     """Its schema, its decomposition, an op of its own and what executes that."""
     example = EXAMPLE.parent / "custom_operator"

@@ -1,0 +1,139 @@
+"""From a candidate to code that can be run: its nest is lowered, printed, compiled and looked at, all without torch, in
+a process of its own or in this one."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from time import perf_counter, process_time
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from ...backend.cpu.build import build_at
+from ...backend.cpu.printer import print_cpp
+from ...backend.cpu.runtime import CpuPlan
+from ...backend.cuda.printer import kernel_names, print_cuda
+from ...backend.cuda.runtime.nvrtc import Compiled, KernelUse, compile_cubin
+from ...backend.launch_plan import LaunchPlan, make_plan
+from ...dialects import kernel
+from ...dialects.loop import NestOp
+from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.target import Target, get_target, occupancy
+from ...dialects.tile.schedule import ScheduleAttr
+from ...errors import ScheduleError
+from ...passes.pass_manager import run_passes
+from ...passes.pipelines import parse_passes
+from ...passes.planning.cost_model import Model
+from ...passes.planning.nest_info import NestInfo
+from ...passes.searched import with_options
+from .trial import Candidate
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is needed of a task to lower it: its program at the loop level, the passes below `plan-schedules`, and what
+    it is for."""
+
+    text: str
+    pipeline: str
+    target: str
+    multiprocessors: int | None
+
+
+@dataclass(frozen=True)
+class Built:
+    """A candidate as code: what has to be known to call it, and the shared object or the machine code. `code` is a hash
+    of its text; the seconds went to lowering and printing, by the clock of the process, and to the compiler."""
+
+    plan: CpuPlan | LaunchPlan
+    binary: Path | bytes
+    code: str
+    lowering: float
+    compiling: float
+    uses: dict[str, KernelUse] = field(default_factory=dict[str, KernelUse])
+
+
+class Builder:
+    """Builds candidates of one task after another."""
+
+    def __init__(self, folder: Path) -> None:
+        """Shared objects are put into `folder`."""
+        self.folder = folder
+
+    def build(self, source: Source, candidate: Candidate) -> Built:
+        """Lower, compile and look at a candidate. Raises CompileError, saying why, for one that is refused."""
+        start = process_time()
+        module, text = lower(source, candidate)
+        lowering, lowered = process_time() - start, perf_counter()
+        code = digest(text)
+        target = get_target(source.target, source.multiprocessors)
+        if target.core is not None:
+            plan, (_, name) = CpuPlan.of(module), tempfile.mkstemp(".so", "candidate-", self.folder)
+            build_at(Path(name), text)
+            for scratch in self.folder.glob(f"{Path(name).stem}-part*"):
+                scratch.unlink()
+            return Built(plan, Path(name), code, lowering, perf_counter() - lowered)
+        compiled = compile_cubin(text, target.name, cached=False)
+        spent = perf_counter() - lowered
+        if why := gate(module, compiled, target):
+            raise ScheduleError(why)
+        return Built(make_plan(module), compiled.cubin, code, lowering, spent, compiled.kernels)
+
+
+def digest(text: str) -> str:
+    """A hash of printed kernels."""
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def lower(source: Source, candidate: Candidate) -> tuple[ModuleOp, str]:
+    """A candidate at the kernel level, and its text. Raises CompileError."""
+    program, passes, model = _read(source)
+    schedule, target = parse_schedule(candidate.schedule), model.target
+    model.predict(schedule)  # raises what speaks against it
+    module = program.clone()
+    nest = next(op for op in module.walk() if isinstance(op, NestOp))
+    nest.attributes["schedule"] = schedule
+    run_passes(make_context(), module, with_options(passes, candidate.options), verify=False)
+    return module, print_cpp(module) if target.core is not None else print_cuda(module)
+
+
+@cache
+def _read(source: Source) -> tuple[ModuleOp, tuple[ModulePass, ...], Model]:
+    module = parse_module(make_context(), source.text, "task.mlir")
+    nest = next(op for op in module.walk() if isinstance(op, NestOp))
+    model = Model(NestInfo(nest), get_target(source.target, source.multiprocessors))
+    return module, parse_passes(source.pipeline), model
+
+
+def parse_schedule(text: str) -> ScheduleAttr:
+    """The schedule that text says. Raises ScheduleError."""
+    try:
+        found = Parser(make_context(), text).parse_attribute()
+    except (ParseError, VerifyException) as error:
+        raise ScheduleError(error.msg if isinstance(error, ParseError) else str(error)) from None
+    if not isinstance(found, ScheduleAttr):
+        raise ScheduleError(f"{text} is no schedule")
+    return found
+
+
+def gate(module: ModuleOp, compiled: Compiled, target: Target) -> str:
+    """Why compiled kernels are not worth being measured: registers that spilled, code that was compiled worse than it
+    was written (C75xx), fewer blocks on a multiprocessor than the schedule counts on; empty if they are."""
+    if compiled.warnings:
+        return compiled.warnings[0]
+    names = kernel_names(module)
+    for f in (op for op in module.walk() if isinstance(op, kernel.FuncOp)):
+        use = compiled.kernels[names[f.sym_name.data]]
+        if use.spills or use.stack:
+            return f"{use.spills} bytes of registers spilled, {use.stack} on the stack"
+        shared = f.shared.data if f.shared is not None else 0
+        blocks = int(occupancy(target, f.threads, use.registers, shared))
+        if blocks < max(1, f.resident):
+            return f"{blocks} blocks on a multiprocessor instead of {max(1, f.resident)}"
+    return ""

@@ -1,0 +1,223 @@
+"""Candidates as trials: built in parallel, by processes that may be killed; then one after the other, while nothing is
+built, checked and timed on the device."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from time import monotonic
+
+from ...dialects.cores import cores
+from ...errors import CompileError
+from ...passes.planning.cost_model import Model, Prediction
+from ...passes.planning.nest_info import NestInfo
+from .building import Builder, Built, parse_schedule
+from .running import Measured, Runner
+from .task import Task
+from .trial import Candidate, Trial
+from .worker import Worker, WorkerFailed
+
+BUILD_LIMIT, PREPARE_LIMIT, RUN_LIMIT = 60.0, 600.0, 10.0
+"""Seconds for a candidate to be built, for a task's results in float64, and for a candidate to be checked or timed."""
+
+
+class Workers:
+    """The processes that build and run candidates of all tasks on one device, `cpu` or `cuda`.
+
+    `builders` is how many build at once; with 0 this process builds, which then cannot be helped if a pass hangs.
+    """
+
+    def __init__(self, device: str, builders: int | None = None, threads: int | None = None) -> None:
+        self.device = device
+        self._folder = tempfile.TemporaryDirectory(prefix="deplodock-tune-")
+        self.folder = Path(self._folder.name)
+        count = cores() if builders is None else builders
+        self.builders = [Worker(Builder, self.folder, threads=1) for _ in range(count)]
+        self.runner = Worker(Runner, device, threads)
+
+    def __enter__(self) -> Workers:
+        self.runner.start()  # which takes seconds, while the first candidates are built
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in (*self.builders, self.runner):
+            worker.kill()
+        self._folder.cleanup()
+
+    @property
+    def batch(self) -> int:
+        """How many candidates are best asked for at a time."""
+        return max(1, len(self.builders))
+
+    def evaluator(self, task: Task) -> Measuring:
+        """What measures candidates of a task."""
+        return Measuring(task, self)
+
+    def build(self, task: Task, candidates: Sequence[Candidate], limit: float = BUILD_LIMIT) -> list[Built | str]:
+        """The candidates as code, or why there is none of one."""
+        if not self.builders:
+            return [_built(Builder(self.folder), task, c) for c in candidates]
+        found: dict[int, Built | str] = {}
+        todo = list(enumerate(candidates))[::-1]
+        busy: dict[Worker, tuple[int, float]] = {}
+        while todo or busy:
+            for worker in self.builders:
+                if worker not in busy and todo:
+                    number, candidate = todo.pop()
+                    worker.ask("build", task.source, candidate)
+                    busy[worker] = number, monotonic() + limit
+            first = min(end for _, end in busy.values())
+            ready = wait([w.pipe for w in busy if w.pipe is not None], max(0.0, first - monotonic()))
+            for worker, (number, end) in [*busy.items()]:
+                if worker.pipe in ready or monotonic() >= end:
+                    del busy[worker]
+                    try:
+                        found[number] = worker.answer(0 if worker.pipe not in ready else limit)
+                    except WorkerFailed as error:
+                        found[number] = str(error)
+        return [found[i] for i in range(len(candidates))]
+
+
+def _built(builder: Builder, task: Task, candidate: Candidate) -> Built | str:
+    try:
+        return builder.build(task.source, candidate)
+    except CompileError as error:
+        return str(error)
+
+
+@dataclass
+class Best:
+    """The fastest candidate so far: its code, and the seconds that others are compared with."""
+
+    candidate: Candidate
+    built: Built
+    seconds: float
+
+
+class Measuring:
+    """Evaluates candidates of a task by running them. A candidate is faster than the best so far if it is by more than
+    the noise; otherwise it is said to be as fast, so that chance does not add up over many of them.
+
+    `codes` are the hashes of the texts of those that were built, `best` the fastest. `limit` are the seconds that
+    checking or timing one may take before it is killed.
+    """
+
+    label = "measured"
+
+    def __init__(self, task: Task, workers: Workers, limit: float = RUN_LIMIT) -> None:
+        self.task, self.workers, self.limit = task, workers, limit
+        self.best: Best | None = None
+        self.codes: dict[Candidate, str] = {}
+        self._ready = False
+
+    def prepare(self) -> None:
+        """Compute what results are compared with, once. Raises WorkerFailed where the task cannot be run."""
+        if not self._ready:
+            self.workers.runner.call("begin", replace(self.task), limit=PREPARE_LIMIT)
+            self._ready = True
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """A trial for each candidate, in order. Raises as `prepare`."""
+        self.prepare()
+        built = self.workers.build(self.task, candidates)
+        trials = [self._trial(c, b) for c, b in zip(candidates, built, strict=True)]
+        for b in built:
+            if isinstance(b, Built) and isinstance(b.binary, Path) and (self.best is None or b is not self.best.built):
+                b.binary.unlink(missing_ok=True)
+        return trials
+
+    def _trial(self, candidate: Candidate, built: Built | str) -> Trial:
+        if isinstance(built, str):
+            return Trial(candidate, None, failure=built)
+        self.codes[candidate] = built.code
+        try:
+            found = self._run(built)
+        except WorkerFailed as error:
+            if self.workers.runner.pipe is None:
+                self._again()
+            return Trial(candidate, None, failure=str(error))
+        if isinstance(found, str):
+            return Trial(candidate, None, failure=f"wrong: {found}")
+        if self.best is None:
+            self._now_best(Best(candidate, built, found.seconds))
+            return Trial(candidate, found.seconds, min(found.noise, 1.0))
+        ratio = found.ratio if found.ratio * (1 + found.noise) < 1 else max(1.0, found.ratio)
+        trial = Trial(candidate, ratio * self.best.seconds, min(found.noise, 1.0))
+        if ratio < 1:
+            self._now_best(Best(candidate, built, ratio * self.best.seconds))
+        return trial
+
+    def again(self, candidate: Candidate) -> Trial:
+        """A candidate in turns with the best once more, for longer than it takes to see that it is slower. Which of
+        both is faster, this decides."""
+        assert self.best is not None
+        (built,) = self.workers.build(self.task, [candidate])
+        if isinstance(built, str):
+            return Trial(candidate, None, failure=built)
+        try:
+            found = self._run(built, whole=True)
+        except WorkerFailed as error:
+            return Trial(candidate, None, failure=str(error))
+        if isinstance(found, str):
+            return Trial(candidate, None, failure=f"wrong: {found}")
+        return Trial(candidate, found.ratio * self.best.seconds, min(found.noise, 1.0))
+
+    def _run(self, built: Built, whole: bool = False) -> Measured | str:
+        """The time of a candidate, or what is wrong with its results."""
+        call, best = self.workers.runner.call, None if self.best is None else "best"
+        call("load", "candidate", built, limit=self.limit)
+        if wrong := call("check", "candidate", limit=self.limit):
+            return wrong
+        return call("time", "candidate", best, whole, limit=self.limit)
+
+    def _now_best(self, best: Best) -> None:
+        if self.best is not None and isinstance(self.best.built.binary, Path):
+            self.best.built.binary.unlink(missing_ok=True)
+        self.best = best
+        self.workers.runner.call("load", "best", best.built, limit=self.limit)
+
+    def _again(self) -> None:
+        """Get the process ready that takes the place of one that was killed."""
+        self.workers.runner.call("begin", replace(self.task), limit=PREPARE_LIMIT)
+        if self.best is not None:
+            self.workers.runner.call("load", "best", self.best.built, limit=self.limit)
+
+
+class Predicting:
+    """Evaluates candidates of a task by the planning model, where nothing can be measured."""
+
+    label = "predicted"
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.codes: dict[Candidate, str] = {}
+        self._model = Model(NestInfo(task.nest), task.target)
+
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """A trial for each candidate, in order, with the seconds that the model predicts."""
+        return [self._trial(c) for c in candidates]
+
+    def again(self, candidate: Candidate) -> Trial:
+        """The same once more."""
+        return self._trial(candidate)
+
+    def _trial(self, candidate: Candidate) -> Trial:
+        try:
+            return Trial(candidate, float(self._model.predict(parse_schedule(candidate.schedule)).seconds))
+        except CompileError as error:
+            return Trial(candidate, None, failure=str(error))
+
+
+def prediction(task: Task, schedule: str) -> Prediction:
+    """What the model expects of a schedule. Raises ScheduleError."""
+    return Model(NestInfo(task.nest), task.target).predict(parse_schedule(schedule))

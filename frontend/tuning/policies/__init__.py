@@ -1,0 +1,35 @@
+"""Policies: what a search tries next, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....errors import ScheduleError
+from ..space import Space
+from ..trial import Policy
+from .bayes import BayesPolicy
+from .evolve import EvolvePolicy
+from .mcts import MctsPolicy
+from .model import ModelPolicy
+from .random import RandomPolicy
+from .top_k import TopKPolicy
+
+POLICIES: dict[str, Callable[[Space, int], Policy]] = {
+    "model": ModelPolicy,
+    "top-k": TopKPolicy,
+    "evolve": EvolvePolicy,
+    "mcts": MctsPolicy,
+    "bayes": BayesPolicy,
+    "random": RandomPolicy,
+}
+"""Name -> what makes the policy from a space and a seed."""
+
+DEFAULT_POLICY = "bayes"
+
+
+def make_policy(name: str, space: Space, seed: int = 0) -> Policy:
+    """The policy `name` on `space`; the same seed and the same trials give the same candidates. Raises ScheduleError
+    for a name that none has."""
+    if name not in POLICIES:
+        raise ScheduleError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}", argument="policy")
+    return POLICIES[name](space, seed)

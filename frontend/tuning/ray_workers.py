@@ -1,0 +1,202 @@
+"""Candidates measured by the machines of a Ray cluster: one queue; a machine that is lost loses at most its candidate,
+which another one measures again.
+
+Ray starts processes and carries what they are asked; that is all it is needed for (`pip install "deplodock[ray]"`). A
+worker of the cluster is a machine that measures as this one would: its processes build, check and time
+(`evaluation.py`), and its candidates take turns with its own best.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import ExecutionError
+from .trial import Candidate, Evaluator, Trial
+
+LOSSES = 3
+"""So many machines may be lost with a candidate before it is given up: it may be what ends them."""
+
+MakeEvaluator = Callable[[Any], Evaluator]
+"""Makes the evaluator of a task, on a worker."""
+
+
+class LocalEvaluators:
+    """Makes what measures on the machine on which it is called; goes to the workers as it is."""
+
+    def __init__(self, device: str, threads: int | None = None) -> None:
+        self.device, self.threads = device, threads
+        self._workers: Any = None
+
+    def kind(self) -> str:
+        """What the device is called in records."""
+        from .search import device_name
+
+        return device_name(self.device)
+
+    def __call__(self, task: Any) -> Evaluator:
+        from .evaluation import Measuring, Workers
+
+        if self._workers is None:
+            self._workers = Workers(self.device, threads=self.threads)
+        return Measuring(task, self._workers)
+
+
+class Machine:
+    """A worker of the cluster: the evaluator of the task that it was asked about last."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._evaluator: Any = None
+        self._number = -1
+
+    def kind(self) -> str:
+        """What its device is called in records."""
+        return self._make.kind()
+
+    def begin(self, number: int, task: Any) -> None:
+        """Go over to the task `number`, and do what it takes before the first candidate."""
+        if number != self._number:
+            self._evaluator, self._number = self._make(task), number
+            self._evaluator.prepare()
+
+    def measure(self, number: int, task: Any, candidate: Candidate) -> tuple[Trial, str]:
+        """A candidate of the task `number` as a trial, and the hash of its text."""
+        self.begin(number, task)
+        (trial,) = self._evaluator.measure([candidate])
+        return trial, getattr(self._evaluator, "codes", {}).get(candidate, "")
+
+
+class RayWorkers:
+    """The machines of a cluster that have a device of one kind: that which most of them have, or `kind`.
+
+    `address` is as for `ray.init`; `local` starts a cluster on this machine. `device` is `cpu` or `cuda`: a worker has
+    all cores of its node, or one GPU. `count` workers are started, or as many as there are of these. Raises
+    ExecutionError where Ray is not installed, does not answer, or has no such device.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        device: str = "cpu",
+        threads: int | None = None,
+        kind: str | None = None,
+        count: int | None = None,
+        make: Any = None,
+    ) -> None:
+        self.ray = _connected(address)
+        self._make = make or LocalEvaluators(device, threads)
+        self._options = {"num_gpus": 1} if device == "cuda" else {"scheduling_strategy": "SPREAD"}
+        if count is None:
+            found = self.ray.cluster_resources()
+            count = int(found.get("GPU", 0)) if device == "cuda" else sum(n["Alive"] for n in self.ray.nodes())
+        machines = [self._start() for _ in range(count)]
+        kinds = [self.ray.get(m.kind.remote()) for m in machines]
+        if kind is None and kinds:
+            kind = Counter(kinds).most_common(1)[0][0]
+        self.kind = kind or ""
+        self.machines = [m for m, k in zip(machines, kinds, strict=True) if k == kind]
+        self.left_out = Counter(k for k in kinds if k != kind)
+        """Devices of other kinds, whose times say nothing about these."""
+        for machine, k in zip(machines, kinds, strict=True):
+            if k != kind:
+                self.ray.kill(machine)
+        if not self.machines:
+            raise ExecutionError(f"the Ray cluster at {address} has no device {kind or device}", argument="--ray")
+        self._tasks = 0
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; a cluster that was there before stays."""
+        self.ray.shutdown()
+
+    @property
+    def batch(self) -> int:
+        """How many candidates are measured at a time."""
+        return len(self.machines)
+
+    def evaluator(self, task: Any) -> RayMeasuring:
+        """What measures candidates of a task."""
+        self._tasks += 1
+        return RayMeasuring(self, self._tasks, task)
+
+    def replace(self, machine: Any) -> None:
+        """Start another worker in the place of one that is lost."""
+        if machine in self.machines:
+            self.machines[self.machines.index(machine)] = self._start()
+
+    def _start(self) -> Any:
+        return self.ray.remote(Machine).options(**self._options).remote(self._make)
+
+
+def _connected(address: str) -> Any:
+    """Ray, with a cluster."""
+    try:
+        import ray
+    except ImportError:
+        raise ExecutionError('Ray is not installed: pip install "deplodock[ray]"', argument="--ray") from None
+    local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100 << 20} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ExecutionError(f"no Ray cluster at {address}: {reason}", argument="--ray") from None
+    return ray
+
+
+@dataclass
+class RayMeasuring:
+    """An evaluator whose candidates go to whichever machine is free. `codes` are the hashes of their texts."""
+
+    workers: RayWorkers
+    number: int
+    task: Any
+    codes: dict[Candidate, str] = field(default_factory=dict[Candidate, str])
+    label = "measured"
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """A trial for each candidate, in order. One whose machine is lost goes to another, up to `LOSSES` times."""
+        ray, found = self.workers.ray, dict[int, Trial]()
+        todo, losses = list(range(len(candidates)))[::-1], Counter[int]()
+        busy: dict[Any, tuple[Any, int]] = {}
+        while todo or busy:
+            used = [machine for machine, _ in busy.values()]
+            for machine in [m for m in self.workers.machines if m not in used][: len(todo)]:
+                n = todo.pop()
+                busy[machine.measure.remote(self.number, self.task, candidates[n])] = machine, n
+            (ready,), _ = ray.wait([*busy], num_returns=1)
+            machine, n = busy.pop(ready)
+            try:
+                found[n], self.codes[candidates[n]] = ray.get(ready)
+            except ray.exceptions.RayActorError as error:
+                self.workers.replace(machine)
+                losses[n] += 1
+                if losses[n] < LOSSES:
+                    todo.append(n)
+                else:
+                    found[n] = Trial(candidates[n], None, failure=f"killed: {_told(error)}")
+            except ray.exceptions.RayTaskError as error:
+                found[n] = Trial(candidates[n], None, failure=_told(error))
+        return [found[n] for n in range(len(candidates))]
+
+    def prepare(self) -> None:
+        """Have all machines get ready at once. One that fails to will say so when it is asked for a candidate."""
+        started = [m.begin.remote(self.number, self.task) for m in self.workers.machines]
+        self.workers.ray.wait(started, num_returns=len(started))
+
+    def again(self, candidate: Candidate) -> Trial:
+        """A candidate once more, in turns with the best of the machine that is asked."""
+        (trial,) = self.measure([candidate])
+        return trial
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error.__cause__ or error).split())[:200]

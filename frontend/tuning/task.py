@@ -1,0 +1,174 @@
+"""What is tuned: one nest of a program at the loop level, as a program of its own, for one target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import dropwhile
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region, SSAValue
+
+from ...backend.dtypes import numpy_dtype
+from ...backend.interpreter.running import main_function
+from ...dialects.loop import LoadOp, NestOp
+from ...dialects.loop.work import Work, nest_work
+from ...dialects.payload import element_type
+from ...dialects.shapes.binding import bind_sizes
+from ...dialects.shapes.extents import Extent, extents_of, typical
+from ...dialects.support.parsing import make_context, parse_module
+from ...dialects.support.printing import print_module
+from ...dialects.target import Target, get_target
+from ...errors import CompileError
+from ...passes.pass_manager import run_passes
+from ...passes.pipelines import parse_passes, pipeline_text
+from ...passes.planning.core_time import footprint
+from ...passes.planning.nest_info import NestInfo
+from ...passes.records import describe_nest, plan_key
+from ..compilation import Compilation
+from .building import Source
+
+SEED = 7
+"""Of the inputs of a nest."""
+
+PLANNER = "plan-schedules"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One nest to tune.
+
+    name        what its kernel is called in the program it is from: `k0`
+    text        the program that is only this nest, at the loop level
+    target, multiprocessors  what it is for
+    pipeline    the passes behind the first `plan-schedules`, to the kernel level
+    planner     that pass
+    launches    how many nests of the program are this one
+    only        whether the program has no others
+    """
+
+    name: str
+    text: str
+    target_name: str
+    multiprocessors: int | None
+    pipeline: str
+    planner: str = PLANNER
+    launches: int = 1
+    only: bool = True
+
+    @property
+    def source(self) -> Source:
+        """What candidates are built of."""
+        return Source(self.text, self.pipeline, self.target_name, self.multiprocessors)
+
+    @cached_property
+    def module(self) -> ModuleOp:
+        """The program. Don't change it."""
+        return parse_module(make_context(), self.text, f"{self.name}.mlir")
+
+    @cached_property
+    def nest(self) -> NestOp:
+        """The nest, without a schedule."""
+        return next(op for op in self.module.walk() if isinstance(op, NestOp))
+
+    @cached_property
+    def target(self) -> Target:
+        """The target."""
+        return get_target(self.target_name, self.multiprocessors)
+
+    @cached_property
+    def key(self) -> str:
+        """What the nest is called in records."""
+        return plan_key(self.nest)
+
+    @cached_property
+    def what(self) -> str:
+        """What the nest is, for people."""
+        return describe_nest(self.nest)
+
+    @cached_property
+    def work(self) -> Work:
+        """The least bytes and operations."""
+        return nest_work(self.nest)
+
+    @cached_property
+    def untuned(self) -> str:
+        """The schedule that the planner gives it, as text. Raises ScheduleError where there is none."""
+        module = self.module.clone()
+        run_passes(make_context(), module, parse_passes(self.planner), verify=False)
+        return str(next(op for op in module.walk() if isinstance(op, NestOp)).attributes["schedule"])
+
+    def floor(self, tensor_cores: bool) -> float:
+        """The least seconds by the rates of the target: bytes from memory, or from the caches where all of it fits
+        into them, or operations."""
+        t, work = self.target, self.work
+        near = footprint(NestInfo(self.nest)) <= t.l2 // 2
+        rate = t.rates.cache if near else t.rates.memory
+        return max(work.bytes / rate, work.flops / (t.tensor if tensor_cores else t.fp32))
+
+    def inputs(self) -> list[np.ndarray]:
+        """Random arguments: normal floats, and integers that are indices of whatever they are used to index."""
+        rng, most, found = np.random.default_rng(SEED), _most(self.nest), list[np.ndarray]()
+        for argument in main_function(self.module).body.block.args:
+            shape = tuple(map(typical, extents_of(argument.type)))
+            kind = element_type(argument.type)
+            if isinstance(kind, IntegerType):
+                high = 2 if kind.width.data == 1 else min(most, 128 if kind.width.data == 8 else most)
+                found.append(rng.integers(0, high, shape).astype(numpy_dtype(kind)))
+            else:
+                found.append(rng.standard_normal(shape, np.float32).astype(numpy_dtype(kind)))
+        bind_sizes(main_function(self.module), [a.shape for a in found])
+        return found
+
+
+def _most(nest: NestOp) -> int:
+    """The numbers below which integers are indices into everything that the nest indexes by data."""
+    sizes: list[Extent] = []
+    for op in nest.walk():
+        if isinstance(op, LoadOp) and op.symbols:
+            sizes += extents_of(op.source.type)
+    return max(1, min(map(typical, sizes), default=128))
+
+
+def tasks_of(compilation: Compilation) -> list[Task]:
+    """The nests of a program, each once: those that differ in names only are one task. Raises CompileError for a
+    program that has none."""
+    nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
+    below = [*dropwhile(lambda p: p.name != PLANNER, compilation.passes_to("kernel"))]
+    if not nests or not below:
+        raise CompileError("has no loop.nest to tune")
+    planner, *rest = below
+    keys = [plan_key(nest) for nest in nests]
+    how = compilation.target, compilation.multiprocessors, pipeline_text(rest), pipeline_text([planner])
+    return [
+        Task(f"k{number}", print_module(alone(nest)), *how, launches=keys.count(key), only=len(nests) == 1)
+        for number, (key, nest) in enumerate(zip(keys, nests, strict=True))
+        if keys.index(key) == number
+    ]
+
+
+def alone(nest: NestOp) -> ModuleOp:
+    """A program that is a copy of `nest`, whose arguments are what it reads, in the order in which it does."""
+    inner: set[SSAValue] = set()
+    outer: dict[SSAValue, None] = {}
+    for op in nest.walk():
+        inner.update(op.results, *(block.args for region in op.regions for block in region.blocks))
+    for op in nest.walk():
+        outer.update((v, None) for v in op.operands if v not in inner)
+    block = Block(arg_types=[v.type for v in outer])
+    for argument, value in zip(block.args, outer, strict=True):
+        argument.name_hint = value.name_hint
+    copy = nest.clone(dict(zip(outer, block.args, strict=True)))
+    copy.attributes.pop("schedule", None)
+    block.add_ops([copy, ReturnOp(*copy.res)])
+    types = [a.type for a in block.args], [r.type for r in copy.res]
+    return ModuleOp([FuncOp("main", types, Region(block))])
+
+
+def describe(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """The tasks for programs to read."""
+    return [{"name": t.name, "nest": t.what, "key": t.key, "launches": t.launches} for t in tasks]

@@ -1,0 +1,55 @@
+"""A short form of `benchmarks/search_policies.py`: policies on kernels whose best schedule is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from deplodock.frontend.tuning.policies import DEFAULT_POLICY, POLICIES
+
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+PROGRAMS = ("linear 128x512x512", "linear 32x4096x1024", "attention 128", "row means")
+
+
+@pytest.fixture(scope="module")
+def fixture() -> Iterator[Any]:
+    """The module of the fixture, and kernels of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield (
+            import_module("search_fixture"),
+            import_module("search_policies"),
+            [*import_module("search_fixture").kernels(PROGRAMS, ["cpu"])],
+        )
+
+
+def mean_share(fixture: Any, policy: str, trials: int = 16) -> float:
+    _, benchmark, kernels = fixture
+    return mean(benchmark.run(k, POLICIES[policy], 0, trials, 24)[-1] for k in kernels)
+
+
+def test_the_optimum_is_not_what_the_model_takes(fixture: Any) -> None:
+    _, _, kernels = fixture
+    picks = [k.share(k.ranked()[0]) for k in kernels]
+    assert all(0.3 < p < 0.99 for p in picks)
+    assert all(sum(k.share(c) >= 0.98 for c in k.reachable) < len(k.reachable) / 4 for k in kernels)
+
+
+@pytest.mark.parametrize("policy", dict.fromkeys([DEFAULT_POLICY, "evolve", "mcts"]))
+def test_a_search_is_better_than_random_and_than_the_model(fixture: Any, policy: str) -> None:
+    found = mean_share(fixture, policy)
+    assert found > mean_share(fixture, "random")
+    assert found > mean_share(fixture, "model")
+
+
+def test_a_trial_is_the_same_whoever_asks(fixture: Any) -> None:
+    module, _, kernels = fixture
+    some = kernels[0].ranked()[:5]
+    together = module.Measured(kernels[0], 1, 9).measure(some)
+    assert together == [module.Measured(kernels[0], 1, 9).measure([c])[0] for c in some]
+    assert together != module.Measured(kernels[0], 2, 9).measure(some)

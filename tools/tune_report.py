@@ -1,0 +1,131 @@
+"""What a search has found, as text, as curves and as a page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import CompileError
+from .plot import curves
+from .tables import seconds, text_table
+
+if TYPE_CHECKING:
+    from ..backend.timing import Timing
+    from ..frontend.tuning.search import Search
+
+SHOWN = 12
+"""Candidates that `--explain` tells of."""
+
+
+def found_text(found: Sequence[Search], times: Mapping[str, Timing]) -> str:
+    """What came of the searches of a program, and the times of its calls."""
+    lines = [line for search in found for line in _found(search)]
+    if times:
+        lines.append(", ".join(f"{name} {seconds(t.median)}" for name, t in times.items()))
+        tuned = times["tuned"].median
+        others = (f"{t.median / tuned:.2f} times as fast as {name}" for name, t in times.items() if name != "tuned")
+        lines.append(f"a call is {' and '.join(others)} (medians of calls, in turns)")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _found(search: Search) -> list[str]:
+    task, best = search.task, search.best
+    failed = sum(bool(t.failure) for _, t in search.trials)
+    times = f", in the program {task.launches} times" if task.launches > 1 else ""
+    head = f"{task.name}: {task.what}{times}: {len(search.trials)} trials"
+    head += f", {failed} of them failed" if failed else ""
+    head += f", {search.known} known before" if search.known else ""
+    head += f", in {search.elapsed:.1f} s; {search.ended}"
+    if best is None or best.seconds is None:
+        why = next((t.failure for _, t in search.trials if t.failure), "nothing was tried")
+        return [head, f"  no candidate has a time: {why}"]
+    first = search.untuned.seconds if search.untuned is not None else None
+    took = f"  {search.label}: {seconds(best.seconds)} +-{best.noise:.1%}, {search.share:.0%} of the roofline"
+    took += f"; the planner's pick {seconds(first)}: {search.speedup:.2f} times as fast" if first else ""
+    return [head, took, f"  {best.candidate.schedule}"]
+
+
+def explained(search: Search, width: int | None) -> str:
+    """What the model predicted of the fastest candidates beside what was found."""
+    from ..frontend.tuning.search import limit_of
+
+    timed = sorted((t for _, t in search.trials if t.seconds), key=lambda t: t.seconds or 0.0)
+    rows = [
+        [
+            seconds(t.seconds or 0.0),
+            f"+-{t.noise:.1%}",
+            seconds(p := predicted_seconds(search, t.candidate.schedule)),
+            f"{p / (t.seconds or 1.0):.2f}",
+            limit_of(search.task, t),
+            t.candidate.schedule.removeprefix("#tile.schedule"),
+        ]
+        for t in timed[:SHOWN]
+    ]
+    heads = [search.label, "", "predicted", "by it", "limit", search.task.name]
+    return text_table(heads, rows, width) if rows else ""
+
+
+def predicted_seconds(search: Search, schedule: str) -> float:
+    """What the model, as it is now, expects of a schedule."""
+    from ..frontend.tuning.evaluation import prediction
+
+    return float(prediction(search.task, schedule).seconds)
+
+
+def curve_svg(found: Sequence[Search]) -> str:
+    """The best time after each trial, by that of the planner's pick."""
+    from ..frontend.tuning.tuned import curve
+
+    lines = {}
+    for search in found:
+        points, first = curve(search), search.untuned.seconds if search.untuned else None
+        scale = first or (points[0][1] if points else 1.0)
+        lines[f"{search.task.name}: {search.task.what}"] = [(float(n), t / scale) for n, t in points]
+    return curves("best time by the planner's pick, after each trial", lines)
+
+
+def write_curves(path: str, found: Sequence[Search]) -> None:
+    """Write the curves to a file. Raises CompileError."""
+    if not path.endswith(".svg"):
+        raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
+    _write(path, curve_svg(found), "--plot")
+
+
+def write_report(path: str, found: Sequence[Search]) -> None:
+    """Write a page with all trials, which needs nothing else. Raises CompileError."""
+    parts = [_HEAD, curve_svg(found)]
+    for search in found:
+        parts += [f"<h2>{html.escape(search.task.name)}: {html.escape(search.task.what)}</h2>"]
+        parts += [f"<p>{html.escape(line)}</p>" for line in _found(search)]
+        parts.append(_trials(search))
+        parts.append(f"<details><summary>program</summary><pre>{html.escape(search.task.text)}</pre></details>")
+    _write(path, "\n".join([*parts, "</body></html>\n"]), "--report")
+
+
+_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>deplodock tune</title><style>
+body { font-family: sans-serif; margin: 2em; max-width: 80em } table { border-collapse: collapse; font-size: 90% }
+td, th { border-bottom: 1px solid #ddd; padding: 2px 8px; text-align: left } .best { background: #fdebd3 }
+.failed { color: #a00 } code { font-size: 90% } pre { overflow-x: auto }
+</style></head><body><h1>deplodock tune</h1>"""
+
+
+def _trials(search: Search) -> str:
+    rows = []
+    for number, (at, t) in enumerate(search.trials, 1):
+        kind = "best" if t is search.best else "failed" if t.failure else ""
+        took = t.failure or f"{seconds(t.seconds or 0.0)} ±{t.noise:.1%}"
+        predicted = seconds(t.candidate.predicted) if t.candidate.predicted else ""
+        cells = [str(number), f"{at:.1f} s", took, predicted, t.candidate.schedule.removeprefix("#tile.schedule")]
+        cells.append(" ".join(f"{p}.{o}={v}" for p, o, v in t.candidate.options))
+        rows.append(f'<tr class="{kind}">' + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
+    heads = "".join(f"<th>{h}</th>" for h in ("trial", "at", search.label, "predicted", "schedule", "options"))
+    return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
+
+
+def _write(path: str, text: str, option: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}", argument=option) from None
