@@ -47,8 +47,8 @@ class CoreCosts:
     fold, step, block, chunk  to reduce a vector to a number, to start a loop, to start a block, and a chunk whose sums
               are kept
     product   to start a product of panels
-    seek      to begin to read for a sum what lies elsewhere in memory than what was read before: processors foresee
-              what follows
+    seek, near_seek  to begin to read what lies elsewhere in memory, or in the last cache, than what was read before:
+              processors foresee what follows. Of less than a page it is less, a quarter at least
     spilled   so many times longer products inside of each other take, where their tiles do not fit into the nearest
               cache
     """
@@ -69,7 +69,8 @@ class CoreCosts:
     block: float = 10e-9
     chunk: float = 60e-9
     product: float = 30e-9
-    seek: float = 10e-9
+    seek: float = 120e-9
+    near_seek: float = 10e-9
     spilled: float = 1.3
 
 

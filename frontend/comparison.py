@@ -118,14 +118,17 @@ def _difference(index: int, a: torch.Tensor, e: torch.Tensor, tolerance: float) 
         wrong = int((a != e).sum())
         return Difference(index, kind, wrong / max(e.numel(), 1), 0.0, f"{wrong} elements differ" if wrong else "")
     x, y = a.double(), e.double()
-    if not torch.equal(x.isnan(), y.isnan()):
-        return Difference(index, kind, math.inf, tolerance, "NaN in other places")
-    infinite = y.isinf() | x.isinf()
-    if not torch.equal(x[infinite], y[infinite]):
-        return Difference(index, kind, math.inf, tolerance, "infinities in other places")
-    finite = ~(infinite | y.isnan())
-    x, y = x[finite], y[finite]
+    error = (x - y).abs_()
+    if not error.isfinite().all():
+        if not torch.equal(x.isnan(), y.isnan()):
+            return Difference(index, kind, math.inf, tolerance, "NaN in other places")
+        infinite = y.isinf() | x.isinf()
+        if not torch.equal(x[infinite], y[infinite]):
+            return Difference(index, kind, math.inf, tolerance, "infinities in other places")
+        finite = ~(infinite | y.isnan())
+        error, y = error[finite], y[finite]
     if not y.numel():
         return Difference(index, kind, 0.0, tolerance)
-    scale = torch.clamp(y.abs(), min=max(float(y.square().mean().sqrt()), torch.finfo(torch.float64).tiny))
-    return Difference(index, kind, float(((x - y).abs() / scale).max()), tolerance)
+    typical = float(torch.linalg.vector_norm(y)) / math.sqrt(y.numel())
+    scale = y.abs().clamp_(min=max(typical, torch.finfo(torch.float64).tiny))
+    return Difference(index, kind, float(error.div_(scale).max()), tolerance)

@@ -194,29 +194,29 @@ INLINE vec<float> exp2_approx(vec<float> x) { return exp2f(x); }
 
 //// pack
 struct Range { long begin, end; };
-// A matrix of which neighbours in a column and in a row are so many elements apart, row by row: `high` rows of it, and
-// zero outside of the columns in `wide`.
-template <int columns, class T>
+// A matrix of which neighbours in a column and in a row are so many elements apart, row by row, each `pitch` behind the
+// one before: `high` rows of it, and zero outside of the columns in `wide`.
+template <int columns, int pitch = columns, class T>
 static void pack(T* to, const T* from, long row, long column, long high, Range wide) {
   const long begin = max<long>(wide.begin, 0), end = min<long>(wide.end, columns);
   if constexpr (columns % lanes == 0)
     if (column == 1) {
       for (long j = 0; j < columns; j += lanes)
         for (long i = 0; i < high; ++i)
-          if (begin <= j) store(to + i * columns + j, load_first(from + i * row + j, end - j, T(0)));
-          else for (long l = j; l < j + lanes; ++l) to[i * columns + l] = begin <= l && l < end ? from[i * row + l] : T(0);
+          if (begin <= j) store(to + i * pitch + j, load_first(from + i * row + j, end - j, T(0)));
+          else for (long l = j; l < j + lanes; ++l) to[i * pitch + l] = begin <= l && l < end ? from[i * row + l] : T(0);
       return;
     }
   long done = 0;  // rows that are packed, as far as they are whole vectors of the matrix
   const long whole = row == 1 && begin == 0 ? end / lanes * lanes : 0;
   for (; whole && done + lanes <= high; done += lanes) {
-    for (long j = 0; j < whole; j += lanes) transpose(to + done * columns + j, columns, from + j * column + done, column);
+    for (long j = 0; j < whole; j += lanes) transpose(to + done * pitch + j, pitch, from + j * column + done, column);
     for (long j = whole; j < columns; ++j)
-      for (int l = 0; l < lanes; ++l) to[(done + l) * columns + j] = j < end ? from[done + l + j * column] : T(0);
+      for (int l = 0; l < lanes; ++l) to[(done + l) * pitch + j] = j < end ? from[done + l + j * column] : T(0);
   }
   for (long i = done; i < high; ++i) {
-    if (end - begin < columns) __builtin_memset(to + i * columns, 0, columns * sizeof(T));
-    for (long j = begin; j < end; ++j) to[i * columns + j] = from[i * row + j * column];
+    if (end - begin < columns) __builtin_memset(to + i * pitch, 0, columns * sizeof(T));
+    for (long j = begin; j < end; ++j) to[i * pitch + j] = from[i * row + j * column];
   }
 }
 
@@ -271,6 +271,9 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
       i += rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, long(N), a + i * (step ? step : apart), apart, from, pitch, depth);
   }
 }
+// Whether rows are so far apart that their elements k are all in the same set of a cache, which has 8 places: then they
+// are copied before.
+template <int rows, class T> constexpr bool in_same_sets(const T*, long apart) { return rows > 8 && apart * sizeof(T) % 4096 == 0; }
 // c += a * b: M x N row by row, M x K and K x N with strides; outside of `extents` the operands are zero.
 template <int M, int N, int K, int step = 0, class T>
 static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, long b_row, long b_column,
@@ -300,10 +303,11 @@ static void panel_fma(T* c, const T* a, long a_row, long a_column, const T* b, l
     if constexpr (step) {
       panels_fma<M, N, K, step>(c, a, a_column, high, depth, e.columns, panel_of);
     } else {
-      alignas(64) T left[M * K];
-      if (a_column != 1) {
-        pack<K>(left, a, a_row, a_column, high, {0, depth});
-        a = left, a_row = K;
+      constexpr int pitch = K + lanes;
+      alignas(64) T left[M * pitch];
+      if (a_column != 1 || in_same_sets<M>(a, a_row)) {
+        pack<K, pitch>(left, a, a_row, a_column, high, {0, depth});
+        a = left, a_row = pitch;
       }
       panels_fma<M, N, K, 0>(c, a, a_row, high, depth, e.columns, panel_of);
     }
@@ -354,7 +358,14 @@ static void panel_fma(float* c, const bf16* a, long a_row, long a_column, const 
         return panel;
       };
       c += e.rows.begin * N;
-      if (in_pairs) return panels_fma<M, N, K / 2, 0>(c, (const int*)a, a_row / 2, high, pairs, e.columns, panel_of);
+      if (in_pairs) {
+        constexpr int pitch = K / 2 + lanes;
+        alignas(64) int left[M * pitch];
+        const int* rows = (const int*)a;
+        const bool copied = in_same_sets<M>(rows, a_row / 2);
+        if (copied) pack<K / 2, pitch>(left, rows, a_row / 2, 1, high, {0, pairs});
+        return panels_fma<M, N, K / 2, 0>(c, copied ? left : rows, copied ? pitch : a_row / 2, high, pairs, e.columns, panel_of);
+      }
       if constexpr (M % lanes == 0) {
         alignas(64) int left[M * K / 2];
         pack_pairs<M>(left, a, a_column, a_row, pairs, high);

@@ -1,13 +1,19 @@
-"""Which loads of a nest its schedule may have copied before, for tiles to find them row by row."""
+"""Which loads of a nest its schedule may have copied before, for tiles to find them row by row, and these copies."""
 
 from __future__ import annotations
 
-from xdsl.ir import Operation, SSAValue
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ...dialects import loop
 from ...dialects.loop.dependence import Dependence, access_indices, find_contraction
-from ...dialects.payload import CastOp, ConstantOp
-from .nest_schedule import reductions
+from ...dialects.payload import CastOp, ConstantOp, element_type
+from ...dialects.shapes.domain import DomainAttr
+from ...dialects.shapes.extents import Extent
+from .nest_schedule import reduction_indices, reductions
 
 
 def loaded_factor(value: SSAValue) -> loop.LoadOp | None:
@@ -35,6 +41,39 @@ def packable_loads(nest: loop.NestOp, index: SSAValue) -> list[loop.LoadOp] | st
     return list(found) or "no product has columns along this index"
 
 
-def fill_of(load: loop.LoadOp) -> list[Operation]:
-    """A copy of the constant that a load gives outside of its domain, if it has one."""
-    return [] if load.fill is None or not isinstance(load.fill.owner, ConstantOp) else [load.fill.owner.clone()]
+def extents_of_nest(nest: loop.NestOp) -> dict[SSAValue, Extent]:
+    """The extents of all indices of a nest and of its reductions."""
+    return dict(zip(nest.body.block.args, nest.sizes, strict=True)) | dict(reduction_indices(nest))
+
+
+def copying_nest(
+    load: loop.LoadOp, at: Mapping[SSAValue, AffineExpr], sizes: Sequence[Extent], source: SSAValue | None = None
+) -> loop.NestOp:
+    """The nest over `sizes` of what `load` loads, from `source` if that is given, where its indices are `at`."""
+    block = Block(arg_types=[IndexType()] * len(sizes))
+    dims = [at.get(i, AffineExpr.constant(0)) for i in load.indices]
+
+    def moved(map: AffineMap) -> AffineMap:
+        return map.replace_dims_and_symbols(dims, [], len(sizes), 0)
+
+    fill = [load.fill.owner.clone()] if load.fill is not None and isinstance(load.fill.owner, ConstantOp) else []
+    domain = load.domain and DomainAttr.get(moved(load.domain.affine), load.domain.limits)
+    values = [r for op in fill for r in op.results]
+    new = loop.LoadOp(
+        source or load.source, moved(load.map.data), block.args, (), domain, values[0] if values else None
+    )
+    block.add_ops([*fill, new, loop.YieldOp(new.result)])
+    return loop.NestOp(sizes, [element_type(load.source.type)], Region(block))
+
+
+def copies(nest: loop.NestOp, index: SSAValue) -> list[loop.NestOp]:
+    """The nests that copy what is loaded along the free `index`, which is their last, from tensors that are nobody's:
+    for who wants to know how long they take."""
+    loads, extents = packable_loads(nest, index), extents_of_nest(nest)
+    found: list[loop.NestOp] = []
+    for load in () if isinstance(loads, str) else loads:
+        order = [*(i for i in extents if i in access_indices(load) and i is not index), index]
+        at = {i: AffineExpr.dimension(n) for n, i in enumerate(order)}
+        source = Block(arg_types=[load.source.type]).args[0]
+        found.append(copying_nest(load, at, [extents[i] for i in order], source))
+    return found

@@ -9,23 +9,19 @@ from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import AffineMapAttr, IndexType, ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop
 from ...dialects.loop.dependence import access_indices
-from ...dialects.payload import element_type
-from ...dialects.shapes.domain import DomainAttr
-from ...dialects.shapes.extents import Extent, extents_attr
+from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location, refused
 from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.nest_schedule import reduction_indices, schedule_of
-from ..analysis.packed_operands import fill_of, packable_loads
+from ..analysis.nest_schedule import schedule_of
+from ..analysis.packed_operands import copying_nest, extents_of_nest, packable_loads
 from .digits import split_dimensions
-
-Extents = dict[SSAValue, Extent]
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ def _pack(nest: loop.NestOp, index: SSAValue) -> None:
 def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | None) -> None:
     """Put a nest that copies what `load` loads in front of `nest`, in panels of so many values of `index` if they have
     a size, and load that."""
-    extents: Extents = dict(zip(nest.body.block.args, nest.sizes, strict=True)) | dict(reduction_indices(nest))
+    extents = extents_of_nest(nest)
     data = schedule_of(nest).data
     tiles = dict(zip(extents, (*data.block, *data.chunk), strict=True))
     others = [i for i in extents if i in access_indices(load) and i is not index]
@@ -101,7 +97,7 @@ def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | Non
         sizes = [whole // tile, *sizes, tile]
     else:
         at, sizes = list(wanted), [*sizes, whole]
-    copy = _copying_nest(load, dict(zip((*others, index), at, strict=True)), sizes)
+    copy = copying_nest(load, dict(zip((*others, index), at, strict=True)), sizes)
     copy_location(nest, [copy])
     copy.res[0].name_hint = f"{load.source.name_hint or 'factor'}_packed"
     Rewriter.insert_op(copy, InsertPoint.before(nest))
@@ -109,22 +105,6 @@ def _copy(nest: loop.NestOp, load: loop.LoadOp, index: SSAValue, tile: int | Non
     new.result.name_hint = load.result.name_hint
     copy_location(load, [new])
     Rewriter.replace_op(load, new)
-
-
-def _copying_nest(load: loop.LoadOp, at: dict[SSAValue, AffineExpr], sizes: Sequence[Extent]) -> loop.NestOp:
-    """The nest over `sizes` of what `load` loads where its indices are `at`."""
-    block = Block(arg_types=[IndexType()] * len(sizes))
-    dims = [at.get(i, AffineExpr.constant(0)) for i in load.indices]
-
-    def moved(map: AffineMap) -> AffineMap:
-        return map.replace_dims_and_symbols(dims, [], len(sizes), 0)
-
-    fill = fill_of(load)
-    domain = load.domain and DomainAttr.get(moved(load.domain.affine), load.domain.limits)
-    values = [r for op in fill for r in op.results]
-    new = loop.LoadOp(load.source, moved(load.map.data), block.args, (), domain, values[0] if values else None)
-    block.add_ops([*fill, new, loop.YieldOp(new.result)])
-    return loop.NestOp(sizes, [element_type(load.source.type)], Region(block))
 
 
 def _make_last(nest: loop.NestOp, position: int) -> None:

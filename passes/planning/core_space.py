@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from math import prod
 
 from xdsl.ir import SSAValue
 
-from ...dialects.loop.dependence import access_indices
 from ...dialects.payload import tensor_bytes
 from ...dialects.tile.schedule import Schedule
-from ..analysis.packed_operands import loaded_factor, packable_loads
-from .matmul import Matmul, is_nested, may_be_rows, own_sum_index
+from ..analysis.packed_operands import packable_loads
+from .matmul import Matmul, is_nested, may_be_rows
 from .matmul_space import matmul_tiles
-from .nest_info import NestInfo, TileExtents, contiguous_index, pow2_at_least
+from .nest_info import NestInfo, TileExtents, pow2_at_least
 from .row_space import in_order, row_tiles
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192)
@@ -26,24 +27,11 @@ WIDTHS = (1 << 17, 16384, 4096, 1024, 256, 64)
 ELEMENTS = (4096, 8192, 2048, 1024, 16384)
 """Elements of a tile that is computed element by element."""
 
-SIDES = (64, 128, 32)
-"""Rows and columns of a tile that is transposed."""
+SIDES, TURNED = (64, 128, 256, 32, 512, 16), 1 << 16
+"""Rows and columns of a tile that is transposed, and its elements at most."""
 
 LANES = 16
 """Elements of the widest vectors of f32."""
-
-PANEL = 32
-"""Columns of a tile of products whose factor is copied before."""
-
-FEWEST = 4
-"""Times at least that blocks would put the same part of a factor into order, for it to be copied before."""
-
-COSTS = 3, 8, 48
-"""How many multiplications of vectors take as long as putting one into order: of neighbours in memory, of neighbours
-along the sum, and of elements that have none."""
-
-SHARE = 16
-"""Of the time of products at most one part in so many may be the time in which blocks put their factors into order."""
 
 SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16) for rows in (256, 128, 64, 32, 16)]
 """Rows and columns of a tile of products, those first of which the sums stay in the nearest cache."""
@@ -54,14 +42,14 @@ DEPTHS, KEYS = (256, 512, 128, 64), (256, 128, 64, 32)
 
 def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
     """Every point of the space."""
-    packed = packed_index(info, products)
+    able = _packable(info, products)
     for sizes in matmul_tiles(info, products, SHAPES, DEPTHS, KEYS) if products else ():
-        if packed is None:
-            yield sizes.plan(1, lanes=1)
-        else:
-            extent = info.extents[packed]
-            sizes.pad(packed, min(PANEL, extent & -extent) if extent % LANES == 0 else PANEL)
-            yield sizes.plan(1, lanes=1, pack=(info.free.index(packed),))
+        plan = sizes.plan(1, lanes=1)
+        yield plan
+        for n, extent in able.items():
+            whole = extent & -extent if extent % LANES == 0 else plan.block[n]  # tiles that divide the index
+            block = (*plan.block[:n], min(plan.block[n], whole), *plan.block[n + 1 :])
+            yield replace(plan, block=block, pack=(n,))
     if products and (is_nested(products) or not may_be_rows(info, products)):
         return
     if not info.reductions:
@@ -75,25 +63,12 @@ def core_plans(info: NestInfo, products: list[Matmul]) -> Iterator[Schedule]:
         yield sizes.plan(1, lanes=1, serial=tuple(info.free.index(i) for i in walked))
 
 
-def packed_index(info: NestInfo, products: list[Matmul]) -> SSAValue | None:
-    """The free index along which factors of products may be copied before: where all blocks along other indices need
-    the same."""
-    for p in products if not is_nested(products) else ():
-        for index, other, factor in zip((p.row, p.column), (p.column, p.row), p.factors, strict=True):
-            load = loaded_factor(factor)
-            if load is None or index not in info.free or info.extents[index] < LANES or not p.reduction.outermost:
-                continue
-            own = access_indices(load)
-            blocks = prod(info.extents[i] for i in info.free if i not in own and i is not other)
-            contiguous, along = contiguous_index(load), own_sum_index(info, p)
-            cost = COSTS[0 if contiguous is index else 1 if contiguous is along else 2]
-            if (
-                blocks >= FEWEST
-                and SHARE * cost > info.extents[other]
-                and not isinstance(packable_loads(info.nest, index), str)
-            ):
-                return index
-    return None
+def _packable(info: NestInfo, products: list[Matmul]) -> dict[int, int]:
+    """The positions of the free indices along which factors of products may be copied before, with their extents."""
+    outer = [p for p in products if p.reduction.outermost] if not is_nested(products) else []
+    sides = dict.fromkeys(i for p in outer for i in (p.column, p.row) if i in info.free and info.extents[i] >= LANES)
+    able = [i for i in sides if not isinstance(packable_loads(info.nest, i), str)]
+    return {info.free.index(i): info.extents[i] for i in able}
 
 
 def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
@@ -101,9 +76,11 @@ def _elementwise(info: NestInfo) -> Iterator[TileExtents]:
     results and operands lie along different indices, as much of each."""
     order, sides = in_order(info, False), _sides(info)
     turned = len(sides) > 1
-    for side in SIDES if turned else ():
+    for shape in product(SIDES, repeat=len(sides)) if turned else ():
+        if prod(shape) > TURNED:
+            continue
         sizes = TileExtents(info)
-        for i in sides:
+        for i, side in zip(sides, shape, strict=True):
             sizes.set(i, 1 if _is_short(info.extents[i]) else side)
         left = [i for i in order if i not in sizes.decided and not _is_short(info.extents[i])]
         sizes.fill(left, max(1, ELEMENTS[0] // sizes.elements(sides)))

@@ -20,6 +20,12 @@ from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .tiles import Tiles
 
+PAGE = 4096
+"""Bytes of memory along which processors see by themselves what is needed next."""
+
+WAYS, WAY = 8, 4096
+"""Places for what lies a multiple of so many bytes apart in the nearest cache."""
+
 LATENCY = 8
 """Sums that a core has to have in flight, as vectors, so that no multiply-add waits for the one before."""
 
@@ -36,6 +42,8 @@ class CoreTime:
         self.vector, self.special = (core.lanes * target.sms / rate for rate in (rates.vector, rates.special))
         self.near = target.sms / rates.cache
         """Seconds of a byte from the level-2 cache of a core."""
+        self.last, self.fits = target.l2, footprint(info) <= target.l2 // 2
+        """Whether the last cache of the cores holds all that is read and written."""
         self.alone = {op for group in info.groups if not _is_rescaled(group[0]) for op in group}
         """The reductions that no others need chunk by chunk."""
         self.result = next((i for i in reversed(info.free) if info.extents[i] > 1), None)
@@ -57,15 +65,28 @@ class CoreTime:
     def _loaded(self, tiles: Tiles) -> Floats:
         """Seconds to load what blocks need into the caches of their cores: what the next block needs too is still
         there, if it is little."""
-        factors = {f.owner for p in self.arithmetic.products for f in p.factors}
         found, (neighbours, count) = np.zeros(tiles.rows), tiles.neighbours()
         for n, site in enumerate(self.info.sites):
             size = element_bytes(site.op.source.type)
             stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
             if n == min(site.alike):
-                seek = 0.0 if site.op in factors or site.group < 0 else self.costs.seek / self._run(site, tiles)
-                found = found + tiles.visits(site.indices) * (size * self.near + seek) / np.where(stays, count, 1)
+                each = size * (self.near + self._seek(site, tiles))
+                found = found + tiles.visits(site.indices) * each / np.where(stays, count, 1)
         return found
+
+    def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
+        """Seconds for each byte of a load to begin to read elsewhere than where the last read ended."""
+        run = self._run(site, tiles) * element_bytes(site.op.source.type)
+        fits = tensor_bytes(site.op.source.type) <= self.last // 2
+        return (self.costs.near_seek if fits else self.costs.seek * np.clip(run / PAGE, 0.25, 1.0)) / run
+
+    def exposed(self, tiles: Tiles) -> Floats:
+        """The share of what is read from memory that is waited for: of rows that are read twice, first to be reduced,
+        the next one comes while one is computed, but not the others of its tile."""
+        sites = self.info.sites
+        if all(sites[m].group == site.group for site in sites for m in site.alike):
+            return np.zeros(tiles.rows)
+        return 1 - 1 / np.maximum(1, tiles.elements(i for i in self.info.free if i in self.info.reduced))
 
     def _held(self, tiles: Tiles) -> Floats:
         """Bytes of the tiles that products inside of each other hand on, in f32."""
@@ -89,14 +110,21 @@ class CoreTime:
         return tiles.visits(indices) / run * np.where(full, ceil_div(run, lanes), run), full
 
     def _run(self, site: LoadSite, tiles: Tiles) -> Floats:
-        """How many elements of a tile that a load reads follow one another in memory."""
-        run, going, next_one = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1
+        """How many elements that a load reads follow one another in memory: of a tile, and without an end where the
+        next block goes on."""
+        neighbours, _ = tiles.neighbours()
+        run, going, next_one, ends = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1, 1.0
         for stride, index in sorted(((s, i) for i, s in strides(site.op).items() if s), key=lambda found: found[0]):
-            extent = self.info.extents[index]
+            tile, extent = tiles.tile[index], self.info.extents[index]
             if stride == next_one:
-                run = np.where(going, run * np.minimum(tiles.tile[index], max(1, extent)), run)
-                going, next_one = going & (tiles.tile[index] >= extent), stride * extent
-        return run
+                run = np.where(going, run * np.minimum(tile, max(1, extent)), run)
+                part, next_one = going & (tile < extent), stride * extent
+                ends = np.where(part & tiles.any_of(neighbours, (index,)), np.inf, ends)
+                ends = np.where(~going & (tiles.steps[index] * tile > 1), 1.0, ends)
+                going = going & ~part
+            else:
+                ends = np.where(tiles.steps[index] * tile > 1, 1.0, ends)
+        return run * ends
 
     def _lanes(self, indices: Collection[SSAValue], tiles: Tiles) -> dict[SSAValue, Bools]:
         """Where the lanes of a vector go along each of `indices`."""
@@ -225,18 +253,17 @@ class CoreTime:
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
         (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
-        turn = (
-            np.where(vectors > 1, self.costs.far_turn, self.costs.turn)
-            if right is along
-            else self.costs.gathered * lanes
-        )
-        order = panels * vectors * deep * (self.costs.pack if right is None or right in rhs or packed & rhs else turn)
+        order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed)
+        in_place = (right in rhs) & (tall <= core.tile_rows) | bool(packed & rhs) & (wide == vectors * lanes)
+        order = np.where(in_place, 0.0, order)
         if left is not None and left is not along:
             order = order + high * deep * (self.costs.turn / lanes if left in lhs else self.costs.gathered)
+        elif left is along and self._in_same_sets(factors[0], lhs):
+            order = order + np.where(tall > WAYS, high * deep * self.costs.pack / lanes, 0.0)
         again = np.where(4 * high * deep > core.l2 / 2, panels * high * deep, 0.0)  # what is left is read once more
         again = again + np.where(4 * tall * wide > core.l1, high * wide, 0.0)
         panel = deep * vectors * lanes
-        again = again + np.where(4 * panel > core.l1, panels * blocks * panel / 2, 0.0)
+        again = again + np.where(8 * panel > core.l1, panels * blocks * panel / 4, 0.0)
         by_element = 2 * self.costs.scalar * high * wide * deep * self.vector
         narrow = tiles.elements(rhs) < lanes
         whole = fma + order * self.fma + 4 * again * self.near
@@ -244,6 +271,28 @@ class CoreTime:
             steps = tiles.trip_count(p.reduction.indices)
             whole = whole + np.where(steps > 1, 2 * self.costs.access * tall * wide / lanes * self.vector, 0.0)
         return count * (self.costs.product + np.where(narrow, by_element, whole))
+
+    def _to_pack(
+        self,
+        along: SSAValue | None,
+        columns: Collection[SSAValue],
+        sum_index: SSAValue,
+        vectors: Floats,
+        packed: object,
+    ) -> Floats | float:
+        """Vector operations to put a vector of a right operand, whose neighbours lie `along` an index, into a panel."""
+        if along is None or along in columns or packed:
+            return self.costs.pack
+        if along is sum_index:
+            return np.where(vectors > 1, self.costs.far_turn, self.costs.turn)
+        return self.costs.gathered * self.core.lanes
+
+    def _in_same_sets(self, factor: SSAValue, rows: Collection[SSAValue]) -> bool:
+        """Whether the rows of a loaded operand are a multiple of `WAY` apart, so that it is copied for each block."""
+        load = loaded_factor(factor)
+        assert load is not None
+        apart = min((s for i, s in strides(load).items() if i in rows and s), default=1)
+        return apart * element_bytes(load.source.type) % WAY == 0
 
 
 def _is_rescaled(stage: ReduceOp) -> bool:

@@ -13,8 +13,10 @@ import numpy as np
 
 from ...dialects.target import Target
 from ...dialects.tile.schedule import ScheduleAttr
+from ..analysis.packed_operands import copies
+from .candidates import candidates
 from .compute import Arithmetic
-from .core_time import CoreTime, footprint
+from .core_time import CoreTime
 from .legality import Violation, check, check_on_core, raise_first, violated
 from .matmul import Matmul, by_products, distinct, find_matmuls
 from .nest_info import NestInfo
@@ -107,6 +109,7 @@ class Model:
         self.products = distinct(info, self.found)
         self.operands = operand_loads(self.found)
         self._arithmetic = cache(lambda *products: Arithmetic(info, [*products]))
+        self._copies = cache(self._models_of_copies)
 
     def on(self, target: Target) -> Model:
         """The same for another target."""
@@ -135,17 +138,19 @@ class Model:
         none, blocks = np.zeros(tiles.rows, dtype=np.int64), np.maximum(1, tiles.blocks)
         waves = -(-blocks // target.sms)
         moved = traffic(tiles, target, none + target.sms, ())
-        work = CoreTime(self.info, self._arithmetic(*products), core, target).seconds(tiles)
+        time = CoreTime(self.info, self._arithmetic(*products), core, target)
+        work = time.seconds(tiles)
         shared = rates.launch + work * (waves + UNEVEN) / blocks
         one = work <= shared
-        fits = footprint(self.info) <= target.l2 // 2
-        read, store = (rates.cache, rates.cache) if fits else (rates.memory, rates.store)
-        loaded = np.minimum(moved.read, moved.near)  # not what is past an end
-        memory = (loaded / read + moved.written / store) * np.where(one, target.sms, 1)
+        read, store = (rates.cache, rates.cache) if time.fits else (rates.memory, rates.store)
+        loaded = np.minimum(moved.read, moved.near) / read * np.where(one, target.sms, 1)  # not what is past an end
+        memory = loaded + moved.written / store * np.where(one, target.sms, 1)
         start = np.where(one, 0.0, rates.launch)
-        times = Times(start, memory, 0.0 * memory, np.minimum(work, shared) - start, *(0.0 * memory,) * 3)
+        compute = np.minimum(work, shared) - start + time.exposed(tiles) * loaded
+        times = Times(start, memory, 0.0 * memory, compute, *(0.0 * memory,) * 3)
         taken = (blocks, none + 1, waves, none, none, moved.read, moved.written)
-        found = Prediction(times, self._combine(tiles), *taken)
+        others = self._combine(tiles) + sum(map(self._seconds_to_pack, tiles.points.pack))
+        found = Prediction(times, others, *taken)
         return Predictions(tiles.points, found, none > 0, check_on_core(self.info, tiles, target))
 
     def _predict(self, products: list[Matmul], tiles: Tiles) -> Predictions:
@@ -234,3 +239,16 @@ class Model:
         rates = self.target.rates
         moved = 4.0 * self.results * tiles.parts * 2 * len(self.info.groups[0]) if self.info.groups else 0.0
         return np.where(tiles.parts > 1, another_kernel(rates, moved / rates.cache), 0.0)
+
+    def _seconds_to_pack(self, position: int) -> float:
+        """Seconds of the kernels that copy what is loaded along a free index, each with its best schedule."""
+        seconds = 0.0
+        for model, points in self._copies(position):
+            found = [p for some in points for p in model.on(self.target).predict_all(some)]
+            seconds += self.target.rates.gap + min(float(p.all.seconds[~p.violated].min(initial=np.inf)) for p in found)
+        return seconds
+
+    def _models_of_copies(self, position: int) -> list[tuple[Model, list[Points]]]:
+        """For each of these kernels its model, and its schedules."""
+        infos = [NestInfo(nest) for nest in copies(self.info.nest, self.info.free[position])]
+        return [(Model(info, self.target), [*candidates(info, self.target, [], "ieee")]) for info in infos]
