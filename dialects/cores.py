@@ -61,9 +61,9 @@ class CoreCosts:
     masked: float = 4.0
     spread: float = 30.0
     sum: float = 3.0
-    pack: float = 4.0
-    turn: float = 8.0
-    far_turn: float = 16.0
+    pack: float = 20.0
+    turn: float = 12.0
+    far_turn: float = 20.0
     fold: float = 4e-9
     step: float = 1e-9
     block: float = 10e-9

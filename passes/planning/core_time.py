@@ -77,8 +77,10 @@ class CoreTime:
     def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
         """Seconds for each byte of a load to begin to read elsewhere than where the last read ended."""
         run = self._run(site, tiles) * element_bytes(site.op.source.type)
-        fits = tensor_bytes(site.op.source.type) <= self.last // 2
-        return (self.costs.near_seek if fits else self.costs.seek * np.clip(run / PAGE, 0.25, 1.0)) / run
+        size = tensor_bytes(site.op.source.type)
+        if size <= self.last // 2:
+            return (self.costs.near_seek if size > self.core.l2 // 2 else 0.0) / run
+        return self.costs.seek * np.clip(run / PAGE, 0.25, 1.0) / run
 
     def exposed(self, tiles: Tiles) -> Floats:
         """The share of what is read from memory that is waited for: of rows that are read twice, first to be reduced,

@@ -45,22 +45,56 @@ def test_tiles_of_each_kind_of_nest() -> None:
     assert few.block[1] > 1, "a block has several of the short rows"
     long = decided(lambda x: torch.softmax(x, -1), (2048, 1000))
     assert (long.block, long.chunk) == ((1, 1024), (1024, 1024)), "several rows that are no power of two are masked"
-    assert decided(lambda x: x.t().contiguous(), (2048, 2048)).block == (64, 64)
+    turned = decided(lambda x: x.t().contiguous(), (2048, 2048)).block
+    assert turned[0] >= turned[1] > 16, "what is read follows in memory for longer than what is written"
     row = decided(lambda x, w: x @ w, (1, 2048), (2048, 5632))
-    assert row.chunk == (1,), "the sums are in registers, and memory is read row by row"
-    assert row.block[1] <= 16 * 16
+    assert row.chunk == (1,), "memory is read row by row"
+    assert row.block[1] * 4 >= 4096, "and page by page"
     product = decided(lambda x, w: x @ w, (1024, 1024), (1024, 1024))
-    assert (product.block[1], product.chunk) == (64, (256,))
+    assert min(product.block) >= 128, "rows that are a page apart are copied for many columns"
+    assert product.chunk == (128,), "a panel leaves room in the nearest cache"
 
 
 def test_blocks_that_a_mask_excludes_count() -> None:
-    shapes = [(1, 4, 512, 64)] * 3
-    causal = nest_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *shapes)
-    free = len(causal.free)
-    large, small = (
-        predicted(causal, block=(1,) * (free - 2) + (n, 64), chunk=(n, 64) * 3).times.compute for n in (256, 64)
+    def ratio(causal: bool) -> float:
+        shapes = [(1, 4, 512, 64)] * 3
+        info = nest_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal), *shapes)
+        batch = (1,) * (len(info.free) - 2)
+        small, large = (predicted(info, block=(*batch, n, 64), chunk=(n, 64) * 3).times.compute for n in (64, 256))
+        return small / large
+
+    assert ratio(causal=True) < 0.8 * ratio(causal=False)
+
+
+def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
+    """Weights of a convolution are nine elements apart for each of its products; the copy is a kernel that counts."""
+    info = nest_of(lambda x, w: F.conv2d(x, w, padding=1), (1, 64, 56, 56), (64, 64, 3, 3))
+    best = planned(info)
+    assert best.schedule.data.pack
+    assert best.prediction is not None
+    assert best.prediction.combine > 0
+    few = nest_of(lambda x, w: x @ w, (32, 2048), (2048, 32))
+    assert not planned(few).schedule.data.pack, "nothing is read more than once"
+
+
+def test_rows_that_are_computed_while_the_next_are_read() -> None:
+    info = nest_of(lambda x: torch.softmax(x, -1), (28, 2048, 2048))
+    one, eight = (predicted(info, block=(1, n, 2048), chunk=(2048, 2048)).times.compute for n in (1, 8))
+    assert eight > 1.1 * one
+    small = nest_of(lambda x: torch.softmax(x, -1), (64, 128))
+    one, eight = (predicted(small, block=(n, 128), chunk=(128, 128)).times.compute for n in (1, 8))
+    assert eight < 1.1 * one, "what is in the caches need not be waited for"
+
+
+def test_what_follows_in_memory_is_read_faster() -> None:
+    columns = nest_of(lambda x: x.sum(0), (8192, 8192))
+    whole, part = (
+        predicted(columns, block=(n,), chunk=(1,), split_k=k).times.compute for n, k in ((8192, 4), (512, 1))
     )
-    assert small < 0.8 * large
+    assert part > 1.2 * whole
+    blocks = nest_of(lambda x: x + 1, (8192, 8192))
+    one, four = (predicted(blocks, block=(1, n)).times.compute for n in (8192, 2048))
+    assert four == pytest.approx(one, rel=0.05), "the next block goes on where the last has ended"
 
 
 def test_few_elements_are_the_work_of_one_core() -> None:
