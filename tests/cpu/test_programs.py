@@ -69,6 +69,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x, i, w: F.linear(x[i].exp(), w),
         (_floats(4, 96), _ints(1, high=4), _floats(90, 96)),
     ),
+    "products of rows a page apart": (lambda a, b: a @ b, (_floats(45, 1024), _floats(1024, 40))),
     "products of int64": (lambda a, b: a @ b, (_ints(20, 30), _ints(30, 40))),
     "products of f64": (lambda a, b: a @ b, (_floats(40, 30).double(), _floats(30, 70).double())),
     "attention": (
@@ -119,6 +120,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "bf16": (lambda x: (x * 3).softmax(-1), (_floats(20, 100).bfloat16(),)),
     "products of bf16": (lambda a, b: a @ b, (_floats(37, 213).bfloat16(), _floats(213, 77).bfloat16())),
     "linear of bf16": (F.linear, (_floats(65, 300).bfloat16(), _floats(77, 300).bfloat16())),
+    "products of rows of bf16 a page apart": (
+        lambda a, b: a @ b.t(),
+        (_floats(45, 2048).bfloat16(), _floats(40, 2048).bfloat16()),
+    ),
     "products of transposed bf16": (lambda a, b: a.t() @ b, (_floats(38, 90).bfloat16(), _floats(38, 77).bfloat16())),
     "f16": (lambda x, w: F.linear(x, w), (_floats(20, 100).half(), _floats(40, 100).half())),
     "int8": (lambda x: (x * 2 + 1).clamp(-5, 7), (_ints(1000).to(torch.int8),)),
