@@ -100,7 +100,7 @@ class BayesPolicy(History):
 
 
 def _alike(a: Array, b: Array) -> Array:
-    """How much candidates at some places have to do with each other, from 0 to 1: the Matern covariance of order 5/2."""
+    """How much candidates at some places have to do with each other, from 0 to 1: a Matern covariance (5/2)."""
     distance = np.sqrt(5 * (((a[:, None, :] - b[None, :, :]) / OCTAVES) ** 2).sum(axis=2))
     return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
