@@ -1,5 +1,5 @@
 """How fast candidates of a search become code: those that the model likes best of one product, lowered, printed and
-compiled by as many processes as there are cores, the time of each part told apart.
+compiled by as many processes as there are cores, the processor's time for each part told apart.
 
     python benchmarks/lowering_rate.py                          # 200 of bf16 4096x4096x4096 for sm_90a
     python benchmarks/lowering_rate.py --target cpu --count 50
@@ -49,7 +49,7 @@ def main(target: str, count: int, size: int, dtype: str, jobs: int) -> None:
     lowering, compiling = ([getattr(b, part) for b in built] for part in ("lowering", "compiling"))
     for name, seconds in (("lowering and printing", lowering), ("the compiler", compiling)):
         each = f"{statistics.median(seconds) * 1e3:.0f} ms each (median), {max(seconds) * 1e3:.0f} ms at most"
-        click.echo(f"{name}: {sum(seconds):.1f} s in all, {each}")
+        click.echo(f"{name}: {sum(seconds):.1f} s of a processor, {each}")
     click.echo(f"{wall:.1f} s with {jobs} processes, {len(built)} of {len(found)} taken")
     for why, times in Counter(b for b in found if isinstance(b, str)).most_common(5):
         click.echo(f"  {times} times: {why}")

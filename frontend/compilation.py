@@ -206,7 +206,8 @@ def make_steps(
     go nowhere.
 
     `schedule` are options of `plan-schedules` as text (`block=64,128 warps=4`); where they are `exact`, or several with
-    `;` in between, each has such a pass of its own, before the one that plans what is left. `pipeline` is text as for
+    `;` in between, each has such a pass of its own, before the one that plans what is left. One may be `roots=3,5`, for
+    `tensor-plan-fusion`. `pipeline` is text as for
     `dl-opt -p`, from the torch level down, in place of the named pipelines; it reaches a level where it has
     `verify-level{level=...}` for the last time, and what comes behind the last one belongs to that level. Raises
     PipelineError, and CompileError for both at once or for levels in another order.
@@ -214,7 +215,11 @@ def make_steps(
     if schedule is not None and pipeline is not None:
         raise CompileError("belongs into the pipeline: plan-schedules{...}", argument="schedule")
     given: dict[str, ParameterListType] = {n: (v,) for n, v in options.items() if v is not None}
-    decided = [_schedule_options(part) for part in schedule.split(";")] if schedule is not None else []
+    parts = [part.strip() for part in schedule.split(";")] if schedule is not None else []
+    fused = [part for part in parts if part.startswith("roots=")]
+    decided = [_options("plan-schedules", part) for part in parts if part not in fused]
+    for part in fused:
+        given |= _options("tensor-plan-fusion", part)
     exact = [d for d in decided if "exact" in d]
     if len(decided) > 1 and len(exact) < len(decided):
         raise CompileError("several schedules have to be `exact`, each for its own `nest`", argument="schedule")
@@ -227,9 +232,9 @@ def make_steps(
     return {**steps, "tile": (*first, *steps["tile"])}
 
 
-def _schedule_options(schedule: str) -> Mapping[str, ParameterListType]:
-    """What the text of a schedule says, as options."""
-    found = parse_passes(f"plan-schedules{{{schedule.strip()}}}")
+def _options(name: str, text: str) -> Mapping[str, ParameterListType]:
+    """What a part of the text of a schedule says, as options of the pass `name`."""
+    found = parse_passes(f"{name}{{{text}}}")
     decided = found[0].spec().parameters if len(found) == 1 else {}
     if not decided:
         raise CompileError("decides nothing; it is text like block=64,128 warps=4", argument="schedule")

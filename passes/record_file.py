@@ -11,7 +11,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -177,8 +177,8 @@ class RecordFile:
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO nests VALUES (?, ?, ?)", (key, what, text))
 
-    def add_fusion(self, key: str, kept: list[int]) -> None:
-        """Keep the positions of a function's operations whose results are materialised."""
+    def add_fusion(self, key: str, kept: Sequence[int]) -> None:
+        """Keep the positions of operations whose results are materialised; `key` is as in `Record.fusions`."""
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO fusions VALUES (?, ?, ?)", (key, json.dumps(kept), time.time()))
 

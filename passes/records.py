@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class Record:
     """Plans by what they are for; `path` is the file.
 
     schedules  `Target.label` -> key of a nest -> (text of the schedule, what the nest is, for people)
-    fusions    key of a function -> positions of its operations whose results are kept in memory
+    fusions    key of a function, behind `TARGET:` where it is for one -> positions of its operations whose results are
+               kept in memory
     options    target and key of a nest -> (pass, option, value) of passes below `plan-schedules`
     """
 
@@ -92,17 +94,15 @@ class Record:
         name = next((n for n in (target.label, target.name) if key in self.schedules.get(n, {})), "")
         return tuple(self.options.get((name, key), ()))
 
-    def fusion_for(self, function: FuncOp) -> list[Operation] | None:
-        """The operations of `function` whose results are kept, if there is an entry. Raises RecordError for positions
-        that it has not."""
-        positions = self.fusions.get(key := plan_key(function))
-        if positions is None:
-            return None
-        ops = list(function.body.block.ops)
-        for position in positions:
-            if not 0 <= position < len(ops) - 1:  # the last one returns
-                raise self.refused(f"fusion {key}: there is no operation {position}")
-        return [ops[position] for position in positions]
+    def fusion_for(self, function: FuncOp, target: str | None = None) -> list[Operation] | None:
+        """The operations of `function` whose results are kept, if there is an entry, for `target` or for all. Raises
+        RecordError for positions that it has not."""
+        key = plan_key(function)
+        entry = next((k for k in (f"{target}:{key}", key) if k in self.fusions), None)
+        try:
+            return None if entry is None else operations_at(function, self.fusions[entry])
+        except ScheduleError as error:
+            raise self.refused(f"the fusion {key} of {self.path} is refused: {error.reason}") from None
 
     def add_nest(self, nest: NestOp, target: str) -> None:
         """Note the schedule of `nest`."""
@@ -111,8 +111,7 @@ class Record:
 
     def add_function(self, function: FuncOp) -> None:
         """Note what of `function` is marked to be kept."""
-        ops = enumerate(function.body.block.ops)
-        self.fusions[plan_key(function)] = [i for i, op in ops if ROOT in op.attributes]
+        self.fusions[plan_key(function)] = roots_of(function)
 
     def text(self) -> str:
         """The record as JSON: the same text for the same plans, whatever the order they came in."""
@@ -184,6 +183,20 @@ def record_of(data: Any, path: str) -> Record:
     except KeyError:
         raise record.refused("is damaged: entries are missing or of another kind") from None
     return record
+
+
+def operations_at(function: FuncOp, positions: Sequence[int]) -> list[Operation]:
+    """The operations of `function` at some positions. Raises ScheduleError for one that it has not."""
+    ops = list(function.body.block.ops)
+    for position in positions:
+        if not 0 <= position < len(ops) - 1:  # the last one returns
+            raise ScheduleError(f"there is no operation {position} with a result to keep", operator=function.name)
+    return [ops[position] for position in positions]
+
+
+def roots_of(function: FuncOp) -> list[int]:
+    """The positions of the operations whose results are marked to be kept."""
+    return [i for i, op in enumerate(function.body.block.ops) if ROOT in op.attributes]
 
 
 def describe_nest(nest: NestOp) -> str:

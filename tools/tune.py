@@ -75,7 +75,7 @@ def tune(context: click.Context, given: Given) -> None:
         raise CompileError(f"no kernel is called {' or '.join(given.only)}", argument="--kernel")
     records = None if given.kept == "none" else open_records(given.kept, new=True)
     how = tuned.How(device, given.policy, given.budget, given.trials, given.seed, given.threads)
-    found, device = _searched(tasks, how, records, given)
+    found, device = _searched(compilations, tasks, how, records, given)
     if records is not None and device != tuned.PREDICTED:
         renew(records, tasks[0].target, device)
     _tell(found, loaded, records, given, device)
@@ -127,21 +127,29 @@ def _tasks(compilations: Sequence[Compilation]) -> list[Task]:
     return list(found.values())
 
 
-def _searched(tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given) -> tuple[list[Search], str]:
-    """Search them, and show how far it is; with the device on which that was."""
+def _searched(
+    compilations: Sequence[Compilation], tasks: Sequence[Task], how: Any, records: RecordFile | None, given: Given
+) -> tuple[list[Search], str]:
+    """Search the nests, and for a whole program its plans of fusion, and show how far it is; with the device on which
+    that was."""
     from ..frontend.tuning.evaluation import Workers
     from ..frontend.tuning.ray_workers import RayWorkers
-    from ..frontend.tuning.tuned import PREDICTED, tune as search_all
+    from ..frontend.tuning.tuned import PREDICTED, tune as search_all, tune_program
     from .tune_display import display
+
+    def searched(how: Any, workers: Workers | RayWorkers | None) -> tuple[list[Search], str]:
+        if len(compilations) > 1 or given.only:
+            return search_all(tasks, how, records, told, workers), how.device
+        return tune_program(compilations[0], how, records, told, workers), how.device
 
     with display(len(tasks), how.seconds, given.verbose, quiet=given.as_json) as told:
         if how.device == PREDICTED:
-            return search_all(tasks, how, records, told, None), how.device
+            return searched(how, None)
         if given.ray:
             with RayWorkers(given.ray, how.device, how.threads) as workers:
-                return search_all(tasks, replace(how, device=workers.kind), records, told, workers), workers.kind
+                return searched(replace(how, device=workers.kind), workers)
         with Workers(how.device, threads=how.threads) as workers:
-            return search_all(tasks, how, records, told, workers), how.device
+            return searched(how, workers)
 
 
 def _tell(
@@ -175,16 +183,17 @@ def _tell(
 
 def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
     """What to type for the same kernels."""
-    from ..frontend.tuning.tuned import options_in, pipeline_argument, schedule_argument
+    from ..frontend.tuning.tuned import fusion_argument, options_in, pipeline_argument, schedule_argument
 
     if not any(s.best for s in found):
         return {}
     source = f"-c {_quoted(given.code)}" if given.code else str(given.file)
-    command = f"deplodock compile {source} --target {given.target}"
+    command = f"deplodock compile {source} --target {given.target} --record none"
     if given.f32_matmul_precision:
         command += f" --f32-matmul-precision {given.f32_matmul_precision}"
     printed = "cpp" if given.target == "cpu" else "cuda"
-    lines = {"as passes": f"{command} --ir loop | dl-opt - -p {_quoted(pipeline_argument(found))} -t {printed}"}
+    loops = command + (f" --schedule {part}" if (part := fusion_argument(found)) else "")
+    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {_quoted(pipeline_argument(found))} -t {printed}"}
     if not options_in(found) and not given.pipeline:
         lines = {"as a schedule": f"{command} --schedule {_quoted(schedule_argument(found))}", **lines}
     return lines

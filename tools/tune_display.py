@@ -52,7 +52,8 @@ def panel(search: Search, number: int, kernels: int, budget: float) -> Any:
     share = min(1.0, max(search.elapsed / max(limits.seconds, 1e-9), count / limits.trials))
     rate = count / max(search.elapsed, 1e-9)
     eta = min(limits.seconds - search.elapsed, (limits.trials - count) / max(rate, 1e-9))
-    head = f"{search.task.name} ({number} of {kernels}): {search.task.what}"
+    of = f" of {kernels}" if number <= kernels else ", another plan of fusion"
+    head = f"{search.task.name} ({number}{of}): {search.task.what}"
     told = f"{count} trials, {rate:.1f} a second, {max(0.0, eta):.0f} s left of {budget:.0f} s for all kernels"
     best = search.best
     lines = [Text(head, style="bold"), ProgressBar(total=1.0, completed=share, width=40), Text(told)]

@@ -22,6 +22,8 @@ SHOWN = 12
 def found_text(found: Sequence[Search], times: Mapping[str, Timing]) -> str:
     """What came of the searches of a program, and the times of its calls."""
     lines = [line for search in found for line in _found(search)]
+    if found and (change := found[0].task.fusion[1]):
+        lines.append(f"another plan of fusion is faster: {change}")
     if times:
         lines.append(", ".join(f"{name} {seconds(t.median)}" for name, t in times.items()))
         tuned = times["tuned"].median

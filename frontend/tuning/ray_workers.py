@@ -9,6 +9,7 @@ worker of the cluster is a machine that measures as this one would: its processe
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from .trial import Candidate, Evaluator, Trial
 
 LOSSES = 3
 """So many machines may be lost with a candidate before it is given up: it may be what ends them."""
+
+ANSWER = 5.0
+"""Seconds in which a cluster answers, if there is one."""
 
 MakeEvaluator = Callable[[Any], Evaluator]
 """Makes the evaluator of a task, on a worker."""
@@ -143,6 +147,12 @@ def _connected(address: str) -> Any:
         import ray
     except ImportError:
         raise ExecutionError('Ray is not installed: pip install "deplodock[ray]"', argument="--ray") from None
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdecimal():  # of which Ray tries for minutes whether it answers
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise ExecutionError(f"no Ray cluster at {address}: {error}", argument="--ray") from None
     local: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100 << 20} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)

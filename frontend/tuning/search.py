@@ -46,11 +46,12 @@ class Search:
     known: int = 0
     ended: str = ""
     started: float = field(default_factory=monotonic)
+    stopped: float | None = None
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
-        return monotonic() - self.started
+        """Seconds since it began, until it ended."""
+        return (self.stopped or monotonic()) - self.started
 
     @property
     def share(self) -> float:
@@ -135,6 +136,7 @@ def search(
         _again(found, evaluator, keeper)
     except KeyboardInterrupt:
         found.ended = "interrupted"
+    found.stopped = monotonic()
     return found
 
 

@@ -27,10 +27,11 @@ from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, pipeline_text
 from ...passes.planning.core_time import footprint
+from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo
 from ...passes.records import describe_nest, plan_key
 from ..compilation import Compilation
-from .building import Source
+from .building import Source, parse_schedule
 
 SEED = 7
 """Of the inputs of a nest."""
@@ -49,6 +50,8 @@ class Task:
     planner     that pass
     launches    how many nests of the program are this one
     only        whether the program has no others
+    fusion      the program's plan of fusion, if it is not the planner's: `roots` of `tensor-plan-fusion`, and what is
+                different, for people
     """
 
     name: str
@@ -59,6 +62,7 @@ class Task:
     planner: str = PLANNER
     launches: int = 1
     only: bool = True
+    fusion: tuple[str, str] = "", ""
 
     @property
     def source(self) -> Source:
@@ -102,6 +106,12 @@ class Task:
         run_passes(make_context(), module, parse_passes(self.planner), verify=False)
         return str(next(op for op in module.walk() if isinstance(op, NestOp)).attributes["schedule"])
 
+    @cached_property
+    def expected(self) -> float:
+        """The seconds that the model expects of it. Raises ScheduleError where there is no schedule."""
+        schedule = parse_schedule(self.untuned)
+        return float(Model(NestInfo(self.nest), self.target).predict(schedule).seconds)
+
     def floor(self, tensor_cores: bool) -> float:
         """The least seconds by the rates of the target: bytes from memory, or from the caches where all of it fits
         into them, or operations."""
@@ -134,10 +144,10 @@ def _most(nest: NestOp) -> int:
     return max(1, min(map(typical, sizes), default=128))
 
 
-def tasks_of(compilation: Compilation) -> list[Task]:
-    """The nests of a program, each once: those that differ in names only are one task. Raises CompileError for a
-    program that has none."""
-    nests = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
+def tasks_of(compilation: Compilation, module: ModuleOp | None = None) -> list[Task]:
+    """The nests of a program, or of another `module` at the loop level that it may be, each once: those that differ in
+    names only are one task. Raises CompileError for a program that has none."""
+    nests = [op for op in (module or compilation.at("loop")).walk() if isinstance(op, NestOp)]
     below = [*dropwhile(lambda p: p.name != PLANNER, compilation.passes_to("kernel"))]
     if not nests or not below:
         raise CompileError("has no loop.nest to tune")

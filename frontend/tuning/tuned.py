@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
+from time import monotonic
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ParameterListType
 
+from ...errors import ScheduleError
 from ...passes.pipelines import parse_passes, pipeline_text, value_text
 from ...passes.planning.plan_schedules import options_of
 from ...passes.record_file import PREDICTED, RecordFile
 from ...passes.searched import with_options
+from ..compilation import Compilation
 from .building import parse_schedule
-from .evaluation import Predicting, Workers, prediction
+from .evaluation import Predicting, Workers
+from .fusion_space import Fusion, fusions
 from .policies import DEFAULT_POLICY, make_policy
 from .ray_workers import RayWorkers
 from .search import Limits, Search, search
 from .space import NestSpace
-from .task import PLANNER, Task
+from .task import PLANNER, Task, tasks_of
 from .trial import Candidate
 
 LEAST_SHARE = 0.5
 """Of an equal share of the time a nest gets at least so much, however little of the program's time it is."""
+
+FUSING = 0.25
+"""The share of the time that other plans of fusion get, if there are any: half of it to find them."""
+
+PLANS = 3
+"""So many other plans of fusion are searched at most."""
+
+CLEARLY = 0.98
+"""The share of the planner's time that another plan of fusion takes at most, to be preferred."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ def tune(
     """Search the tasks one after the other; the time is divided by what the model expects them to take. Ends with the
     first that is interrupted. `workers` are needed where something is measured."""
     found: list[Search] = []
-    weights = [_weight(task) for task in tasks]
+    weights = [task.launches * task.expected for task in tasks]
     left = how.seconds
     for number, task in enumerate(tasks):
         share = weights[number] / sum(weights[number:])
@@ -70,15 +83,67 @@ def tune(
     return found
 
 
+def tune_program(
+    compilation: Compilation,
+    how: How,
+    records: RecordFile | None,
+    told: Callable[[Search], None],
+    workers: Workers | RayWorkers | None,
+) -> list[Search]:
+    """Search the nests of a program, then those of other plans of fusion; gives the searches of the fastest plan, which
+    goes to the records if it is not the planner's.
+
+    A program takes as long as its nests together. A nest that was not searched takes what the model expects, times how
+    wrong that was about the planner's plan. The plan that is the fastest by this is searched next.
+    """
+    expected = dict[str, float]()
+    plans = _plans(compilation, expected, FUSING / 2 * how.seconds)
+    if len(plans) < 2:
+        return tune(tasks_of(compilation), how, records, told, workers)
+    plan = own = plans[0]
+    done, measured = dict[str, Search](), dict[str, float]()
+    for share in (1 - FUSING, *[FUSING / 2 / PLANS] * PLANS):
+        new = [task for task in plan.tasks if task.key not in done]
+        if not new:
+            break
+        for s in tune(new, replace(how, seconds=share * how.seconds), records, told, workers):
+            done[s.task.key] = s
+            measured[s.task.key] = s.best.seconds or inf if s.best else inf
+        if [*done.values()][-1].ended == "interrupted":
+            break
+        wrong = own.seconds(measured) / own.seconds(expected)
+        times = {key: wrong * seconds for key, seconds in expected.items()} | measured
+        plan = min(plans, key=lambda plan: plan.seconds(times))
+    known = [plan for plan in plans if all(task.key in done for task in plan.tasks)]
+    best = min(known, key=lambda plan: plan.seconds(measured), default=own)
+    if best in known and best.seconds(measured) > CLEARLY * own.seconds(measured):
+        best = own
+    if records is not None and (best is not own or own.key in records.plans().fusions):
+        records.add_fusion(best.key, best.roots)
+    return [replace(done[task.key], task=task) for task in best.tasks if task.key in done]
+
+
+def _plans(compilation: Compilation, expected: dict[str, float], limit: float) -> list[Fusion]:
+    """The plans of fusion of a program that are found within `limit` seconds, the planner's first, and of each nest, by
+    its key, what the model expects. One with a nest that has no schedule is left out."""
+    plans, end = list[Fusion](), monotonic() + limit
+    for plan in fusions(compilation):
+        try:
+            expected |= {task.key: task.expected for task in plan.tasks if task.key not in expected}
+            plans.append(plan)
+        except ScheduleError:
+            if not plan.change:
+                raise
+        if monotonic() >= end:
+            break
+    return plans
+
+
 def space_of(task: Task) -> NestSpace:
     """All ways to run a task. Raises ScheduleError where there is none."""
     (planner,) = parse_passes(task.planner)
     precision = getattr(planner, "f32_matmul_precision", "ieee")
     return NestSpace(task.nest, task.target, precision, parse_passes(task.pipeline))
-
-
-def _weight(task: Task) -> float:
-    return task.launches * float(prediction(task, task.untuned).seconds)
 
 
 def device_of_target(target: str, executes: str | None) -> str:
@@ -89,13 +154,24 @@ def device_of_target(target: str, executes: str | None) -> str:
 
 
 def schedule_argument(found: Sequence[Search]) -> str:
-    """What `--schedule` takes to give every nest that was searched its best schedule."""
-    parts = [
+    """What `--schedule` takes to give every nest that was searched its best schedule, and the program its plan of
+    fusion, if it is not the planner's."""
+    return "; ".join(part for part in (fusion_argument(found), *_exactly(found)) if part)
+
+
+def fusion_argument(found: Sequence[Search]) -> str:
+    """The part of that which is the plan of fusion."""
+    roots = found[0].task.fusion[0]
+    return f"roots={roots}" if roots else ""
+
+
+def _exactly(found: Sequence[Search]) -> list[str]:
+    """The options of `plan-schedules` for each nest."""
+    return [
         ("" if s.task.only else f"nest={s.task.name} ") + options_of(parse_schedule(s.best.candidate.schedule))
         for s in found
         if s.best is not None
     ]
-    return "; ".join(parts)
 
 
 def pipeline_argument(found: Sequence[Search]) -> str:
@@ -103,7 +179,7 @@ def pipeline_argument(found: Sequence[Search]) -> str:
     task = found[0].task
     (planner,) = parse_passes(task.planner)
     given, planners = planner.spec().normalize_parameter_names().parameters, list[ModulePass]()
-    for part in schedule_argument(found).split("; "):
+    for part in _exactly(found):
         (decided,) = parse_passes(f"{PLANNER}{{{part}}}")
         planners += parse_passes(PLANNER, {**given, **decided.spec().normalize_parameter_names().parameters})
     below = pipeline_text([planner, *with_options(parse_passes(task.pipeline), options_in(found))])
@@ -126,7 +202,7 @@ def options_in(found: Sequence[Search]) -> tuple[tuple[str, str, str], ...]:
 
 def curve(search: Search) -> list[tuple[int, float]]:
     """The numbers of the trials that were faster than all before, with their seconds, and at the end the last trial."""
-    found, best = list[tuple[int, float]](), math.inf
+    found, best = list[tuple[int, float]](), inf
     for number, (_, trial) in enumerate(search.trials, 1):
         if trial.seconds is not None and trial.seconds < best:
             best = trial.seconds
@@ -142,6 +218,7 @@ def as_dict(search: Search) -> dict[str, object]:
         "nest": task.what,
         "key": task.key,
         "launches": task.launches,
+        "fusion": dict(zip(("roots", "change"), task.fusion, strict=True)),
         "objective": search.label,
         "trials": len(search.trials),
         "failed": sum(bool(t.failure) for _, t in search.trials),

@@ -52,7 +52,7 @@ def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
     found: list[Lifetime] = []
     for op in number:
         if isinstance(op, kernel.SharedOp) and op.parent is not None:
-            users = [user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None]
+            users = {user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None}
             first = min((number[u] for u in users), default=number[op])
             last = max((number[inner] for u in users for inner in u.walk()), default=number[op])
             found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))

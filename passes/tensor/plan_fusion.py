@@ -12,7 +12,7 @@ from typing import Literal
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind
 from xdsl.passes import ModulePass
 
@@ -23,8 +23,8 @@ from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
 from ...dialects.tensor import ROOT
 from ..pipelines import parse_passes
-from ..records import read_record
-from ..remarks import collect_remarks
+from ..records import Record, RecordError, operations_at, read_record
+from ..remarks import collect_remarks, emit_remark
 from .fusion.cost import Kernel, reached
 from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children, either
 from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
@@ -38,8 +38,10 @@ class PlanFusionPass(ModulePass):
     What: the plan is the set of kept values, written as an attribute, so it can be read, edited and taken back. The
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; `none` keeps every value but
-    views and constants; `all` keeps only results; `keep` leaves the marks as they are. A function that is in the file
-    `record` (`records.py`) gets the marks that are noted there. Legal is a step after which no contraction is computed
+    views and constants; `all` keeps only results; `keep` leaves the marks as they are. `roots` are the positions of the
+    operations of the program, `@main`, whose results are kept, in place of a strategy. A function that is in the file
+    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit, which
+    a remark says. Legal is a step after which no contraction is computed
     inside another one, except along a chain of reductions over one index, each of which needs others, that
     `loop-fuse-reductions` can merge (as softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `convert-tensor-to-loop` follows.
@@ -57,17 +59,29 @@ class PlanFusionPass(ModulePass):
 
     strategy: Literal["best", "none", "all", "keep"] = "best"
     record: str | None = None
+    target: str | None = None
+    roots: tuple[int, ...] = ()
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         record = None if self.record is None else read_record(self.record)
         with deep_recursion():
             for function in op.body.block.ops:
                 if isinstance(function, func.FuncOp) and not function.is_declaration:
-                    kept = None if record is None else record.fusion_for(function)
+                    kept = self._decided(function, record)
                     if kept is not None:
                         mark(function, {result for o in kept for result in o.results})
                     elif self.strategy != "keep":
                         self._plan(ctx, function)
+
+    def _decided(self, function: func.FuncOp, record: Record | None) -> list[Operation] | None:
+        """The operations whose results the options or the record say are kept; None where neither does."""
+        if self.roots and function.sym_name.data == "main":
+            return operations_at(function, self.roots)
+        try:
+            return None if record is None else record.fusion_for(function, self.target)
+        except RecordError as error:
+            emit_remark(function, self.name, f"{error.reason}, and the planner's plan is taken")
+            return None
 
     def _plan(self, ctx: Context, function: func.FuncOp) -> None:
         mark(function, set())

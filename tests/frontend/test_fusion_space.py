@@ -1,15 +1,24 @@
-"""Plans of fusion with one value more or one less in memory."""
+"""Plans of fusion with one value more or one less in memory, and the search among them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
 from deplodock.dialects.loop import NestOp
-from deplodock.dialects.target import CPU
 from deplodock.frontend.capture.export import capture
-from deplodock.frontend.compilation import compile_captured
+from deplodock.frontend.compilation import Compilation, compile_captured
+from deplodock.frontend.tuning.evaluation import Predicting
 from deplodock.frontend.tuning.fusion_space import Fusion, fusions
+from deplodock.frontend.tuning.search import Search
+from deplodock.frontend.tuning.task import Task
+from deplodock.frontend.tuning.trial import Candidate, Trial
+from deplodock.frontend.tuning.tuned import How, schedule_argument, tune_program
+from deplodock.passes.record_file import RecordFile
 from deplodock.passes.records import plan_key
 
 
@@ -18,33 +27,103 @@ class Chain(nn.Module):
         return torch.relu(torch.exp(x) @ w)
 
 
-def nests(fusion: Fusion) -> list[NestOp]:
-    return [op for op in fusion.module.walk() if isinstance(op, NestOp)]
+def compiled(**options: str) -> Compilation:
+    captured = capture(Chain(), (torch.randn(64, 32), torch.randn(32, 48)))
+    return compile_captured(captured, "cpu", **({"record": "none"} | options))  # type: ignore[arg-type]
+
+
+def keys(compilation: Compilation) -> set[str]:
+    return {plan_key(op) for op in compilation.at("loop").walk() if isinstance(op, NestOp)}
+
+
+def keys_of(plan: Fusion) -> set[str]:
+    return {task.key for task in plan.tasks}
+
+
+class Machine:
+    """A device on which some nests are fast, and all others slow."""
+
+    batch = 4
+
+    def __init__(self, fast: set[str], failing: bool = False) -> None:
+        self.fast, self.failing, self.asked = fast, failing, set[str]()
+
+    def evaluator(self, task: Task) -> Predicting:
+        machine = self
+        machine.asked.add(task.key)
+
+        class Measuring(Predicting):
+            def measure(self, candidates: Sequence[Candidate]) -> list[Trial]:
+                return [*map(self.again, candidates)]
+
+            def again(self, candidate: Candidate) -> Trial:
+                fast = task.key in machine.fast
+                if fast and machine.failing:
+                    return Trial(candidate, None, failure="wrong: result 0")
+                return Trial(candidate, task.expected * (0.01 if fast else 1.0))
+
+        return Measuring(task)
+
+
+def tuned(machine: Machine, records: RecordFile, trials: int = 2) -> list[Search]:
+    how = How("somewhere", "top-k", 300.0, trials)
+    return tune_program(compiled(), how, records, lambda search: None, machine)  # type: ignore[arg-type]
 
 
 def test_one_more_and_one_less() -> None:
-    """The factor computed before the product or in it; the planner's own plan is the first."""
-    compilation = compile_captured(capture(Chain(), (torch.randn(64, 32), torch.randn(32, 48))), "cpu")
-    tensors = compilation.at("tensor")
-    before = str(tensors)
-    found = list(fusions(tensors, CPU))
-    assert str(tensors) == before
-    own, *others = found
-    planned = [op for op in compilation.at("loop").walk() if isinstance(op, NestOp)]
+    """The factor computed before the product or in it; the planner's own plan is the first. A plan is text: the option
+    gives the same nests."""
+    own, *others = fusions(compilation := compiled())
     assert own.change == ""
-    assert [*map(plan_key, nests(own))] == [*map(plan_key, planned)]
+    assert keys_of(own) == keys(compilation)
     assert others
-    assert {len(nests(f)) for f in others} != {len(nests(own))}
+    assert {len(f.tasks) for f in others} != {len(own.tasks)}
     for fusion in others:
-        assert fusion.kept != own.kept
-        assert fusion.seconds > 0
+        assert len({*fusion.roots} ^ {*own.roots}) == 1
         assert fusion.change.endswith(("is kept in memory", "is computed where it is used"))
+        (roots,) = {task.fusion[0] for task in fusion.tasks}
+        assert keys(compiled(schedule=f"roots={roots}")) == keys_of(fusion)
 
 
-def test_what_was_measured_counts() -> None:
-    """A plan wins whose nests were measured to be fast."""
-    tensors = compile_captured(capture(Chain(), (torch.randn(64, 32), torch.randn(32, 48))), "cpu").at("tensor")
-    own, *others = fusions(tensors, CPU)
-    fast = {plan_key(nest) for nest in nests(others[-1])}
-    again = list(fusions(tensors, CPU, known=lambda key: 1e-9 if key in fast else 1.0))
-    assert min(again, key=lambda f: f.seconds).change == others[-1].change
+def test_the_fastest_plan_is_found_and_recorded(tmp_path: Path) -> None:
+    """Its nests are searched as those of the planner's plan are; `--schedule` has it, and the next compilation for the
+    target does as it says, that for another one as the planner does."""
+    own, *others = fusions(compiled())
+    other = min(others, key=lambda plan: plan.seconds({t.key: t.expected for t in plan.tasks}))
+    fast, path = keys_of(other) - keys_of(own), tmp_path / "records.db"
+    with RecordFile(path) as records:
+        found = tuned(machine := Machine(fast), records)
+    assert machine.asked >= keys_of(own) | keys_of(other)
+    assert [s.task.key for s in found] == [t.key for t in other.tasks]
+    text = schedule_argument(found)
+    assert text.startswith(f"roots={','.join(map(str, other.roots))}; ")
+    assert keys(compiled(schedule=text)) == keys_of(other)
+    assert keys(compiled(record=str(path))) == keys_of(other)
+    captured = capture(Chain(), (torch.randn(64, 32), torch.randn(32, 48)))
+    elsewhere = compile_captured(captured, "sm_90a", record=str(path))
+    assert keys(elsewhere) == keys(compile_captured(captured, "sm_90a", record="none"))
+    with RecordFile(path) as records:  # and the planner's again, where it is the fastest
+        tuned(Machine(keys_of(own)), records)
+    assert keys(compiled(record=str(path))) == keys_of(own)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_planners_plan_stays(tmp_path: Path, failing: bool) -> None:
+    """Where no other is faster, and where the nests of others are wrong."""
+    own, *others = fusions(compiled())
+    fast = {key for plan in others for key in keys_of(plan)} - keys_of(own) if failing else keys_of(own)
+    with RecordFile(tmp_path / "records.db") as records:
+        found = tuned(Machine(fast, failing), records)
+        assert not records.plans().fusions
+    assert [s.task.key for s in found] == [t.key for t in own.tasks]
+    assert "roots" not in schedule_argument(found)
+
+
+def test_a_plan_that_does_not_fit_is_left_to_the_planner(tmp_path: Path) -> None:
+    own, *_ = fusions(compiled())
+    with RecordFile(path := tmp_path / "records.db") as records:
+        records.add_fusion(own.key, [99])
+    compilation = compiled(record=str(path))
+    assert keys(compilation) == keys_of(own)
+    (remark,) = map(str, compilation.remarks)
+    assert "there is no operation 99 with a result to keep, and the planner's plan is taken" in remark

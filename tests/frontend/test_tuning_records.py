@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import select
+import shlex
 import signal
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +24,15 @@ from deplodock.dialects.target import calibrated, get_target
 from deplodock.errors import CompileError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
-from deplodock.frontend.tuning.building import digest
+from deplodock.frontend.tuning.building import parse_schedule
+from deplodock.frontend.tuning.evaluation import Predicting
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
+from deplodock.passes.planning.plan_schedules import options_of
 from deplodock.passes.record_file import Entry, RecordFile
 from deplodock.passes.records import RecordError, plan_key, read_json, read_record
-from deplodock.tools import cli
+from deplodock.tools import cli, dl_opt
 
 ROUNDS, TUNERS = 13, 4
 """So many times so many tuners are killed."""
@@ -218,49 +223,59 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_found_is_a_line_of_text(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The kernels that were tried, those of `dl-opt` with the line, and those of the next compilation are the same text
-    byte for byte; an edited line gives another one."""
-    from deplodock.tools import dl_opt
-
-    path, code = tmp_path / "records.db", CASES[name]
+    """The kernels of the next compilation, and those of both lines that were printed, are the same text byte for byte;
+    an edited entry gives other kernels, and one that cannot be carried out those of the planner, with a remark."""
+    path = tmp_path / "records.db"
+    code = CASES[name].replace(", dtype=torch.half", "") if target == "cpu" else CASES[name]
     monkeypatch.setenv(RECORDS, str(path))
-    assert cli.main(["tune", "-c", code, "--device", "predicted", "--policy", "top-k", "--trials", "6", "--json"]) == 0
+    predicted = Predicting._trial
+
+    def trial(self: Predicting, candidate: Candidate) -> Trial:
+        found = predicted(self, candidate)
+        own = candidate.schedule == self.task.untuned
+        return replace(found, seconds=9 * found.seconds) if own and found.seconds else found
+
+    def printed(*words: str) -> str:
+        """The kernels that a command prints, without the comments that say which command it was."""
+        assert (dl_opt if words[0] == "dl-opt" else cli).main([*words[1:]]) == 0
+        text = capsys.readouterr().out
+        return "".join(line for line in text.splitlines(True) if not line.startswith("// deplodock"))
+
+    compiled = "deplodock", "compile", "-c", code, "--target", target
+    monkeypatch.setattr(Predicting, "_trial", trial)
+    how = ["--device", "predicted", "--target", target, "--policy", "top-k", "--trials", "6", "--json"]
+    assert cli.main(["tune", "-c", code, *how]) == 0
     outcome = json.loads(capsys.readouterr().out)
     (found,) = outcome["kernels"]
     assert (found["objective"], outcome["records"]) == ("predicted", str(path))
+    assert found["best"]["schedule"] != found["untuned"]["schedule"]
+    tuned, untuned = printed(*compiled), printed(*compiled, "--record", "none")
+    assert tuned != untuned
+    assert printed(*shlex.split(outcome["lines"]["as a schedule"])) == tuned
+    above, _, below = outcome["lines"]["as passes"].partition(" | ")
+    level = io.BytesIO(printed(*shlex.split(above)).encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(level))
+    assert printed(*shlex.split(below)) == tuned
+
     with RecordFile(path) as file:
-        tried = file.entries(key=found["key"])
-        slower = next(e for e in reversed(tried) if e.schedule != found["untuned"]["schedule"])
-        file.add([Entry(slower.key, slower.target, "some GPU", slower.schedule, seconds=1e-9, at=time.time())])
-
-    def text(*words: str) -> str:
-        assert cli.main(["compile", "-c", code, "--target", "sm_90a", *words]) == 0
-        return capsys.readouterr().out
-
-    def kernels(text: str) -> str:
-        return "".join(line for line in text.splitlines(True) if not line.startswith("// deplodock"))
-
-    level, tuned = tmp_path / "loop.mlir", text()
-    level.write_text(text("--ir", "loop"))
-    assert tuned != text("--record", "none")
-    from deplodock.frontend.tuning.building import parse_schedule
-    from deplodock.passes.planning.plan_schedules import options_of
-
-    line = options_of(parse_schedule(slower.schedule))
-    assert kernels(text("--schedule", line)) == kernels(tuned)
-    passes = f"plan-schedules{{{line}}},loop-to-tile,tile-to-kernel"
-    assert dl_opt.main([str(level), "-p", passes, "-t", "cuda"]) == 0
-    assert capsys.readouterr().out == tuned
-    assert digest(tuned)
-    (shown,) = (v for k, v in outcome["lines"].items() if k == "as a schedule")
-    assert options_of(parse_schedule(found["best"]["schedule"])) in shown
-    words = [w for w in line.split() if not w.startswith("warps=")]
-    edited = " ".join([*words, "warps=4" if "warps=2" in line else "warps=2"])
-    assert kernels(text("--schedule", edited)) != kernels(tuned)
+        best, *others = file.entries(key=found["key"], failure="")
+        assert best.schedule == found["best"]["schedule"]
+        other = next(e for e in others if e.schedule != found["untuned"]["schedule"])
+        file.add([replace(best, schedule=other.schedule, seconds=1e-12)])
+    edited = printed(*compiled)
+    assert edited not in (tuned, untuned)
+    assert edited == printed(*compiled, "--schedule", options_of(parse_schedule(other.schedule)))
+    with RecordFile(path) as file:
+        file.add([replace(best, schedule=best.schedule.replace("chunk = [", "chunk = [3, "), seconds=1e-13)])
+    assert cli.main([*compiled[1:], "-v"]) == 0
+    text, said = capsys.readouterr()
+    assert "".join(line for line in text.splitlines(True) if not line.startswith("// deplodock")) == untuned
+    assert "is refused, and the planner's is taken" in said
 
 
 def test_options_of_passes_are_part_of_a_record(tmp_path: Path) -> None:

@@ -227,8 +227,11 @@ def test_positions_that_a_function_has_not(tmp_path: Path) -> None:
         ((name, _),) = record.fusions.items()
         record.fusions[name] = [position]
         record.save()
-        with pytest.raises(ScheduleError, match=f"fusion {name}: there is no operation {position}"):
+        with collect_remarks() as remarks:
             planned(program, f'tensor-plan-fusion{{record="{record.path}"}}', Record(""))
+        (remark,) = map(str, remarks)
+        assert f"the fusion {name} of {record.path} is refused: there is no operation {position}" in remark
+        assert "the planner's plan is taken" in remark
 
 
 def test_decisions_as_text_down_to_cuda() -> None:

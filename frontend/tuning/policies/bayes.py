@@ -22,7 +22,7 @@ the trials are likeliest. `EXPECTED` has their logarithms' weights before any tr
 
 EXPECTED = (-1.0, 0.0, 0.0, -1.0)
 
-OFFSET, OWN = 0.5, 0.02
+OFFSET, OWN = 0.25, 0.02
 """The same of what all schedules have in common, and of what each has of its own, with the noise of a trial."""
 
 FAILED = log(2.0)
@@ -100,9 +100,9 @@ class BayesPolicy(History):
 
 
 def _alike(a: Array, b: Array) -> Array:
-    """How much candidates at some places have to do with each other, from 0 to 1."""
-    distance = ((a[:, None, :] - b[None, :, :]) / OCTAVES) ** 2
-    return np.exp(-distance.sum(axis=2) / 2)
+    """How much candidates at some places have to do with each other, from 0 to 1: a Matern covariance (5/2)."""
+    distance = np.sqrt(5 * (((a[:, None, :] - b[None, :, :]) / OCTAVES) ** 2).sum(axis=2))
+    return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
 
 def _covariance(alike: Array, wrong: float) -> Array:

@@ -9,8 +9,11 @@ from math import log, sqrt
 from ..trial import Candidate, Trial
 from .history import History
 
-EXPLORATION, DEVIATION = 0.1, 0.01
+EXPLORATION, DEVIATION = 0.03, 0.01
 """The weights of the two terms that make nodes worth a visit which were visited seldom: C and D of SP-MCTS."""
+
+GROWN = 8
+"""Of so many of the planner's best the neighbours are in the tree from the first trial on."""
 
 PRIOR = 1.0
 """Visits that the model's prediction counts as."""
@@ -34,7 +37,7 @@ class MctsPolicy(History):
         mean + C sqrt(2 ln N / n) + sqrt((sum x^2 - n mean^2 + D) / n)
 
     of rewards x = best so far / time, which change when there is a new best; the model's prediction is the first visit
-    of every node. The tree begins with the planner's candidates and grows by the neighbours of each new best.
+    of every node. The tree has the planner's candidates, the neighbours of its best, and those of each new best.
 
     Source: Schadd et al., Single-Player Monte-Carlo Tree Search (2008).
     """
@@ -47,6 +50,8 @@ class MctsPolicy(History):
 
     def tell(self, trial: Trial) -> None:
         """Take note of a result on the whole path to it; a new best brings its neighbours."""
+        if not self.trials:
+            self._grow(self.space.neighbours(*self.space.ranked()[:GROWN]))
         timed = self.timed()
         super().tell(trial)
         self._grow([trial.candidate])
