@@ -1,17 +1,19 @@
 """What the host spends on a call of a program for a GPU: microseconds, and those of each launch after the first.
 
-    python benchmarks/host_cost.py
+    python benchmarks/host_cost.py [--write]
 
 Needs no GPU: the driver is replaced by functions that do nothing, memory is the host's. What CuPy and the driver take
 comes on top. Programs: RMSNorm (one kernel), chains of products of 10 and of 50 kernels, ResNet-50. Of each: a call
 that is unlike earlier ones in something, so that Python checks all of it; the runtime alone, for tensors that are
 checked; a call like earlier ones, as plain launches and as a CUDA graph. Beside them a call on the cores of this
-machine (relu of 16 floats), which is a real one.
+machine (relu of 16 floats), which is a real one. `--write` keeps it in `benchmarks/results/host_cost.json`, beside what
+the same was before launches were prepared.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 from contextlib import nullcontext
 from time import perf_counter
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ import click
 import numpy as np
 import torch
 from compile_programs import resnet50
+from results import FOLDER, commit_here, read
 from torch import nn
 
 import deplodock
@@ -29,6 +32,8 @@ from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.cuda.machine_code import MachineCode, pack
 from deplodock.backend.cuda.runtime import CudaProgram, graphs
+from deplodock.backend.launch_plan import make_plan
+from deplodock.frontend.bench import environment
 from deplodock.frontend.executors import Executor
 
 
@@ -112,8 +117,10 @@ def chain(layers: int) -> nn.Module:
 
 
 @click.command()
-def main() -> None:
+@click.option("--write", is_flag=True, help="Keep it in benchmarks/results.")
+def main(write: bool) -> None:
     """Measure and print."""
+    about = environment()
     resnet = resnet50()
     programs: list[tuple[str, nn.Module, torch.Tensor]] = [
         ("RMSNorm", nn.RMSNorm(2048), torch.randn(32, 2048)),
@@ -125,21 +132,27 @@ def main() -> None:
     x = torch.randn(16)
     relu = deplodock.compile(torch.relu, (x,), target="cpu")
     ours, eager = (microseconds(lambda f=f: f(x)) for f in (relu, torch.relu))
-    print(f"relu of 16 floats on the cores: {ours:.2f} us, of eager PyTorch {eager:.2f} us")
+    rows: dict[str, dict[str, float]] = {"relu of 16 floats on the cores": {"call": ours, "eager PyTorch": eager}}
     made = [(n, deplodock.compile(m.requires_grad_(False), (x,), target="sm_90a"), x) for n, m, x in programs]
     for name, compiled, x in made:
-        tensors, found = compiled.captured.bind((x,)), list[str]()
+        tensors = compiled.captured.bind((x,))
+        launches = len(make_plan(compiled.compilation.at("kernel")).launches)
+        row = rows[f"{name}, {launches} launches, {len(tensors) - 1} constants"] = {}
         for kind in ("launches", "graph"):
             program = without_driver(compiled, kind == "graph")
             unlike, run = compiled._call, program.run
             if kind == "launches":
-                found.append(f"{len(program.plan.launches)} launches, {len(tensors) - 1} constants")
-                found.append(f"unlike earlier ones {microseconds(lambda: unlike((x,), {})):.1f}")  # noqa: B023
-                found.append(f"without checks {microseconds(lambda: run(tensors)):.1f}")  # noqa: B023
+                row["unlike earlier ones"] = microseconds(lambda: unlike((x,), {}))  # noqa: B023
+                row["without checks"] = microseconds(lambda: run(tensors))  # noqa: B023
             compiled(x), compiled(x)
             assert compiled._repeat(x) is not NotImplemented
-            found.append(f"{kind} {microseconds(in_a_loop(compiled, x)):.1f}")
-        print(f"{name}: us of a call: {', '.join(found)}")
+            row[kind] = microseconds(in_a_loop(compiled, x))
+    for name, row in rows.items():
+        print(f"{name}: us of a call: {', '.join(f'{kind} {us:.2f}' for kind, us in row.items())}")
+    if write:
+        path = FOLDER / "host_cost.json"
+        now = {"commit": commit_here(), "environment": about, "microseconds": rows}
+        path.write_text(json.dumps({**read(path), "after": now}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

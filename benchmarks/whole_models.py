@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from deplodock.backend.cuda.runtime.nvrtc import compile_cubin, nvrtc_version
 from deplodock.backend.launch_plan import make_plan
+from deplodock.frontend import memory
+from deplodock.frontend.bench import Subject
 from deplodock.frontend.compilation import Compilation
 from deplodock.frontend.llm import build_model, cache_shape, capture_step, config_dtype, load_config
 from deplodock.frontend.llm.compile import launches_of_layers
@@ -76,47 +74,12 @@ def compile_phase(config: Any, length: int, context: int, target: str, *, cubin:
     return result
 
 
-class LivePeak(TorchDispatchMode):
-    """The most bytes that are alive at once of the tensors that are made under it. Nothing is computed: every tensor is
-    a fake one on the CPU, where attention is one operator as it is on a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peak = 0
-        self._fakes = FakeTensorMode()
-        self._given: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake, (args, kwargs or {}))
-        with self._fakes:
-            result = func(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
-        known = {t.untyped_storage()._cdata for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-        for t in pytree.tree_leaves(result):
-            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata not in known:
-                storage = t.untyped_storage()
-                self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._live = {n: kept for n, kept in self._live.items() if not kept[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
-        return result
-
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        if id(tensor) not in self._given:
-            with self._fakes:
-                self._given[id(tensor)] = tensor, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        return self._given[id(tensor)][1]
-
-
-def eager_peak(config: Any, length: int) -> int:
+def eager_peak(config: Any, length: int) -> int | None:
     """Bytes that transformers' model takes for a prompt of `length` tokens beside its parameters. It has no cache here;
     ours is an argument, and not counted either."""
     model = build_model(config).to("meta")
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
-    with torch.no_grad(), LivePeak() as live:
-        model(input_ids=tokens, use_cache=False, logits_to_keep=1)
-    return live.peak
+    return memory.eager_peak(Subject(model, (), {"input_ids": tokens, "use_cache": False, "logits_to_keep": 1}))
 
 
 def measure(name: str, layers: int | None, lengths: dict[str, int], context: int, target: str) -> dict[str, Any]:

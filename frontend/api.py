@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch.autograd import forward_ad
 from xdsl.ir import Attribute
 
 from ..backend.cpu.calls import building
 from ..backend.interpreter.running import main_function
 from ..dialects.payload import element_type
 from ..dialects.shapes.extents import extents_of
-from ..errors import CaptureError
+from ..errors import CaptureError, ExecutionError
 from .capture.captured_program import CapturedProgram
 from .capture.dtypes import dtype_of
 from .capture.eager_fallback import EagerCall, Fallback
@@ -57,14 +59,16 @@ class CompiledFunction:
         return self._executor
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it. Raises ShapeError for arguments unlike the example ones."""
-        result = self._repeat(*args, **kwargs)
+        """Run it. Raises ShapeError for arguments unlike the example ones, ExecutionError for those of a transform of
+        torch.func or of forward-mode AD."""
+        result = self._repeat(*args, **kwargs) if forward_ad._current_level < 0 else NotImplemented
         return self._call(args, kwargs) if result is NotImplemented else result
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call that is unlike those before."""
         captured, executor = self.captured, self.executor
         tensors = captured.bind(args, kwargs)
+        refuse_transforms(tensors)
         results = executor.run(tensors)
         result = captured.restore(results, tensors)
         if executor.program is not None:
@@ -127,6 +131,17 @@ class CompiledFunction:
     def pipeline(self) -> str:
         """The passes from the torch level to the kernel level, as one argument for `dl-opt -p`."""
         return self.compilation.pipeline()
+
+
+def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises ExecutionError if one of the tensors is wrapped by a transform of torch.func, or has a tangent."""
+    if peek_interpreter_stack() is not None and any(map(is_functorch_wrapped_tensor, tensors)):
+        kind = "transforms of torch.func"
+    elif forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        kind = "forward-mode AD"
+    else:
+        return
+    raise ExecutionError(f"{kind} around a compiled program are not supported; compile what is transformed as a whole")
 
 
 def _shown(t: Attribute) -> str:

@@ -67,12 +67,11 @@ def compile_graph(
 
 def compile_fixed(graph: nn.Module, examples: Sequence[Any], options: Mapping[str, Any]) -> Run:
     """A program for tensors of these shapes, and its gradients if they may be asked for. PyTorch's exporter cannot take
-    apart every graph that switches autocast, so these go through AOTAutograd, too."""
+    apart every graph that switches autocast or gradients, so these go through AOTAutograd, too."""
     tensors = [t for t in (*examples, *graph.parameters()) if isinstance(t, torch.Tensor)]
-    cast = any(
-        n.target is _enter_autocast for m in graph.modules() if isinstance(m, GraphModule) for n in m.graph.nodes
-    )
-    if cast or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    graphs = (m.graph for m in graph.modules() if isinstance(m, GraphModule))
+    switches = any(n.target in (_enter_autocast, torch._C._set_grad_enabled) for g in graphs for n in g.nodes)
+    if switches or torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return compile_with_gradients(graph, examples, options)
     compiled = compile(graph, examples, **options)
     return lambda *args: _as_tuple(compiled(*args))

@@ -18,6 +18,7 @@ from ..backend.cuda.runtime.counters import Counters
 from ..backend.interpreter.running import main_function
 from ..backend.launch_plan import make_plan
 from ..backend.spans import Span
+from ..dialects.cores import cores, processor
 from ..dialects.kernel import FuncOp
 from ..dialects.loop import NestOp
 from ..dialects.loop.work import Size, Work, nest_work
@@ -186,12 +187,14 @@ def measured(program: CompiledFunction, subject: Subject) -> Profile:
     for step in zip(*calls, strict=True):
         found[step[0].name] += statistics.median(s.seconds for s in step)  # pyright: ignore
     if executor.name == "cpu":
-        where, call = f"{target.card}, {torch.get_num_threads()} threads", statistics.median(seconds)
+        here = f"{processor()}, {cores()} cores, {torch.get_num_threads()} threads"
+        where, call = here, statistics.median(seconds)
     else:
         where, call = torch.cuda.get_device_name(), None
     sizes = bind_sizes(main_function(compilation.at("loop")), [a.shape for a in args])
     costs = _costs(kernels_of(compilation, sizes.number), found, target, "measured")
-    return Profile(f"measured on {where}, median of {len(calls)} calls", costs, call, tuple(calls[-TRACED:]))
+    source = f"measured on {where}, median of {len(calls)} calls; roofs are those of {target.card}"
+    return Profile(source, costs, call, tuple(calls[-TRACED:]))
 
 
 def _costs(kernels: Sequence[Kernel], seconds: Mapping[str, float], target: Target, how: str) -> tuple[Cost, ...]:

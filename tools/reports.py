@@ -28,6 +28,7 @@ from ..frontend.capture.export import capture
 from ..frontend.comparison import Difference, compare, describe_tensor, tolerances
 from ..frontend.compilation import Compilation, compile_captured
 from ..frontend.executors import make_executor
+from ..frontend.memory import eager_peak
 from ..frontend.profile import kernels_of
 from ..passes.pass_manager import Observer, PrintChanges, SupportsWrite
 from ..passes.planning.choose import Candidate, explain_nest, rank
@@ -194,7 +195,7 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     lines += [str(call) for call in compilation.eager.values()]
     if (memory := memory_of(loaded)) is not None:
         arguments, results, arena = (f"{si(memory[part])}B" for part in ("arguments", "results", "arena"))
-        lines.append(f"memory: {arguments} of arguments, {results} of results, {arena} in between")
+        lines.append(f"memory: {arguments} of arguments, {results} of results, {arena} in between{_beside(memory)}")
     if assumed := _assumed(loaded):
         lines.append(f"bytes, FLOPs and times are those at {assumed}")
     lines += [str(r) for r in compilation.remarks]
@@ -202,14 +203,33 @@ def summary(loaded: Loaded, whole: bool = True) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def memory_of(loaded: Loaded) -> dict[str, int] | None:
+def memory_of(loaded: Loaded) -> dict[str, Any] | None:
     """Bytes of the arguments of a call, of its results that are no arguments, and of the arena of all that lies in
-    between; None where sizes are known only at a call."""
+    between, with the `largest` of that; and what eager PyTorch takes at most beside the arguments, if that can be told.
+    None where sizes are known only at a call."""
     plan = make_plan(loaded.compilation.at("kernel"))
     if plan.program is not None:
         return None
     arguments = sum(b.bytes for b in plan.input_buffers)
-    return {"arguments": arguments, "results": plan.peak_bytes - plan.arena_bytes, "arena": plan.arena_bytes}
+    found = {"arguments": arguments, "results": plan.peak_bytes - plan.arena_bytes, "arena": plan.arena_bytes}
+    scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+    largest = max(scratch, key=lambda b: b.bytes, default=None)
+    shown = largest and {"type": f"{largest.dtype}{list(largest.shape)}", "step": largest.first}
+    return {**found, "largest": shown, "eager": eager_peak(loaded.subject)}
+
+
+def _beside(memory: dict[str, Any]) -> str:
+    """What eager PyTorch takes, and what ours takes more for."""
+    eager, ours = memory["eager"], memory["results"] + memory["arena"]
+    if eager is None:
+        return ""
+    text = f"; eager PyTorch takes {si(eager)}B of results and in between"
+    if ours > eager:
+        largest = memory["largest"]
+        text += f", {si(ours - eager)}B less" + (
+            f": step {largest['step']} writes {largest['type']}" if largest else ""
+        )
+    return text
 
 
 def _assumed(loaded: Loaded) -> str:

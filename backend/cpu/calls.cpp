@@ -350,7 +350,8 @@ struct Seen {
   c10::DispatchKeySet keys;
   c10::Device device;
   bool gradient;
-  const void* data;
+  const void* memory;
+  int64_t offset;
 };
 using Snapshot = std::vector<Seen>;
 
@@ -368,7 +369,7 @@ PyObject* snapshot(PyObject*, PyObject* tensors) {
     PyObject* const object = PyTuple_GET_ITEM(tensors, i);
     if (!is_tensor(object) || !is_known(tensor_of(object)) || !is_plain_thread()) Py_RETURN_NONE;
     const at::TensorBase& t = tensor_of(object);
-    found->push_back({Like(t), t.key_set(), t.device(), t.requires_grad(), t.const_data_ptr()});
+    found->push_back({Like(t), t.key_set(), t.device(), t.requires_grad(), t.storage().data(), t.storage_offset()});
   }
   return PyCapsule_New(found.release(), "snapshot", [](PyObject* capsule) {
     delete static_cast<Snapshot*>(PyCapsule_GetPointer(capsule, "snapshot"));
@@ -384,10 +385,11 @@ PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
     const Seen& was = (*seen)[i];
     PyObject* const object = PyTuple_GET_ITEM(args[1], i);
     if (!(same = is_tensor(object))) break;
-    const at::TensorBase& t = tensor_of(object);
-    same = t.key_set() == was.keys && t.device() == was.device && t.scalar_type() == was.like.dtype &&
+    const Tensor& t = *tensor_of(object).unsafeGetTensorImpl();
+    same = t.key_set() == was.keys && t.device() == was.device && t.dtype() == was.like.dtype &&
            t.sizes() == c10::IntArrayRef(was.like.sizes) && t.strides() == c10::IntArrayRef(was.like.strides) &&
-           t.requires_grad() == was.gradient && (args[2] != Py_True || t.const_data_ptr() == was.data);
+           t.requires_grad() == was.gradient &&
+           (args[2] != Py_True || (t.unsafe_storage().data() == was.memory && t.storage_offset() == was.offset));
   }
   return PyBool_FromLong(same);
 }

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import deplodock
 from deplodock.backend.cpu import runtime
+from deplodock.backend.cpu.calls import building
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.errors import ExecutionError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
@@ -92,9 +93,13 @@ def test_little_work_is_not_shared() -> None:
     assert shared(4096) == [1]
 
 
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("asserts", [False, True])
-def test_eight_threads_call_one_program(asserts: bool) -> None:
-    """Every call has its own arguments, scratch memory and message."""
+def test_eight_threads_call_one_program(asserts: bool, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call has its own arguments, scratch memory and message, through the extension module and through Python."""
+    building().result()
+    if not native:
+        monkeypatch.setattr(runtime, "extension", lambda: None)
     w = torch.randn(60, 50)
 
     def function(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import enter_dual_level
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import deplodock
-from deplodock.errors import CompileError
+from deplodock.backend.cpu.calls import building
+from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend.capture.transforms import as_before
 
 Tensor = torch.Tensor
@@ -130,6 +132,54 @@ def test_changes_in_place_beside_a_transform() -> None:
         a, b = torch.ones(3, 4), torch.ones(3, 4)
         torch.testing.assert_close(through(X, a.clone())(X, a), step(X, b))
         torch.testing.assert_close(a, b)
+
+
+def _tangent(function: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the result has one where the argument has."""
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(X, X))).tangent is not None
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_what_is_around_a_program_is_refused(target: str) -> None:
+    """Also where a call like it would need no Python."""
+    building().result()
+    compiled = deplodock.compile(lambda x: x.sin(), (X,), target=target)
+    compiled(X), compiled(X)
+    with pytest.raises(ExecutionError, match="forward-mode AD around a compiled program"):
+        _tangent(compiled)
+    for around in (
+        grad(lambda x: compiled(x).sum()),
+        lambda x: vmap(compiled)(x[None]),
+        lambda x: jvp(compiled, (x,), (x,)),
+    ):
+        with pytest.raises(ExecutionError, match=r"transforms of torch\.func around a compiled program"):
+            around(X)
+    with forward_ad.dual_level():  # of something else
+        torch.testing.assert_close(compiled(X), X.sin())
+
+
+def test_tangents_are_not_lost_through_dynamo() -> None:
+    torch._dynamo.reset()
+    with pytest.raises(ExecutionError, match="forward-mode AD around a compiled program"):
+        _tangent(torch.compile(torch.sin, backend="deplodock"))
+
+
+def test_gradients_that_are_switched_on() -> None:
+    """In a program that is called where they are off."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            y = x.sin() * 2
+        return y, x * 2
+
+    torch._dynamo.reset()
+    x = X.clone().requires_grad_()
+    with torch.no_grad():
+        y, z = torch.compile(function, backend="deplodock")(x)
+    assert (y.requires_grad, z.requires_grad) == (True, False)
+    (found,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(found, 2 * X.cos())
 
 
 def test_what_is_refused_leaves_no_transform_behind() -> None:

@@ -74,9 +74,15 @@ def _trained(model: nn.Sequential) -> None:
     model[0].weight.requires_grad_()
 
 
-@pytest.mark.parametrize("change", [_elsewhere, _transposed, _trained])
+def _along(model: nn.Sequential) -> None:
+    """In the same storage."""
+    model[0].weight.data = model[0].weight.data.as_strided((32, 32), (32, 1), 1024)
+
+
+@pytest.mark.parametrize("change", [_elsewhere, _transposed, _trained, _along])
 def test_constants_that_changed(stub_cuda, monkeypatch, change: Callable[[nn.Sequential], None]) -> None:
     model = layers(1)
+    model[0].weight.data = x(64, 32)[:32]
     program, given = compiled(monkeypatch, model, x(8, 32)), x(8, 32)
     checked = counted(program, monkeypatch)
     program(given), program(given)

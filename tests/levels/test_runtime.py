@@ -66,6 +66,21 @@ def test_launches_follow_the_plan(program, stub_cuda) -> None:
     assert pointers[4][0] == second
 
 
+def test_another_device_has_a_program_of_its_own(program, stub_cuda) -> None:
+    """Results are where the arguments are, whatever device was the current one when the program was made; code is
+    loaded, and launched, on that device."""
+    cuda, x = CudaProgram(*program, device=1), torch.randn(4, 256, device="cuda")
+    for _ in range(2):
+        (y,) = cuda.run([x])
+        assert y.device == x.device != cuda.device
+        torch.testing.assert_close(y.cpu(), five_times(x.cpu()), rtol=1e-4, atol=1e-5)
+    assert [str(d) for d in cuda._elsewhere] == ["cuda:0"]
+    functions = [f for p in (cuda, cuda._elsewhere[x.device]) for f in p.functions.values()]
+    assert [f.device for f in functions] == [1, 0]
+    (y,) = cuda.run([x.cpu()])
+    torch.testing.assert_close(y, five_times(x.cpu()), rtol=1e-4, atol=1e-5)
+
+
 def test_a_misaligned_input_is_copied(program, stub_cuda) -> None:
     x = torch.randn(1025, device="cuda")[1:].view(4, 256)
     assert x.data_ptr() % 16

@@ -30,7 +30,7 @@ class Function:
     pointers: dict[int, Function] = {}
 
     def __init__(self, source: Source, name: str) -> None:
-        self.source, self.name, self.allowed = source, name, 0
+        self.source, self.name, self.allowed, self.device = source, name, 0, Device.current
         self.ptr = 0x1000 + len(Function.pointers)
         Function.pointers[self.ptr] = self
 
@@ -46,6 +46,8 @@ class Function:
     def run(self, request: Request, handle: int) -> None:
         """Check a launch and do it, on the stream with that handle."""
         checked = check(self.source, request)
+        if Device.current != self.device:
+            raise StubError(f"a launch on device {Device.current} of what is loaded on device {self.device}")
         if handle != DEVICE.stream.cuda_stream:
             raise StubError(f"a launch on stream {handle}; torch's current one is {DEVICE.stream.cuda_stream}")
         DEVICE.launches.append(request)
@@ -78,16 +80,21 @@ class Module:
 
 
 class Device:
-    """A device as a context."""
+    """One of two devices as a context. torch's tensors are on the first."""
+
+    current = 0
 
     def __init__(self, device: int = 0) -> None:
-        if device != 0:
+        if device not in (0, 1):
             raise StubError(f"there is no device {device}")
+        self._device = device
 
     def __enter__(self) -> Device:
+        self._before, Device.current = Device.current, self._device
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        Device.current = self._before
 
 
 class ExternalStream:

@@ -13,6 +13,8 @@ import torch
 
 from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.timing import Timing, in_turns
+from deplodock.dialects.cores import cores, processor
+from deplodock.dialects.target import get_target
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
 from deplodock.tools.cli import main
@@ -39,7 +41,8 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypat
     assert found["bench"]["right"] is True
     assert found["bench"]["environment"]["threads"] > 0
     profile, prediction = found["profile"], found["prediction"]
-    assert profile["source"].startswith("measured on ")
+    assert profile["source"].startswith(f"measured on {processor()}, {cores()} cores, ")
+    assert profile["source"].endswith(f"; roofs are those of {get_target('cpu').card}")
     assert prediction["source"] == "predicted for sm_90a (H200) by the planning model, not measured"
     assert profile["call_seconds"] > 0
     assert profile["seconds"] > 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +18,9 @@ import deplodock
 from deplodock.backend import launch_plan
 from deplodock.backend.arena import ALIGNMENT, Lifetime, place
 from deplodock.backend.launch_plan import LaunchPlan, make_plan
+from deplodock.frontend.bench import Subject
+from deplodock.frontend.memory import eager_peak
+from deplodock.tools.cli import main
 
 
 def live_peak(buffers: Sequence[Lifetime]) -> int:
@@ -107,3 +113,32 @@ def test_lifetimes_matter(wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(x, w)
     assert torch.allclose(compiled(x, w), _deep(x, w), rtol=1e-3, atol=1e-3) != wrong
     assert bool(_in_each_other(*_lifetimes(_plan(compiled)))) == wrong
+
+
+@pytest.mark.parametrize(
+    ("function", "buffers"),
+    [
+        (lambda x: (x + 1) * 2 + x, 2),
+        (lambda x: x.t(), 0),
+        (lambda x: x.add_(1), 0),
+        (lambda x: (x + 1).mul_(2).t(), 1),
+        (lambda x: [x + i for i in range(5)], 5),
+        (lambda x: sum(x.sin() for _ in range(5)), 3),
+        (lambda x: x[x > 0], None),
+    ],
+)
+def test_what_eager_pytorch_takes(function: Callable[[torch.Tensor], Any], buffers: int | None) -> None:
+    """Buffers as large as the argument, at most at once; nothing is computed."""
+    x = torch.ones(64, 64)
+    assert eager_peak(Subject(function, (x,))) == (None if buffers is None else buffers * x.nbytes)
+    assert torch.equal(x, torch.ones(64, 64))
+
+
+def test_memory_is_told_beside_that_of_eager_pytorch(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "torch.softmax(torch.randn(64, 64), -1)"
+    assert main(["compile", "-c", code, "--target", "sm_90a", "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory == {"arguments": 16384, "results": 16384, "arena": 0, "largest": None, "eager": 16384}
+    code = "nn.Linear(2048, 2048)(torch.randn(8, 2048))"  # in parts, which a second kernel adds
+    assert main(["compile", "-c", code, "--target", "sm_90a", "-v"]) == 0
+    assert re.search(r"eager PyTorch takes 65.5 kB .* less: step 0 writes f32\[\d+, 8, 2048\]", capsys.readouterr().err)

@@ -59,7 +59,8 @@ def arch_of(capability: tuple[int, int]) -> str:
 
 
 class CudaProgram:
-    """A compiled program on the current CUDA device; `run` takes and gives torch tensors.
+    """A compiled program on a CUDA device, the current one if no number is given; `run` takes and gives torch tensors.
+    Arguments on another device are computed there, by the same program, made when it is needed.
 
     `module` is at the kernel level, or the plan of such a one, and `cuda` its text. Making one compiles and loads the
     kernels; `saved` is (arch, cubin) of an earlier compilation to load instead;
@@ -81,6 +82,7 @@ class CudaProgram:
         saved: tuple[str, bytes] | None = None,
         eager: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] | None = None,
         graphs: bool = False,
+        device: int | None = None,
     ) -> None:
         self.torch, self.cupy, self.eager = torch_with_cuda(), _cupy(), eager or {}
         if self.torch.cuda.is_current_stream_capturing():
@@ -88,7 +90,8 @@ class CudaProgram:
                 "is compiled and loaded at its first call: call it once before a CUDA graph is captured"
             )
         self.plan = module if isinstance(module, LaunchPlan) else make_plan(module)
-        self.device = self.torch.device("cuda", self.torch.cuda.current_device())
+        self.device = self.torch.device("cuda", self.torch.cuda.current_device() if device is None else device)
+        self._made_of, self._elsewhere = (module, cuda, saved, eager, graphs), dict[Any, CudaProgram]()
         arch = arch_of(self.torch.cuda.get_device_capability(self.device))
         if saved is not None and saved[0] != arch:
             raise TargetError(f"was compiled for {saved[0]}, the device is {arch}", operator="cuda")
@@ -139,6 +142,9 @@ class CudaProgram:
         ExecutionError if the arguments do not fit, or a launch fails, or if something would have to be copied from or
         to the host while a CUDA graph is captured.
         """
+        there = next((a.device for a in args if getattr(a, "is_cuda", False)), self.device)
+        if there != self.device:
+            return self._on(there).run(args, clock)
         torch, launches = self.torch, self._placed(args)
         plan = launches.plan
         capturing = torch.cuda.is_current_stream_capturing()
@@ -159,6 +165,13 @@ class CudaProgram:
         if self.asserts and not capturing:
             self._wait()
         return outputs if stays else [t.cpu() for t in outputs]
+
+    def _on(self, device: Any) -> CudaProgram:
+        """The same program on another device."""
+        with self._making:
+            if device not in self._elsewhere:
+                self._elsewhere[device] = CudaProgram(*self._made_of, device=device.index)
+            return self._elsewhere[device]
 
     def launch(self, launches: PreparedLaunches, places: list[int], like: Moving | None = None) -> None:
         """Launch a program of which nothing is left to PyTorch on arguments that lie there, as a graph if there is one.

@@ -1,0 +1,59 @@
+"""Compare the memory that programs take beside their arguments with what eager PyTorch takes at most.
+
+    python benchmarks/memory.py                            # the classes, the 84 shapes in f32 and bf16, and models
+    python benchmarks/memory.py classes --target cpu --only softmax
+
+Nothing is computed and no GPU is needed. A line each for the programs that take more, with the largest buffer between
+arguments and results; the exit status says whether there is one. What cuBLAS and cuDNN take for themselves is not
+counted for PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import torch
+from cases import DTYPES, SUITES, cases
+
+import deplodock
+from deplodock.backend.launch_plan import make_plan
+from deplodock.dialects.cores import NONE
+from deplodock.errors import CompileError
+from deplodock.frontend.bench import Subject
+from deplodock.frontend.memory import eager_peak
+from deplodock.tools.tables import si
+
+
+@click.command(help=__doc__)
+@click.argument("suites", nargs=-1, type=click.Choice(SUITES))
+@click.option("--target", default="sm_90a", show_default=True)
+@click.option("--dtypes", multiple=True, type=click.Choice(list(DTYPES)), default=("f32", "bf16"))
+@click.option("--only", default="", help="Those with this in their names.")
+def main(suites: Sequence[str], target: str, dtypes: Sequence[str], only: str) -> None:
+    """Compare, and print."""
+    count = more = 0
+    for case in cases(suites or SUITES, "cpu" if target == "cpu" else "cuda", dtypes, only):
+        function, args = case.make()
+        if isinstance(function, torch.nn.Module):
+            function.requires_grad_(False)
+        try:
+            program = deplodock.compile(function, args, target=target, **{"record": NONE, **case.options})
+        except CompileError as error:
+            print(f"{case.key}: {error}", file=sys.stderr)
+            continue
+        plan, eager = make_plan(program.compilation.at("kernel")), eager_peak(Subject(function, args))
+        count += 1
+        if eager is not None and plan.peak_bytes > eager:
+            more += 1
+            scratch = [b for b in plan.buffers[plan.arguments :] if b.first >= 0]
+            largest = max(scratch, key=lambda b: b.bytes)
+            between = f"between is {largest.dtype}{list(largest.shape)}"
+            print(f"{case.key}: {si(plan.peak_bytes)}B, of eager PyTorch {si(eager)}B; {between}", flush=True)
+    print(f"{more} of {count} programs take more than eager PyTorch")
+    sys.exit(more > 0)
+
+
+if __name__ == "__main__":
+    main()
