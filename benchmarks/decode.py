@@ -4,12 +4,14 @@
     python benchmarks/decode.py tests/data/models/tinyllama-1.1b.json --dtype f32 --layers 2 --tokens 16
 
 Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
-the machine's read bandwidth (`deplodock doctor --measure`) divided by their bytes; `share` is what of that is reached.
+the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared
+machine changes from one minute to the next: it is measured around each round of generation, and the median round counts.
 """
 
 from __future__ import annotations
 
 import copy
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ import torch
 from cases import DTYPES
 from results import FOLDER, commit_here, file_name, merge
 
+from deplodock.backend.cpu.measure import read_rate
 from deplodock.backend.timing import Timing
-from deplodock.dialects.cores import read_measured
 from deplodock.frontend.bench import OURS, environment
 from deplodock.frontend.llm import build_model, load_config
 from deplodock.frontend.llm.generate import Generator
@@ -28,8 +30,8 @@ from deplodock.frontend.llm.quantization import to_int8
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = [str(ROOT / "tests" / "data" / "models" / f"{name}.json") for name in ("tinyllama-1.1b", "qwen2.5-0.5b")]
-TOKENS, CONTEXT = 24, 256
-"""Tokens that are generated, and those that the cache holds."""
+TOKENS, CONTEXT, ROUNDS = 24, 256, 5
+"""Tokens that are generated, those that the cache holds, and how often each arm generates."""
 
 
 def bytes_read(model: torch.nn.Module) -> int:
@@ -77,19 +79,22 @@ def measure(
     prompt = [(7 * i) % config.vocab_size for i in range(16)]
     list(generator(prompt, 2))
     compiled = time.perf_counter() - start
-    ours, theirs, same = list[float](), list[float](), 0
-    for _ in range(3):
+    ours, theirs, same, read = list[float](), list[float](), 0, bytes_read(model)
+    rates, shares = [read_rate(threads=torch.get_num_threads())], list[float]()
+    for _ in range(ROUNDS):
         told = list(generator(prompt, tokens))
         ours += generator.timing.seconds
+        rates.append(read_rate(threads=torch.get_num_threads()))
+        shares.append(read / statistics.median(generator.timing.seconds) / statistics.mean(rates[-2:]))
         expected, seconds = eager(reference, prompt, tokens)
         theirs += seconds
         same = sum(a == b for a, b in zip(told, expected, strict=True))
-    times, measured, read = {"eager": Timing.of(theirs), OURS: Timing.of(ours)}, read_measured(), bytes_read(model)
+    times = {"eager": Timing.of(theirs), OURS: Timing.of(ours)}
     case = f"{Path(name).stem}, {config.num_hidden_layers} layers{', int8' if quantize else ''}"
     found = {"suite": "decode", "group": "", "case": case, "dtype": dtype, "threads": torch.get_num_threads()}
     found |= {"commit": commit_here(), "right": None, "same_tokens": same, "tokens": tokens, "bytes_read": read}
     found |= {"compile_seconds": compiled, "prompt_seconds": generator.timing.prompt_seconds}
-    found |= {"share": measured and read / times[OURS].median / measured.read}
+    found |= {"read_rates": rates, "shares": shares, "share": statistics.median(shares)}
     return found | {"times": {"call": {arm: t.as_dict() for arm, t in times.items()}}}
 
 
@@ -119,11 +124,10 @@ def main(
         for dtype in dtypes:
             rows.append(row := measure(name, dtype, tokens, context, layers, quantize))
             speeds = {arm: 1 / t["median"] for arm, t in row["times"]["call"].items()}
-            share = "unknown" if row["share"] is None else f"{row['share']:.0%}"
             click.echo(
-                f"{row['case']} {dtype}: {speeds[OURS]:.2f} tokens/s, eager {speeds['eager']:.2f}; {share} of the read "
-                f"bandwidth; {row['same_tokens']} of {tokens} tokens the same; compiled in "
-                f"{row['compile_seconds']:.0f} s"
+                f"{row['case']} {dtype}: {speeds[OURS]:.2f} tokens/s, eager {speeds['eager']:.2f}; "
+                f"{row['share']:.0%} of the read bandwidth; {row['same_tokens']} of {tokens} tokens the same; "
+                f"compiled in {row['compile_seconds']:.0f} s"
             )
     merge(out or FOLDER / f"{file_name(environment())}.json", environment(), rows)
 

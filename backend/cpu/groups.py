@@ -70,6 +70,7 @@ class VectorStatements(Statements):
     def __init__(self, writer: VectorWriter, block: Block) -> None:
         super().__init__(writer, block)
         self.vectors = writer
+        self.at_once = 1
 
     def identify(self, op: kernel.IdOp) -> None:
         """Which block it is; there is one thread."""
@@ -122,6 +123,8 @@ class VectorStatements(Statements):
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of_results([op.result for op in results], group.size // row) if alone else None
+        side_by_side = several and bool(results) and not limit.checked and self.rows is None
+        self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}
             vectors = self._vectors(group, limit, several)
@@ -141,7 +144,12 @@ class VectorStatements(Statements):
                         self._compute(op, kept.get(op.results[0]), group)
             for op, name in sums.items():
                 text = f"reduced_lanes({name}, {combiner(op)})"
-                if op in results:
+                if op in results and self.at_once > 1:
+                    writer.line(f"#pragma GCC unroll {self.at_once}")
+                    writer.line(f"for (int n = 0; n < {self.at_once}; ++n)")
+                    one = text.replace(name, f"{{{name}[n]}}", 1)
+                    writer.line(f"  {results[op].name}[rows / {row} + n] = {one};")
+                elif op in results:
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
                     writer.start(op.result, text)
@@ -152,21 +160,27 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
-        """A loop over the rows of a group that there are."""
-        writer, more = self.vectors, ""
+        """A loop over the rows of a group that there are, several at once where all are whole: these are read from as
+        many places in memory at a time, and what they are combined with is read once."""
+        writer, more, name = self.vectors, "", "row" if self.at_once == 1 else "rows"
         if self.rows is not None:
             at, bound = self._end(self.rows)
             more = f" && {add(at, Expr(f'row / {row}', MUL)).text} < {bound}"
-        with writer.braces(f"for (int row = 0; row < {group.size}{more}; row += {row})"):
+        with writer.braces(f"for (int {name} = 0; {name} < {group.size}{more}; {name} += {self.at_once * row})"):
             writer.row = row
             yield
             writer.row = 0
 
     @contextmanager
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
-        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`."""
-        writer = self.writer
-        if several:
+        """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
+        of the same place in several rows."""
+        writer, row = self.vectors, self.vectors.row
+        if self.at_once > 1:
+            writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
+            writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
+            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {row}, i += {row})"
+        elif several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
             ended = "" if limit.divides(ACCUMULATORS * WIDEST) else f" && {limit.below('i')}"
@@ -252,9 +266,9 @@ class VectorStatements(Statements):
         of rows within a page the processor does not foresee the next one. Of longer ones that a loop reduces it falls
         behind where they and what they are multiplied with leave no room in the nearest cache: into the one behind."""
         writer, end = self.vectors, end_of_access(op)
-        length = op.registers if not writer.row else writer.row
+        length = self.at_once * (writer.row or op.registers)
         if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
-            length = min(length, end.bound - end.origin)
+            length = min(length, self.at_once * (end.bound - end.origin))
         size = length * element_bytes(op.result.type)
         one_row = op.parent is self.writer.func.body.block and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:

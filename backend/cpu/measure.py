@@ -28,15 +28,26 @@ TRIES = 11
 
 def measure(elements: int = ELEMENTS, rounds: int = ROUNDS) -> Measured:
     """Measure all cores; takes a few seconds. Raises ExecutionError where there is no compiler."""
-    text = helper_section({"vector.fused"}) + (Path(__file__).parent / "measure.hpp").read_text()
-    library, threads = ctypes.CDLL(str(build(text))), cores()
-    source, target = np.ones(elements, np.float32), np.zeros(elements // 4, np.float32)
+    library, threads = _library(), cores()
+    source, target = np.ones(elements // 4, np.float32), np.zeros(elements // 4, np.float32)
     long, at = ctypes.c_long, [ctypes.c_void_p(a.ctypes.data) for a in (source, target)]
     copy = _seconds(lambda: library.copy(at[1], at[0], long(target.size), threads))
-    read = min(_seconds(lambda n=n: library.read(at[0], long(elements), threads, n)) for n in STREAMS)
     fma = _seconds(lambda: library.multiply(ctypes.c_float(0.5), long(rounds), threads))
     operations = 2 * CHAINS * library.width() * rounds * threads
-    return Measured(processor(), threads, target.nbytes / copy, source.nbytes / read, operations / fma)
+    return Measured(processor(), threads, target.nbytes / copy, read_rate(elements, threads), operations / fma)
+
+
+def read_rate(elements: int = ELEMENTS, threads: int | None = None) -> float:
+    """Bytes a second that so many cores read together, all without a number. Raises ExecutionError where there is no
+    compiler."""
+    library, source, count = _library(), np.ones(elements, np.float32), threads or cores()
+    at, size = ctypes.c_void_p(source.ctypes.data), ctypes.c_long(elements)
+    return source.nbytes / min(_seconds(lambda n=n: library.read(at, size, count, n)) for n in STREAMS)
+
+
+def _library() -> ctypes.CDLL:
+    text = helper_section({"vector.fused"}) + (Path(__file__).parent / "measure.hpp").read_text()
+    return ctypes.CDLL(str(build(text)))
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -26,6 +26,9 @@ PAGE = 4096
 WAYS, WAY = 8, 4096
 """Places for what lies a multiple of so many bytes apart in the nearest cache."""
 
+AT_ONCE = 4
+"""Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
+
 LATENCY = 8
 """Sums that a core has to have in flight, as vectors, so that no multiply-add waits for the one before."""
 
@@ -70,7 +73,9 @@ class CoreTime:
             size = element_bytes(site.op.source.type)
             stays = ~tiles.any_of(neighbours, site.indices) & (tiles.within(site.indices) * size <= self.core.l2 // 2)
             if n == min(site.alike):
-                each = size * (self.near + self._seek(site, tiles))
+                rows = tiles.elements(i for i in site.indices if i in self.info.free)
+                slow = (site.group >= 0) & (len(site.alike) == 1) & (rows < AT_ONCE)
+                each = size * (self.near * np.where(slow, self.costs.single, 1.0) + self._seek(site, tiles))
                 found = found + tiles.visits(site.indices) * each / np.where(stays, count, 1)
         return found
 
