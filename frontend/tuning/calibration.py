@@ -31,7 +31,7 @@ from .search import device_name
 CORE = (
     *("rates.memory", "rates.cache", "rates.vector", "rates.special", "rates.fma", "rates.launch"),
     *("costs.access", "costs.gathered", "costs.turned", "costs.masked", "costs.fold", "costs.step", "costs.block"),
-    *("costs.product", "costs.pack", "costs.sum"),
+    *("costs.product", "costs.pack", "costs.far_turn", "costs.sum", "costs.seek"),
 )
 """What is fitted of the cores of a CPU."""
 
