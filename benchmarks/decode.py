@@ -5,7 +5,7 @@
 
 Weights are random. A token reads every weight but the embedding's rows once, so a second of decoding is worth at most
 the machine's read bandwidth divided by their bytes; `share` is what of that is reached. The bandwidth of a shared
-machine changes from one minute to the next: it is measured around each round of generation, and the median round counts.
+machine changes from one minute to the next: it is measured around each round of generation; the median round counts.
 """
 
 from __future__ import annotations

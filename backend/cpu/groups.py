@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 
 from xdsl.dialects.builtin import f32, i1
+from xdsl.dialects.scf import IfOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
@@ -270,7 +271,7 @@ class VectorStatements(Statements):
         if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
             length = min(length, self.at_once * (end.bound - end.origin))
         size = length * element_bytes(op.result.type)
-        one_row = op.parent is self.writer.func.body.block and size <= (AHEAD if writer.row else PAGE)
+        one_row = _is_outside_of_loops(op) and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:
             writer.prefetched.add(op)
             how = "" if size <= PAGE else ", 0, 2"
@@ -415,6 +416,14 @@ class VectorStatements(Statements):
         count = reduce(lambda a, b: f"min<long>({a}, {b})", ends) if ends else ""
         begin = reduce(lambda a, b: f"max<long>({a}, {b})", begins) if begins else ""
         return begin, f"{' && '.join(all_or_none)} ? {count or 'lanes'} : 0" if all_or_none else count
+
+
+def _is_outside_of_loops(op: Operation) -> bool:
+    """Whether a block computes an operation at most once."""
+    around = op.parent_op()
+    while isinstance(around, IfOp):
+        around = around.parent_op()
+    return isinstance(around, kernel.FuncOp)
 
 
 def _takes_long(op: Operation) -> bool:

@@ -63,6 +63,23 @@ kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] war
 
 // -----
 
+// Four rows are reduced at once, where there are so many: each is read from a place of its own.
+// CHECK:       // --- kernels
+// CHECK:         for (int rows = 0; rows < 512; rows += 256) {
+// CHECK:           for (int first = 0; first < 64; first += lanes)
+// CHECK:           for (int n = 0, row = rows, i = rows + first; n < 4; ++n, row += 64, i += 64) {
+// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 256);
+// CHECK-NEXT:        const auto a = load(&x[(i - row) + (row >> 6) * 100]);
+// CHECK:             t[rows / 64 + n] = reduced_lanes({t1[n]},
+kernel.func @sums_of_several_rows(%x: memref<8x100xf32>, %y: memref<8xf32>) grid [1] warps 1 lanes 1 {
+  %0 = payload.constant 0 : index
+  %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0], [2, 0], [4, 0]] : memref<8x100xf32> (index, index) -> vector<512xf32>
+  %t = kernel.reduce_registers add %a over [0, 1, 2, 3, 4, 5] : vector<512xf32> -> vector<8xf32>
+  kernel.store %t, %y[%0] regs [[1], [2], [4]] : memref<8xf32> (index), vector<8xf32>
+}
+
+// -----
+
 // A row of more than a page is asked for in the cache behind the nearest.
 // CHECK:       // --- kernels
 // CHECK:             __builtin_prefetch(&x[i] + 2048, 0, 2);
