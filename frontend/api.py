@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -210,10 +211,7 @@ def compile(
     return compiled
 
 
-OPTIONS = (
-    *("target", "executor", "fallback", "record", "f32_matmul_precision", "schedule", "pipeline", "checked"),
-    "cuda_graphs",
-)
+OPTIONS = [n for n, p in signature(compile).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "dynamic_shapes"]
 """The arguments of `compile` that `torch.compile(..., options=...)` takes."""
 
 

@@ -20,6 +20,7 @@ from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.utils.hints import isa
 
+from ..dialects.support.printing import float_text
 from ..errors import CompileError, PluginError
 from ..plugins import plugins
 from . import OWN_PASSES, get_all_passes
@@ -164,11 +165,7 @@ def value_text(value: str | int | bool | float) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    if isinstance(value, float):
-        digits, _, exponent = repr(value).partition("e")
-        digits = digits if "." in digits else f"{digits}.0"  # the reader takes `1.0e-5` but not `1e-5`
-        return f"{digits}e{exponent}" if exponent else digits
-    return str(value)
+    return float_text(value) if isinstance(value, float) else str(value)
 
 
 _WORDS: dict[Any, tuple[str, str]] = {

@@ -78,23 +78,15 @@ class MLIRTarget(Target):
         output.write(print_module(module, debuginfo=self.print_debuginfo, generic=self.print_generic_format))
 
 
-def _mlir_target() -> type[Target]:
-    return MLIRTarget
-
-
 def _cuda_target() -> type[Target]:
-    try:
-        from ..backend.cuda.printer import CudaTarget
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the target 'cuda' is not available: {error}") from None
+    from ..backend.cuda.printer import CudaTarget
+
     return CudaTarget
 
 
 def _cpp_target() -> type[Target]:
-    try:
-        from ..backend.cpu.printer import CppTarget
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the target 'cpp' is not available: {error}") from None
+    from ..backend.cpu.printer import CppTarget
+
     return CppTarget
 
 
@@ -166,7 +158,7 @@ class DlOptMain(xDSLOptMain):
             self.register_pass(name, factory)
 
     def register_all_targets(self) -> None:
-        self.available_targets = {"mlir": _mlir_target, "cuda": _cuda_target, "cpp": _cpp_target}
+        self.available_targets = {"mlir": lambda: MLIRTarget, "cuda": _cuda_target, "cpp": _cpp_target}
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.prog = "dl-opt"

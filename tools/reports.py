@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -37,9 +37,6 @@ from ..progress import steps
 from .dynamic_option import read_dynamic
 from .evaluate import Program, evaluate, load_file
 from .tables import si
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

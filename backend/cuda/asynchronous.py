@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from xdsl.ir import Region
 
 from ...dialects import kernel
@@ -10,7 +12,7 @@ from ...dialects.kernel.warp_specialize import partition_of
 from ...dialects.target import launch_registers
 from .control import print_block
 from .expressions import ADD, EQUALITY, MUL, UNARY, add, c_size
-from .memory import condition, exclusive, memory_name, offset, prepare
+from .memory import condition, exclusive, memory_name, pointer_to, prepare
 from .names import sanitise
 from .statements import Statements, add_calls, add_pointer, add_printer, element_address, nothing
 from .writer import Place, Register, terms
@@ -138,25 +140,17 @@ def print_slot(statements: Statements, op: kernel.SubviewOp) -> None:
 
 def print_copy(statements: Statements, op: kernel.CopyAsyncOp) -> None:
     """The copies of a thread, 4, 8 or 16 bytes each."""
-    writer = statements.writer
-    if op.predicate is None:
-        _copies(statements, op)
-        return
-    with writer.braces(f"if ({writer.read(op.predicate).text})"):
-        _copies(statements, op)
-
-
-def _copies(statements: Statements, op: kernel.CopyAsyncOp) -> None:
     writer, width = statements.writer, op.vec.data
     size = width * c_size(op.target.type)
-    prepare(writer, op)
-    with writer.registers_loop(op.registers, width) as r:
-        met = condition(writer, op, r)
-        source = f"&{memory_name(writer, op.memory)}[{offset(writer, op, r).text}]"
-        target = f"&{memory_name(writer, op.target)}[{_place(statements, op, r)}]"
-        helper = f"copy_async{size}" if met is None else f"copy_async{size}_or_zero"
-        writer.use(helper)
-        writer.line(f"{helper}({target}, {source}{'' if met is None else f', {met.text}'});")
+    with nullcontext() if op.predicate is None else writer.braces(f"if ({writer.read(op.predicate).text})"):
+        prepare(writer, op)
+        with writer.registers_loop(op.registers, width) as r:
+            met = condition(writer, op, r)
+            source = pointer_to(writer, op, r)
+            target = f"&{memory_name(writer, op.target)}[{_place(statements, op, r)}]"
+            helper = f"copy_async{size}" if met is None else f"copy_async{size}_or_zero"
+            writer.use(helper)
+            writer.line(f"{helper}({target}, {source}{'' if met is None else f', {met.text}'});")
 
 
 def _place(statements: Statements, op: kernel.CopyAsyncOp, r: Register) -> str:

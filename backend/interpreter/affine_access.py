@@ -110,7 +110,8 @@ def read(
         if view is not None:
             return view
     if any(axis.size == 0 for axis in axes):
-        return _nothing(source, axes)  # no index at which a coordinate could be wrong
+        # no index at which a coordinate could be wrong
+        return np.zeros(np.broadcast_shapes(*(axis.values().shape for axis in axes)), source.dtype)
     dims = [axis.values() for axis in axes]
     mask = inside(domain, dims, symbols)
     return fetch(source, map, dims, symbols, mask, np.zeros((), source.dtype) if fill is None else fill)
@@ -125,12 +126,3 @@ def fetch(
         return np.broadcast_to(fill, np.broadcast_shapes(mask.shape, np.shape(fill), *(p.shape for p in places)))
     values = source[places] if places else source
     return values if mask.all() else np.where(mask, values, fill)
-
-
-def _nothing(source: Array, axes: Sequence[Axis]) -> Array:
-    """The access over an empty space."""
-    rank = max(axis.position + 1 for axis in axes)
-    shape = [1] * rank
-    for axis in axes:
-        shape[rank - 1 - axis.position] = axis.size
-    return np.zeros(shape, source.dtype)

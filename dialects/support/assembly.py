@@ -99,25 +99,21 @@ class Bases(_AttributeDirective):
 class Extents(_AttributeDirective):
     """`[16, #s0]`"""
 
+    element = staticmethod(parse_extent)
+
     def read(self, parser: Parser) -> Attribute:
-        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_extent(parser)))
+        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: self.element(parser)))
 
     def write(self, printer: Printer, attribute: Attribute) -> None:
-        assert isa(attribute, ArrayAttr[IntAttr | SymbolAttr])
+        assert isa(attribute, ArrayAttr[IntAttr | SymbolAttr | CountAttr])
         with printer.in_square_brackets():
             print_extents(printer, attribute)
 
 
-class Counts(_AttributeDirective):
+class Counts(Extents):
     """`[#s0 / 64, 32]`"""
 
-    def read(self, parser: Parser) -> Attribute:
-        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_count(parser)))
-
-    def write(self, printer: Printer, attribute: Attribute) -> None:
-        assert isa(attribute, ArrayAttr[IntAttr | CountAttr])
-        with printer.in_square_brackets():
-            print_extents(printer, attribute)
+    element = staticmethod(parse_count)
 
 
 @irdl_custom_directive

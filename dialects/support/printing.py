@@ -13,6 +13,7 @@ the same program gives the same text everywhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from itertools import count
@@ -138,6 +139,13 @@ def print_module(
         plain.print_attribute(attribute)
         aliases.write("\n")
     return f"{aliases.getvalue()}{out.getvalue()}\n"
+
+
+def float_text(value: float) -> str:
+    """`value` with all its digits, in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
+    digits, _, exponent = str(value).partition("e")
+    digits = digits if "." in digits or not math.isfinite(value) else f"{digits}.0"
+    return f"{digits}e{exponent}" if exponent else digits
 
 
 _PREFIX = "deplodock."

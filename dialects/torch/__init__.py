@@ -57,6 +57,7 @@ from ...errors import PluginError
 from ...plugins import plugins
 from ..payload import element_type
 from ..shapes.extents import SymbolAttr, extents_of
+from ..support.printing import float_text
 from .schemas import Argument, Schema, aten_schemas, read_schemas
 
 Value: TypeAlias = "SSAValue | Attribute | str | int | float | bool | None | Sequence[Value]"
@@ -192,12 +193,7 @@ class AtenOp(IRDLOperation):
         pairs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_pair(parser))
         attrs = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
-        at = parser.pos
-        types = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
-        parser.parse_punctuation("->")
-        results = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, parser.parse_type)
-        if results is None:
-            results = [parser.parse_type()]
+        at, types = parser.pos, parser.parse_function_type()
         given = dict(pairs)
         if len(given) != len(pairs):
             parser.raise_error(f"{cls.name}: an argument is given twice")
@@ -206,10 +202,9 @@ class AtenOp(IRDLOperation):
             attribute = _bind(cls.SCHEMA, given, leaves)
         except VerifyException as error:
             parser.raise_error(f"{cls.name}: {error}")
-        operands = parser.resolve_operands(leaves, types, at)  # pyright: ignore[reportArgumentType]
-        return cls.create(
-            operands=operands, properties={"arguments": attribute}, attributes=attrs, result_types=results
-        )
+        operands = parser.resolve_operands(leaves, types.inputs.data, at)  # pyright: ignore[reportArgumentType]
+        properties = {"arguments": attribute}
+        return cls.create(operands=operands, properties=properties, attributes=attrs, result_types=types.outputs.data)
 
     def print(self, printer: Printer) -> None:
         defaults = {a.name: a.default for a in self.SCHEMA.arguments}
@@ -223,14 +218,7 @@ class AtenOp(IRDLOperation):
             printer.print_list(shown, pair)
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
-        with printer.in_parens():
-            printer.print_list(self.operand_types, printer.print_attribute)
-        printer.print_string(" -> ")
-        if len(self.results) == 1:
-            printer.print_attribute(self.results[0].type)
-        else:
-            with printer.in_parens():
-                printer.print_list(self.result_types, printer.print_attribute)
+        printer.print_function_type(self.operand_types, self.result_types)
 
 
 def _bind(schema: Schema, given: Mapping[str, object], operands: list[Leaf]) -> ArrayAttr[Attribute]:
@@ -288,21 +276,12 @@ def _print_value(printer: Printer, value: Value) -> None:
     elif isinstance(value, str):
         printer.print_string_literal(value)
     elif isinstance(value, float):
-        printer.print_string(_float_text(value))
+        printer.print_string(float_text(value))
     elif isinstance(value, Sequence):
         with printer.in_square_brackets():
             printer.print_list(value, lambda v: _print_value(printer, v))
     else:  # none, true, 1
         printer.print_string(str(value).lower())
-
-
-def _float_text(value: float) -> str:
-    """`value` with all its digits, in the grammar of MLIR, where `1e-05` has to be `1.0e-05`."""
-    if not math.isfinite(value):
-        return str(value)
-    digits, _, exponent = repr(value).partition("e")
-    digits = digits if "." in digits else f"{digits}.0"
-    return f"{digits}e{exponent}" if exponent else digits
 
 
 def _define(schema: Schema) -> type[AtenOp]:

@@ -15,7 +15,7 @@ from ...errors import UnsupportedError
 from .aliasing import A_COPY, Lies, place_of
 from .captured_program import Binding, CapturedProgram, Output, announce, differentiable, float8_in
 from .complex import Rewritten, without_complex, without_rule
-from .eager_fallback import Fallback, warn
+from .eager_fallback import Fallback, touches_complex, warn
 from .importer import GraphImporter
 from .known_indices import check_known_indices
 from .symbolic_shapes import NamedDim
@@ -91,8 +91,9 @@ def import_graph(
     numbers of the results, of which `lies` says where they lie in memory, `examples` the leaves of the caller's
     arguments, `specs` their structure and that of the result. For the others see `capture`. Raises UnsupportedError.
     """
-    left = fallback is not None and bool(without_rule(graph))
-    rewritten = Rewritten() if left else without_complex(graph)
+    is_complex = any(map(touches_complex, graph.nodes))
+    left = is_complex and fallback is not None and bool(without_rule(graph))
+    rewritten = without_complex(graph) if is_complex and not left else Rewritten()
     arguments = [*arguments, *((Binding(name, "constant", tensor=t), node) for name, node, t in rewritten.constants)]
     leaves: Sequence[Any] = graph.output_node().args[0]  # pyright: ignore[reportAssignmentType]
     found = [(leaves[i], x) for i, x in zip(results, lies, strict=True)]

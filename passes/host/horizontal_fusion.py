@@ -62,9 +62,10 @@ class HorizontalFusionPass(ModulePass):
         for function in op.ops:
             if isinstance(function, func.FuncOp) and not function.is_declaration:
                 steps = [o for o in function.body.block.ops if not isinstance(o, kernel.AllocOp)]
-                for launches, run in groupby(steps, lambda o: isinstance(o, kernel.LaunchOp)):
-                    if launches:
-                        sharing.share([o for o in run if isinstance(o, kernel.LaunchOp)])
+                for _, run in groupby(steps, lambda o: isinstance(o, kernel.LaunchOp)):
+                    launches = [o for o in run if isinstance(o, kernel.LaunchOp)]
+                    if len(launches) > 1:
+                        sharing.share(launches)
         launched = {launch.kernel.string_value() for launch in op.walk() if isinstance(launch, kernel.LaunchOp)}
         for name in sorted(sharing.replaced - launched):
             erase(sharing.kernels[name])

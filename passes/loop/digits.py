@@ -44,6 +44,8 @@ def _split_once(nest: loop.NestOp) -> bool:
     for op in loads:
         for index, divisor in _quotients(op, extents):
             wanted.setdefault(positions[index], divisor)
+    if not wanted:
+        return False
     digits: dict[SSAValue, Digits] = {}
     for op in loops:
         digits |= _split_loop(op, wanted, extents)
@@ -57,7 +59,7 @@ def _split_once(nest: loop.NestOp) -> bool:
     for old in digits:
         assert isinstance(old, BlockArgument)
         old.block.erase_arg(old)
-    return bool(wanted)
+    return True
 
 
 def _quotients(op: loop.LoadOp, extents: dict[SSAValue, Extent]) -> Iterator[tuple[SSAValue, int]]:

@@ -61,8 +61,8 @@ class FuseSiblingsPass(ModulePass):
 def merge_siblings(block: Block, max_reductions: int) -> None:
     """Merge nests of `block`, each with the nearest one behind it that fits."""
     places: dict[Operation, int] = {op: i for i, op in enumerate(block.ops)}
-    numbering = Numbering()
-    groups = [_Group.of(op, places, numbering) for op in places if isinstance(op, loop.NestOp)]
+    numbering, nests = Numbering(), [op for op in places if isinstance(op, loop.NestOp)]
+    groups = [_Group.of(op, places, numbering) for op in nests] if len(nests) > 1 else []
     kinds: dict[object, list[_Group]] = {}
     for group in groups:
         if "schedule" not in group.members[0].attributes:

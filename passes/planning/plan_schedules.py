@@ -162,7 +162,7 @@ class PlanSchedulesPass(ModulePass, ScheduleOverrides):
                     ranks[nest] = rank(NestInfo(nest), target, self.f32_matmul_precision, not self.again)
                 step()
         chosen.update((nest, ranked[0].schedule) for nest, ranked in ranks.items())
-        for pair in fusible_pairs(list(ranks) if target.core is None else []):
+        for pair in fusible_pairs(list(ranks)) if target.core is None and len(ranks) > 1 else ():
             chosen.update(zip(pair, together(ranks[pair[0]], ranks[pair[1]], target) or (), strict=False))
         refused: list[ScheduleError] = []
         for name, nest in zip(names, nests, strict=True):
