@@ -141,7 +141,7 @@ def test_other_arguments_are_refused(name: str) -> None:
 def test_a_wrapped_tensor_goes_the_long_way(long_way: list[None]) -> None:
     compiled = _compiled(lambda x: x * 2 + 1, X)
     compiled(X)
-    with pytest.raises(Exception, match="storage|pointer"):
+    with pytest.raises(ExecutionError, match="torch.func"):
         torch.vmap(compiled)(X.expand(3, 4, 6))
     assert len(long_way) == 2
 

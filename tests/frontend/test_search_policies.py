@@ -13,7 +13,7 @@ import pytest
 from deplodock.frontend.tuning.policies import DEFAULT_POLICY, POLICIES
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
-PROGRAMS = ("linear 128x512x512", "linear 32x4096x1024", "attention 128", "row means")
+PROGRAMS = ("linear 256x512x2048 bf16", "conv 14", "attention 128", "row means")
 
 
 @pytest.fixture(scope="module")
