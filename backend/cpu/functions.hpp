@@ -255,6 +255,7 @@ template <int rows, int vectors, int step, class... More> INLINE long rows_fma(l
   return rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
+constexpr long terms = 256;  // that are added up in one register: rounding errors grow with them
 // The same for all `high` rows of a and for `columns` of b, panel by panel: as it lies if `panel_of` says so, or else as
 // that packs it into the nearest cache.
 template <int M, int N, int K, int step, class T, class S, class Panel>
@@ -267,8 +268,10 @@ INLINE void panels_fma(T* c, const S* a, long apart, long high, long depth, Rang
   for (long j = columns.begin / width * width; high > 0 && j < columns.end; j += width) {
     long pitch = width;
     const S* const from = panel_of(panel, j, high <= most, pitch);
-    for (long i = 0; i < high;)
-      i += rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, long(N), a + i * (step ? step : apart), apart, from, pitch, depth);
+    for (long k = 0; k < depth; k += terms)
+      for (long i = 0; i < high;)
+        i += rows_fma<most, vectors, step>(min(rows, high - i), c + i * N + j, long(N), a + (step ? i * step + k * apart : i * apart + k),
+                                           apart, from + k * pitch, pitch, min(terms, depth - k));
   }
 }
 // Whether rows are so far apart that their elements k are all in the same set of a cache, which has 8 places: then they

@@ -56,6 +56,10 @@ UNROLLED = 64
 ACCUMULATORS = 4
 """Vectors that a reduction adds to in turn, where what is added is ready before the last sum is."""
 
+SIDE_BY_SIDE = 256 * WIDEST
+"""Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
+sum."""
+
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
@@ -124,7 +128,7 @@ class VectorStatements(Statements):
         self.limit = limit = Limit("0", row) if squares else self._limit(group, list(kept), row)
         alone = not kept and not any(isinstance(op, StoreOp) for op in group.ops)
         self.rows = writer.ends.of_results([op.result for op in results], group.size // row) if alone else None
-        side_by_side = several and bool(results) and not limit.checked and self.rows is None
+        side_by_side = several and bool(results) and not limit.checked and self.rows is None and row <= SIDE_BY_SIDE
         self.at_once = ACCUMULATORS if side_by_side and group.size // row % ACCUMULATORS == 0 else 1
         with self._each_row(group, row) if results else nullcontext():
             sums = {op: self._accumulators(op, ACCUMULATORS if several else 1) for op in folds}

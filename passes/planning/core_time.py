@@ -20,6 +20,12 @@ from .points import Bools, Floats, ceil_div, largest, product, total
 from .roofline import SPECIAL
 from .tiles import Tiles
 
+LINE = 64
+"""Bytes of a line of a cache: what is no further apart is read one line after the other."""
+
+SHORT = 128
+"""Bytes below which several pieces of memory are read at the same time."""
+
 PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
@@ -82,10 +88,10 @@ class CoreTime:
     def _seek(self, site: LoadSite, tiles: Tiles) -> Floats:
         """Seconds for each byte of a load to begin to read elsewhere than where the last read ended."""
         run = self._run(site, tiles) * element_bytes(site.op.source.type)
-        size = tensor_bytes(site.op.source.type)
-        if size <= self.last // 2:
-            return (self.costs.near_seek if size > self.core.l2 // 2 else 0.0) / run
-        return self.costs.seek * np.clip(run / PAGE, 0.25, 1.0) / run
+        size, few = tensor_bytes(site.op.source.type), np.minimum(1.0, run / SHORT)
+        if size > self.last // 2:
+            return self.costs.seek * few * np.clip(run / PAGE, 0.25, 1.0) / run
+        return self.costs.near_seek * few / run if size > self.core.l2 // 2 else np.zeros(tiles.rows)
 
     def exposed(self, tiles: Tiles) -> Floats:
         """The share of what is read from memory that is waited for: of rows that are read twice, first to be reduced,
@@ -121,9 +127,10 @@ class CoreTime:
         next block goes on."""
         neighbours, _ = tiles.neighbours()
         run, going, next_one, ends = np.ones(tiles.rows), np.ones(tiles.rows, dtype=np.bool_), 1, 1.0
+        line = LINE // element_bytes(site.op.source.type)
         for stride, index in sorted(((s, i) for i, s in strides(site.op).items() if s), key=lambda found: found[0]):
             tile, extent = tiles.tile[index], self.info.extents[index]
-            if stride == next_one:
+            if stride == next_one or next_one == 1 and stride <= line:
                 run = np.where(going, run * np.minimum(tile, max(1, extent)), run)
                 part, next_one = going & (tile < extent), stride * extent
                 ends = np.where(part & tiles.any_of(neighbours, (index,)), np.inf, ends)
@@ -184,6 +191,9 @@ class CoreTime:
                 found = found + self._access(site.indices, tile, along, site.op.source.type, tiles)
         for result in self.info.nest.res:
             found = found + self._access(self.info.free, self.info.free, self.result, result.type, tiles)
+        if tiles.points.pack and all(self.info.free[i] is not self.result for i in tiles.points.pack):
+            turned = self.costs.turned / self.core.lanes * self.vector  # the columns of a tile are the result's rows
+            found = found + tiles.visits(self.info.free) * turned
         rows = [r for r in self.info.reductions if r.contraction is None]
         held = 8 * largest((tiles.elements({*r.around, *r.indices}) for r in rows), tiles.rows)  # read, and computed
         return found * np.where(held > self.core.l2, 3.0, np.where(held > self.core.l1, 1.2, 1.0))
