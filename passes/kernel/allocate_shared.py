@@ -51,7 +51,8 @@ def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
     number = {op: i for i, op in enumerate(func.body.walk())}
     end = dict(number)  # of the last op inside of each
     for op in reversed(number):
-        if (around := op.parent_op()) in end:
+        around = op.parent_op()
+        if around is not None and around in end:
             end[around] = max(end[around], end[op])
     found: list[Lifetime] = []
     for op in number:
