@@ -25,6 +25,7 @@ ENTRY_POINT_GROUP = "deplodock.passes"
 # One line a pass, by level.
 OWN_PASSES = {
     "cse": ".cse:CommonSubexpressionElimination",
+    "dce": ".dce:DeadCodeElimination",
     "verify-level": ".verify_level:VerifyLevelPass",
     "torch-outline-layers": ".torch.outline_layers:OutlineLayersPass",
     "tensor-emulate-float8": ".tensor.emulate_float8:EmulateFloat8Pass",
@@ -70,7 +71,6 @@ OWN_PASSES = {
 UPSTREAM_PASSES = {
     "apply-pdl": "xdsl.transforms.apply_pdl:ApplyPDLPass",
     "canonicalize": "xdsl.transforms.canonicalize:CanonicalizePass",
-    "dce": "xdsl.transforms.dead_code_elimination:DeadCodeElimination",
     "licm": "xdsl.transforms.loop_invariant_code_motion:LoopInvariantCodeMotionPass",
     "reconcile-unrealized-casts": "xdsl.transforms.reconcile_unrealized_casts:ReconcileUnrealizedCastsPass",
 }

@@ -9,18 +9,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
-from xdsl.traits import (
-    IsolatedFromAbove,
-    IsTerminator,
-    MemoryEffectKind,
-    get_effects,
-    is_side_effect_free,
-    only_has_effect,
-)
-from xdsl.transforms.dead_code_elimination import is_trivially_dead
+from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind
 
 from ..dialects.support.assembly import YieldsOwnOps
 from ..dialects.support.equivalence import structure_in_place
+from .dead_code import effects_of, is_unneeded
 
 
 @dataclass(frozen=True)
@@ -84,18 +77,17 @@ class _Scope:
     def _op(self, op: Operation, block: Block, here: list[object]) -> None:
         if op.has_trait(IsTerminator):
             return
-        if is_trivially_dead(op):
+        if is_unneeded(op):
             Rewriter.erase_op(op)
             return
-        free = is_side_effect_free(op)
-        if not free and not only_has_effect(op, MemoryEffectKind.READ):
-            effects = get_effects(op)
+        effects = effects_of(op)
+        if effects is None or any(e.kind != MemoryEffectKind.READ for e in effects):
             self.writes += effects is None or any(e.kind == MemoryEffectKind.WRITE for e in effects)
             return
         if any(len(region.blocks) > 1 for region in op.regions):
             return
         computed = structure_in_place(op, self._number)
-        key = computed if free else (computed, block, self.writes)
+        key = (computed, block, self.writes) if effects else computed
         earlier = self.known.get(key)
         if earlier is None:
             self.known[key] = op

@@ -17,7 +17,6 @@ Passes = dict[str, Callable[[], type[ModulePass]]]
 
 _UNDOCUMENTED = {
     "apply-pdl": "Applies the rewrite patterns that a PDL file, or the module itself, describes.",
-    "dce": "Removes operations without side effects whose results nobody uses.",
     "reconcile-unrealized-casts": "Removes pairs of unrealized casts that undo each other.",
 }
 """What the passes of xDSL do that do not say it themselves."""

@@ -151,17 +151,6 @@ def roots(value: SSAValue) -> Iterator[SSAValue]:
         yield value
 
 
-def reads(statement: Statement) -> Iterator[SSAValue]:
-    """The values with places that a statement reads, also inside its regions."""
-    if isinstance(statement, Butterfly):
-        yield from roots(statement.source)
-        return
-    for op in statement.ops if isinstance(statement, Group) else [statement]:
-        for inner in op.walk():
-            for operand in inner.operands:
-                yield from roots(operand)
-
-
 class Ordering:
     """The statements of a block, in the order to print them, and the last statement that reads each value."""
 
@@ -170,24 +159,35 @@ class Ordering:
         self._pending: dict[int, Group] = {}
         self._maker: dict[SSAValue, Group] = {}
         self._taken: set[Operation] = set()
+        self._roots: dict[SSAValue, tuple[SSAValue, ...]] = {}
         for op in block.ops:
             if not isinstance(op, scf.YieldOp):
                 self._place(op)
         self._flush(list(self._pending.values()))
         self.last_read: dict[SSAValue, int] = {}
         for number, statement in enumerate(self.statements):
-            for value in reads(statement):
-                self.last_read[value] = number
+            self.last_read.update(dict.fromkeys(self._reads(statement), number))
         if isinstance(block.last_op, scf.YieldOp):
-            for value in reads(block.last_op):
-                self.last_read[value] = len(self.statements)
+            self.last_read.update(dict.fromkeys(self._reads(block.last_op), len(self.statements)))
+
+    def _reads(self, statement: Statement) -> Iterator[SSAValue]:
+        """The values with places that a statement reads, also inside its regions."""
+        if isinstance(statement, Butterfly):
+            operands = [statement.source]
+        else:
+            ops = statement.ops if isinstance(statement, Group) else statement.walk()
+            operands = [operand for op in ops for operand in op.operands]
+        for operand in dict.fromkeys(operands):
+            if (found := self._roots.get(operand)) is None:
+                found = self._roots[operand] = tuple(roots(operand))
+            yield from found
 
     def _place(self, op: Operation) -> None:
         if op in self._taken or is_view(op):
             return
         butterfly = self._butterfly(op) if isinstance(op, ShuffleXorOp) else None
         statement = op if butterfly is None else butterfly
-        needed = [self._maker[v] for v in reads(statement) if v in self._maker]
+        needed = [self._maker[v] for v in self._reads(statement) if v in self._maker]
         if butterfly is None and is_payload(op) and registers(op.results[0]) > 1:
             size = registers(op.results[0])
             direct = [self._maker.get(v) for v in op.operands]

@@ -9,6 +9,7 @@ Computation Using F2", 2025. The algebra is in `linear.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr
@@ -23,6 +24,12 @@ BasesAttr: TypeAlias = ArrayAttr[ArrayAttr[IntAttr]]
 
 def bases_attr(bases: Sequence[Sequence[int]]) -> BasesAttr:
     """Basis vectors as an attribute."""
+    return _bases_attr(tuple(map(tuple, bases)))
+
+
+@lru_cache(1024)
+def _bases_attr(bases: Bases) -> BasesAttr:
+    """`bases_attr`, made once: a kernel has few layouts, and asks for them again and again."""
     return ArrayAttr([ArrayAttr([IntAttr(c) for c in b]) for b in bases])
 
 

@@ -49,12 +49,17 @@ def lifetimes(func: kernel.FuncOp) -> list[Lifetime]:
     throughout the loop; one made inside a loop is a new buffer each time.
     """
     number = {op: i for i, op in enumerate(func.body.walk())}
+    end = dict(number)  # of the last op inside of each
+    for op in reversed(number):
+        around = op.parent_op()
+        if around is not None and around in end:
+            end[around] = max(end[around], end[op])
     found: list[Lifetime] = []
     for op in number:
         if isinstance(op, kernel.SharedOp) and op.parent is not None:
             users = {user for u in _users(op) if (user := op.parent.find_ancestor_op_in_block(u)) is not None}
             first = min((number[u] for u in users), default=number[op])
-            last = max((number[inner] for u in users for inner in u.walk()), default=number[op])
+            last = max((end[u] for u in users), default=number[op])
             found.append(Lifetime(op, memory_bytes(op.result.type), first, last, _alignment(op)))
     return found
 

@@ -130,10 +130,11 @@ class _Placement:
         self.accesses = 0
         self.before: dict[Operation, Need] = {}
         self.ends: list[Block] = []
-        self.clustered = any(isinstance(o, kernel.MapaOp) for o in func.body.walk())
-        self.boxes = {o.shared for o in func.body.walk() if isinstance(o, kernel.TmaLoadOp)}
-        readers = [o for o in func.body.walk() if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp)]
-        self.read = [a for o in readers for a in accesses_of(o)]
+        ops = [*func.body.walk()]
+        self.clustered = any(isinstance(o, kernel.MapaOp) for o in ops)
+        self.boxes = {o.shared for o in ops if isinstance(o, kernel.TmaLoadOp)}
+        self.read = [a for o in ops if isinstance(o, kernel.WgmmaOp | kernel.TmaStoreOp) for a in accesses_of(o)]
+        self._known: dict[Operation, list[Access]] = {}
 
     def insert(self) -> None:
         """Insert the barriers."""
@@ -187,7 +188,9 @@ class _Placement:
 
     def _accesses(self, op: Operation) -> list[Access]:
         """The accesses that barriers order: all but those to what boxes are loaded into, which mbarriers order."""
-        return [a for a in accesses_of(op) if a.buffer not in self.boxes]
+        if op not in self._known:
+            self._known[op] = [a for a in accesses_of(op) if a.buffer not in self.boxes]
+        return self._known[op]
 
     def _roles(self, op: kernel.WarpSpecializeOp, state: State) -> State:
         """Warps of one partition wait for each other; different partitions share nothing but what mbarriers order."""

@@ -12,7 +12,6 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in, transport_slice, yielded
@@ -22,6 +21,7 @@ from ...dialects.support.locations import copy_location, location_text
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
 from ..analysis.nest_schedule import Split, find_split
+from ..dead_code import erase_unneeded
 
 Values = dict[SSAValue, SSAValue]
 
@@ -214,4 +214,4 @@ class SplitKPass(ModulePass):
                 raise
             changed = True
         if changed:
-            dce(op)
+            erase_unneeded(op.body)

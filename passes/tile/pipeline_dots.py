@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import Pure
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
+from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import (
     block_of,
@@ -91,7 +91,7 @@ class PipelineDotsPass(ModulePass):
         for wait in waits:
             if wait.parent is not None:
                 _fill(wait)
-        dce(op)
+        erase_unneeded(op.body)
 
 
 @dataclass(frozen=True)

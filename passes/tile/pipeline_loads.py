@@ -10,12 +10,12 @@ from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import IndexType, ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
 from ..analysis.nest_schedule import scheduled_kernels
+from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
 
@@ -63,7 +63,7 @@ class PipelineLoadsPass(ModulePass):
             for loop in [o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]:
                 pipeline_loop(loop, schedule.data.stages, kernel.warps.data)
         if ahead:
-            dce(op)
+            erase_unneeded(op.body)
 
 
 def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:

@@ -12,12 +12,12 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 from xdsl.rewriter import InsertPoint
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
 from ...dialects.payload import element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.tensor import ReductionKind
+from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import rewrite_module
 
@@ -154,4 +154,4 @@ class RecognizeContractionsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if rewrite_module(op, [RecognizeContraction()]):
-            dce(op)
+            erase_unneeded(op.body)

@@ -9,7 +9,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, bf16, f32, f64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import payload, tile
 from ...dialects.kernel.mma import MMA_ATOMS, mma_atom
@@ -19,6 +18,7 @@ from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.layout_preferences import Classes, TileClass
 from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
+from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
 
@@ -59,7 +59,7 @@ class SelectMmaPass(ModulePass):
         for kernel, schedule in scheduled_kernels(op):
             if schedule.data.atom != "fma":
                 choose(kernel, schedule)
-        dce(op)
+        erase_unneeded(op.body)
 
 
 def choose(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:

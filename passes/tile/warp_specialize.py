@@ -10,7 +10,6 @@ from xdsl.dialects import scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.transforms.dead_code_elimination import dce
 
 from ...dialects import tile
 from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
@@ -19,6 +18,7 @@ from ...dialects.support.locations import copy_location
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tma_tiles import Box, find_box, is_index, share
+from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
 
@@ -67,7 +67,7 @@ class WarpSpecializePass(ModulePass):
         for kernel, schedule in scheduled_kernels(op):
             if schedule.data.copy == "tma":
                 specialize(kernel, schedule)
-        dce(op)
+        erase_unneeded(op.body)
 
 
 @dataclass

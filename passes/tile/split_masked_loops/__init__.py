@@ -11,7 +11,6 @@ from xdsl.dialects.builtin import IndexType, ModuleOp, i1
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.passes import ModulePass
-from xdsl.transforms.dead_code_elimination import dce
 
 from ....dialects import payload, tile
 from ....dialects.payload import element_type
@@ -20,6 +19,7 @@ from ....dialects.shapes.affine import Form, add, number_of, renumbered, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr
 from ....dialects.shapes.ranges import constant_index
+from ...dead_code import erase_unneeded
 from ...remarks import emit_remark
 from ...rewriting import erase, insert_after, insert_before, set_fields
 from .regions import Access, Condition, Region, Regions, Scalar, Shares
@@ -72,7 +72,7 @@ class SplitMaskedLoopsPass(ModulePass):
             if isinstance(kernel, tile.KernelOp):
                 for loop in reversed([o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]):
                     split(loop)
-        dce(op)
+        erase_unneeded(op.body)
 
 
 @dataclass
