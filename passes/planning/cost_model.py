@@ -149,8 +149,7 @@ class Model:
         compute = np.minimum(work, shared) - start + time.exposed(tiles) * loaded
         times = Times(start, memory, 0.0 * memory, compute, *(0.0 * memory,) * 3)
         taken = (blocks, none + 1, waves, none, none, moved.read, moved.written)
-        others = self._combine(tiles) + sum(map(self._seconds_to_pack, tiles.points.pack))
-        found = Prediction(times, others, *taken)
+        found = Prediction(times, self._others(tiles), *taken)
         return Predictions(tiles.points, found, none > 0, check_on_core(self.info, tiles, target))
 
     def _predict(self, products: list[Matmul], tiles: Tiles) -> Predictions:
@@ -194,7 +193,7 @@ class Model:
             points = replace(points, num_ctas=np.where(tiles.blocks > at_once, at_once, 0))
         found = Prediction(
             times,
-            self._combine(tiles),
+            self._others(tiles),
             blocks,
             takes.resident,
             waves,
@@ -233,6 +232,10 @@ class Model:
         life = compute + again * rates.latency + len(info.reductions) * 3 * barrier
         life = life + rates.cluster_barrier * tiles.any_of(tiles.shared, tiles.tile)
         return np.maximum(life, read / rates.block - rates.latency)
+
+    def _others(self, tiles: Tiles) -> Floats:
+        """Seconds of the kernels before and behind."""
+        return self._combine(tiles) + sum(map(self._seconds_to_pack, tiles.points.pack))
 
     def _combine(self, tiles: Tiles) -> Floats:
         """Seconds to combine the parts of a divided reduction, in f32."""

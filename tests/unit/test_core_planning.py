@@ -73,6 +73,10 @@ def test_operands_are_copied_before_where_many_blocks_need_them() -> None:
     assert best.schedule.data.pack
     assert best.prediction is not None
     assert best.prediction.combine > 0
+    card = get_target("sm_90a")
+    plain = planned(info, card).schedule
+    before, after = (Model(info, card).predict(s).seconds for s in (plain, plain.changed(pack=[1])))
+    assert after > before + card.rates.gap, "it counts on every target"
     few = nest_of(lambda x, w: x @ w, (32, 2048), (2048, 32))
     assert not planned(few).schedule.data.pack, "nothing is read more than once"
 
