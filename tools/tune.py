@@ -68,6 +68,7 @@ def tune(context: click.Context, given: Given) -> None:
     with terminal.progress(quiet=given.verbose > 1), steps("loading PyTorch"):
         from ..frontend.tuning import tuned
         from ..frontend.tuning.calibration import renew
+        from ..passes.record_file import PREDICTED
     device = _device(given)
     compilations, loaded = _program(given, mode)
     tasks = [t for t in _tasks(compilations) if not given.only or t.name in given.only]
@@ -76,7 +77,7 @@ def tune(context: click.Context, given: Given) -> None:
     records = None if given.kept == "none" else open_records(given.kept, new=True)
     how = tuned.How(device, given.policy, given.budget, given.trials, given.seed, given.threads)
     found, device = _searched(compilations, tasks, how, records, given)
-    if records is not None and device != tuned.PREDICTED:
+    if records is not None and device != PREDICTED:
         renew(records, tasks[0].target, device)
     _tell(found, loaded, records, given, device)
 
@@ -84,7 +85,7 @@ def tune(context: click.Context, given: Given) -> None:
 def _device(given: Given) -> str:
     """Where candidates are measured; and the target that this means, where none was given."""
     from ..frontend.executors import DEFAULT_GPU, choose_target, compiler_missing, cuda_missing
-    from ..frontend.tuning.tuned import PREDICTED
+    from ..passes.record_file import PREDICTED
 
     if given.target == "auto":
         named = {"cpu": "cpu", PREDICTED: DEFAULT_GPU}
@@ -134,7 +135,8 @@ def _searched(
     that was."""
     from ..frontend.tuning.evaluation import Workers
     from ..frontend.tuning.ray_workers import RayWorkers
-    from ..frontend.tuning.tuned import PREDICTED, tune as search_all, tune_program
+    from ..frontend.tuning.tuned import tune as search_all, tune_program
+    from ..passes.record_file import PREDICTED
     from .tune_display import display
 
     def searched(how: Any, workers: Workers | RayWorkers | None) -> tuple[list[Search], str]:
@@ -157,6 +159,7 @@ def _tell(
 ) -> None:
     """Print what came of it."""
     from ..frontend.tuning import tuned
+    from ..passes.record_file import PREDICTED
     from .tune_report import explained, found_text, write_curves, write_report
 
     if given.plot:
@@ -164,7 +167,7 @@ def _tell(
     if given.report:
         write_report(given.report, found)
     lines = {} if loaded is None else _lines(found, given)
-    times = {} if loaded is None or device == tuned.PREDICTED else _compared(loaded, found, given)
+    times = {} if loaded is None or device == PREDICTED else _compared(loaded, found, given)
     if given.as_json:
         shown = {name: t.as_dict() for name, t in times.items()}
         file = None if records is None else records.path

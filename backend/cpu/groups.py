@@ -148,12 +148,11 @@ class VectorStatements(Statements):
                             self._prefetch(op)
                         self._compute(op, kept.get(op.results[0]), group)
             for op, name in sums.items():
-                text = f"reduced_lanes({name}, {combiner(op)})"
-                if op in results and self.at_once > 1:
+                text = f"reduced_lanes({name if self.at_once == 1 else f'{{{name}[n]}}'}, {combiner(op)})"
+                if self.at_once > 1:
                     writer.line(f"#pragma GCC unroll {self.at_once}")
                     writer.line(f"for (int n = 0; n < {self.at_once}; ++n)")
-                    one = text.replace(name, f"{{{name}[n]}}", 1)
-                    writer.line(f"  {results[op].name}[rows / {row} + n] = {one};")
+                    writer.line(f"  {results[op].name}[rows / {row} + n] = {text};")
                 elif op in results:
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:

@@ -190,8 +190,3 @@ def renew(records: RecordFile, target: Target, device: str) -> Fit | None:
         records.set_constants(target.name, name, found.factors, found.about())
         calibrated.cache_clear()
     return found
-
-
-def with_constants(target: str, factors: Mapping[str, float]) -> Target:
-    """A target with these factors in place of those of the records."""
-    return plain_target(get_target(target)).scaled(factors)

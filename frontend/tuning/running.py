@@ -95,10 +95,6 @@ class Runner:
             saved = self.task.target_name, built.binary
             self._programs[name] = CudaProgram(built.plan, "", saved)  # pyright: ignore[reportArgumentType]
 
-    def forget(self, name: str) -> None:
-        """Give up a candidate."""
-        self._programs.pop(name, None)
-
     def check(self, name: str) -> str:
         """What is wrong with the results of a candidate; empty if they are right: as close to those in float64 as its
         roundings permit, or to those of the reference with these roundings (comparisons may come out otherwise)."""

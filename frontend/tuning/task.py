@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import dropwhile
-from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import IntegerType, ModuleOp
@@ -177,8 +175,3 @@ def alone(nest: NestOp) -> ModuleOp:
     block.add_ops([copy, ReturnOp(*copy.res)])
     types = [a.type for a in block.args], [r.type for r in copy.res]
     return ModuleOp([FuncOp("main", types, Region(block))])
-
-
-def describe(tasks: Sequence[Task]) -> list[dict[str, Any]]:
-    """The tasks for programs to read."""
-    return [{"name": t.name, "nest": t.what, "key": t.key, "launches": t.launches} for t in tasks]

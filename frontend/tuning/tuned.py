@@ -13,7 +13,7 @@ from xdsl.utils.arg_spec import ParameterListType
 from ...errors import ScheduleError
 from ...passes.pipelines import parse_passes, pipeline_text, value_text
 from ...passes.planning.plan_schedules import options_of
-from ...passes.record_file import PREDICTED, RecordFile
+from ...passes.record_file import RecordFile
 from ...passes.searched import with_options
 from ..compilation import Compilation
 from .building import parse_schedule
@@ -144,13 +144,6 @@ def space_of(task: Task) -> NestSpace:
     (planner,) = parse_passes(task.planner)
     precision = getattr(planner, "f32_matmul_precision", "ieee")
     return NestSpace(task.nest, task.target, precision, parse_passes(task.pipeline))
-
-
-def device_of_target(target: str, executes: str | None) -> str:
-    """The device on which programs for a target are measured; `executes` is what runs here."""
-    if target == "cpu":
-        return "cpu"
-    return "cuda" if executes == "cuda" else PREDICTED
 
 
 def schedule_argument(found: Sequence[Search]) -> str:
