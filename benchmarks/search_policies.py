@@ -4,8 +4,8 @@
 
 For each policy and number of trials: the share of the optimum's speed that the candidate has which was measured to be
 the fastest, on average, and on how many kernels it is at least 98 %. A trial is the median of `--samples` samples with
-5 % noise. `--libraries` adds what Optuna and Nevergrad propose on the same spaces. `--json FILE` and `--plot FILE.svg`
-keep it.
+5 % noise: of as many as `deplodock tune` takes of a candidate that is not clearly slower. `--libraries` adds what
+Optuna and Nevergrad propose on the same spaces. `--json FILE` and `--plot FILE.svg` keep it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from search_fixture import Kernel, Measured, kernels
 from search_libraries import LIBRARIES
 
 from deplodock.frontend.tuning.policies import POLICIES
+from deplodock.frontend.tuning.running import MOST
 from deplodock.frontend.tuning.trial import Policy
 from deplodock.progress import steps
 from deplodock.tools.plot import curves as plotted
@@ -50,7 +51,7 @@ def run(kernel: Kernel, make: Callable[[Any, int], Policy], seed: int, trials: i
 @click.option("--libraries", is_flag=True)
 @click.option("--seeds", default=3)
 @click.option("--trials", default=32)
-@click.option("--samples", default=24)
+@click.option("--samples", default=MOST)
 @click.option("--only", default="")
 @click.option("--json", "file", default=None)
 @click.option("--plot", default=None)

@@ -67,6 +67,10 @@ class Rates:
     """Cycles from an `mma.sync` to the next one that adds to the same accumulators."""
     wgmma_cycles: tuple[tuple[int, float], ...] = ((64, 32.8), (128, 65.0), (192, 97.5), (256, 129.3))
     """Cycles of one wgmma of 64 rows and a depth of 16, by its columns, as published for an H100."""
+    tiled: float = 0.67
+    """The share of `fma` that a product of f32 gets with tiles of any shape."""
+    nested: float = 0.1
+    """The same where all of its results are reduced again: in one small tile after the other."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,22 @@ TARGETS = {t.name: t for t in _CARDS}
 """Every known target, by name."""
 
 
-_CORES = Rates(2.0e10, 2.0e11, 2.0e11, 2.0e10, 1.7e11, 1.4e10, 4.0e11, 4.0e11, 3.0e9, launch=5e-6, ramp=0, latency=0)
+_CORES = Rates(
+    2.0e10,
+    2.0e11,
+    2.0e11,
+    2.0e10,
+    1.7e11,
+    1.4e10,
+    4.0e11,
+    4.0e11,
+    3.0e9,
+    launch=5e-6,
+    ramp=0,
+    latency=0,
+    tiled=1.0,
+    nested=1.0,
+)
 
 CPU = Target(
     "cpu", "4 cores", 4, 256 * KIB, 256 * KIB, 1, 4.0e11, 4.0e11, 2.0e10, 32 << 20, _CORES, frozenset(), 1, Core()

@@ -46,7 +46,7 @@ from ..dtypes import STRUCTS
 from .ends import End, Limit, end_of_access
 from .folds import combiner, combining, row_of
 from .ordering import WIDEST, VectorOrdering, lanes_of, varies
-from .panels import extents, is_bf16, is_read_by_columns, operands
+from .panels import extents, is_bf16, is_read_by_columns, operands, rows_at_once
 from .squares import Squares, squares_of
 from .writer import LANE, VECTOR, Local, VectorWriter
 
@@ -94,8 +94,12 @@ class VectorStatements(Statements):
         writer.use("vector.panel_fma.bf16" if is_bf16(matrices[0]) else "vector.panel_fma")
         if ends := extents(writer, op, matrices):
             given.append(ends)
-        step = f", {matrices[0].row}" if is_read_by_columns(matrices[0]) else ""
-        writer.line(f"panel_fma<{rows}, {columns}, {depth}{step}>({', '.join([target.name, *given])});")
+        how = ""
+        if is_read_by_columns(matrices[0]):
+            how = f", {matrices[0].row}"
+        elif few := rows_at_once(matrices[0]):
+            how = f", 0, {few}"
+        writer.line(f"panel_fma<{rows}, {columns}, {depth}{how}>({', '.join([target.name, *given])});")
 
     def fold(self, op: kernel.ReduceRegistersOp) -> None:
         """Registers combined into fewer: whole vectors, where those that are combined lie far apart."""

@@ -31,7 +31,7 @@ from .task import Task
 SAMPLE = 5e-4
 """Seconds that a sample takes at least: shorter kernels are launched several times for it."""
 
-LOOK, ROUNDS, MOST = 3, 4, 31
+LOOK, ROUNDS, MOST = 3, 4, 101
 """Rounds of a first look, between two further ones at what is known, and rounds at most."""
 
 CLEARLY, SURELY = 1.5, 1.02

@@ -30,7 +30,8 @@ PAGE = 4096
 """Bytes of memory along which processors see by themselves what is needed next."""
 
 WAYS, WAY = 8, 4096
-"""Places for what lies a multiple of so many bytes apart in the nearest cache."""
+"""Places for what lies a multiple of so many bytes apart in the nearest cache: so many rows of an operand are read at a
+time then."""
 
 AT_ONCE = 4
 """Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
@@ -222,17 +223,14 @@ class CoreTime:
         lanes, extent, tile = self.core.lanes, self.info.extents[along], tiles.tile[along]
         rows_follow = next((n for n in reversed(extents_of(tensor)) if n != 1), 1) == self.info.sizes[along]
         whole = (tile >= lanes) | (rows_follow & (tile == extent)) | (self._extent(indices, tiles) == 1)
-        spread = tiles.elements(i for i in tile_of if i not in indices) > 1
         first = self._lanes(tile_of, tiles)
         there = (first[along] | ~tiles.any_of(first, tile_of)) & whole
-        plain = (
-            np.where(self._ragged(tile_of, tiles) & full, self.costs.access + self.costs.masked, self.costs.access)
-            * count
-        )
+        own, spread = self._vectors(indices, tiles)[0], tiles.elements(i for i in tile_of if i not in indices) > 1
+        masked = np.where(self._ragged(tile_of, tiles) & full, self.costs.masked, 0.0) * np.where(spread, own, count)
+        plain = self.costs.access * count + masked
         ends = np.any([self.info.extents[i] % tiles.tile[i] != 0 for i in tile_of], axis=0)
         each = np.where(ends, self.costs.gathered + self.costs.checked, self.costs.gathered)
         turned = np.where(full & (tile >= lanes), self.costs.turned / lanes, each) * tiles.visits(tile_of)
-        own = self._vectors(indices, tiles)[0]
         copied = np.where(spread & there, 2 * self.costs.access * own, 0.0)
         same = tiles.any_of(first, tile_of) & ~tiles.any_of(first, indices)  # one number for all lanes
         return np.where(same, self.costs.access * own, np.where(there, plain, turned) + copied) * self.vector
@@ -241,10 +239,11 @@ class CoreTime:
         """Where a tile over `indices` has several rows that end inside of it; a loop over one row, or over whole rows,
         ends with these, and so does one that reduces rows of whole vectors."""
         several = found = np.zeros(tiles.rows, dtype=np.bool_)
-        reduced = self.info.reduction_indices
-        for index in (i for i in self.info.extents if i in indices):
-            if index not in reduced or self.info.extents[index] % self.core.lanes:
-                found = found | several & (self.info.extents[index] % tiles.tile[index] != 0)
+        own = [i for i in self.info.extents if i in indices]
+        for n, index in enumerate(own):
+            extent, inside = self.info.extents[index], tiles.elements(own[n + 1 :])
+            whole = extent * inside % self.core.lanes == 0 if index in self.info.reduction_indices else False
+            found = found | several & (extent % tiles.tile[index] != 0) & ~np.asarray(whole)
             several = several | (tiles.tile[index] > 1)
         return found
 
@@ -264,19 +263,18 @@ class CoreTime:
         high, wide, deep = (self._extent(i, tiles) for i in (lhs, rhs, p.reduction.indices))
         count = tiles.visits(indices) / np.maximum(1, high * wide * deep)
         vectors = np.where(tiles.elements(rhs) >= 2 * lanes, 2, 1)
-        tall = tiles.elements(lhs)
-        rows = ceil_div(tall, ceil_div(tall, core.tile_rows))
+        (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
+        few = left is along and self._in_same_sets(factors[0], lhs)
+        tall, most = tiles.elements(lhs), min(core.tile_rows, WAYS) if few else core.tile_rows
+        rows = ceil_div(tall, ceil_div(tall, most))
         panels, blocks = ceil_div(wide, vectors * lanes), ceil_div(high, rows)
         step = np.maximum(np.maximum(rows * vectors, rows + vectors), LATENCY) * self.fma
         fma = panels * blocks * (deep * step + rows * vectors * self.costs.sum * self.fma)
-        (left, right), along = map(_neighbours, factors), own_sum_index(self.info, p)
         order = panels * vectors * deep * self._to_pack(right, rhs, along, vectors, packed)
-        in_place = (right in rhs) & (tall <= core.tile_rows) | bool(packed & rhs) & (wide == vectors * lanes)
+        in_place = (right in rhs) & (tall <= most) | bool(packed & rhs) & (wide == vectors * lanes)
         order = np.where(in_place, 0.0, order)
-        if left is not None and left is not along:
-            order = order + high * deep * (self.costs.turn / lanes if left in lhs else self.costs.gathered)
-        elif left is along and self._in_same_sets(factors[0], lhs):
-            order = order + np.where(tall > WAYS, high * deep * self.costs.pack / lanes, 0.0)
+        if left is not None and left is not along and left not in lhs:  # by columns it is read where it lies
+            order = order + high * deep * self.costs.gathered
         again = np.where(4 * high * deep > core.l2 / 2, panels * high * deep, 0.0)  # what is left is read once more
         again = again + np.where(4 * tall * wide > core.l1, high * wide, 0.0)
         panel = deep * vectors * lanes
@@ -305,7 +303,7 @@ class CoreTime:
         return self.costs.gathered * self.core.lanes
 
     def _in_same_sets(self, factor: SSAValue, rows: Collection[SSAValue]) -> bool:
-        """Whether the rows of a loaded operand are a multiple of `WAY` apart, so that it is copied for each block."""
+        """Whether the rows of a loaded operand are a multiple of `WAY` apart, and caches have few places for them."""
         load = loaded_factor(factor)
         assert load is not None
         apart = min((s for i, s in strides(load).items() if i in rows and s), default=1)

@@ -21,11 +21,12 @@ from ...dialects.payload import element_type, is_payload, is_tensor
 from ...dialects.shapes.affine import DIM, Form
 from ...dialects.shapes.extents import extents_of, most
 from ...dialects.support.calls import Call
+from ...dialects.target import Target
 from ...dialects.tensor import ROOT
 from ..pipelines import parse_passes
 from ..records import Record, RecordError, operations_at, read_record
 from ..remarks import collect_remarks, emit_remark
-from .fusion.cost import Kernel, reached
+from .fusion.cost import Kernel, fused_for, reached
 from .fusion.graph import Graph, Index, Load, Reduce, TooLarge, VariableKey, children, either
 from .fusion.inline import CHEAP, Memo, Pull, deep_recursion, is_elementwise, kept_values, materialized
 from .fusion.nest import make_nest
@@ -39,7 +40,8 @@ class PlanFusionPass(ModulePass):
     strategies: `best` searches from the unfused program, always taking the step that saves most by the cost model
     (bytes moved, operations including repeated ones, launches), among the legal ones; `none` keeps every value but
     views and constants; `all` keeps only results; `keep` leaves the marks as they are. `roots` are the positions of the
-    operations of the program, `@main`, whose results are kept, in place of a strategy. A function that is in the file
+    operations of the program, `@main`, whose results are kept, in place of a strategy. All cards get the plan that is
+    best on one, the cores of a CPU have their own. A function that is in the file
     `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit, which
     a remark says. Legal is a step after which no contraction is computed
     inside another one, except along a chain of reductions over one index, each of which needs others, that
@@ -86,7 +88,7 @@ class PlanFusionPass(ModulePass):
     def _plan(self, ctx: Context, function: func.FuncOp) -> None:
         mark(function, set())
         if self.strategy == "best":
-            mark(function, Search(ctx, function).run())
+            mark(function, Search(ctx, function, fused_for(self.target)).run())
         else:
             mark(function, set(candidates(function) if self.strategy == "none" else materialized(function)))
 
@@ -184,8 +186,8 @@ class Search:
     whether a step is legal is asked only when it is the best. Sets of candidates are bit masks.
     """
 
-    def __init__(self, ctx: Context, function: func.FuncOp) -> None:
-        self.ctx = ctx
+    def __init__(self, ctx: Context, function: func.FuncOp, target: Target) -> None:
+        self.ctx, self.target = ctx, target
         self.values = candidates(function)
         self.graphs: dict[tuple[tuple[VariableKey, tuple[int, ...]], ...], tuple[Graph, Memo]] = {}
         self.cost, self.may_be_one = cache(self._cost), cache(self._may_be_one)
@@ -304,7 +306,7 @@ class Search:
             graph, memo = self.graphs[key]
             pull = Pull(graph, self.number, inlined, self.computed_from, MAX_NODES, memo)
             node, variables = pull.root(self.values[root])
-            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES)
+            kernel = Kernel(graph, node, variables, self.values[root].type, MAX_NODES, self.target)
             more = wanted_splits(kernel, splits)
             if more == splits:
                 return kernel

@@ -36,7 +36,8 @@ def mean_share(fixture: Any, policy: str, trials: int = 16) -> float:
 def test_the_optimum_is_not_what_the_model_takes(fixture: Any) -> None:
     _, _, kernels = fixture
     picks = [k.share(k.ranked()[0]) for k in kernels]
-    assert all(0.3 < p < 0.99 for p in picks)
+    assert min(picks) > 0.3
+    assert mean(picks) < 0.98
     assert all(sum(k.share(c) >= 0.98 for c in k.reachable) < len(k.reachable) / 4 for k in kernels)
 
 

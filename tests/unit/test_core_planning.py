@@ -51,8 +51,10 @@ def test_tiles_of_each_kind_of_nest() -> None:
     assert row.chunk == (1,), "memory is read row by row"
     assert row.block[1] * 4 >= 4096, "and page by page"
     product = decided(lambda x, w: x @ w, (1024, 1024), (1024, 1024))
-    assert min(product.block) >= 128, "rows that are a page apart are copied for many columns"
+    assert prod(product.block) >= 4096, "and the sums stay there, too"
     assert product.chunk == (128,), "a panel leaves room in the nearest cache"
+    rows = decided(lambda x, w: x @ w, (32, 3584), (3584, 3584))
+    assert rows.pack == (0,), "few rows are copied, and the large matrix is read where it lies, by columns"
 
 
 def test_blocks_that_a_mask_excludes_count() -> None:

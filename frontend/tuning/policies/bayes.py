@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from math import log, log2
 from statistics import NormalDist
 
@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 from ..trial import Candidate, Trial
 from .history import History
 
-OCTAVES = 2.0
-"""By how many doublings of a number schedules differ that have little to do with each other; another word counts as
-much."""
+OCTAVES = (1.0, 2.0, 4.0)
+"""By how many doublings of a number schedules differ that have little to do with each other, each of which may be so;
+another word counts as much as `WORD` doublings."""
 
-WRONG = (0.05, 0.1, 0.2, 0.4)
-"""Standard deviations of the logarithm of measured by predicted time that are considered; that is taken under which
-the trials are likeliest. `EXPECTED` has their logarithms' weights before any trial."""
+WORD = 2.0
 
-EXPECTED = (-1.0, 0.0, 0.0, -1.0)
+WRONG = {0.05: -1.0, 0.1: 0.0, 0.2: 0.0, 0.4: -1.0}
+"""Standard deviations of the logarithm of measured by predicted time, each of which may be so, with the logarithms of
+their weights before any trial."""
+
+UNLIKELY = 0.02
+"""The weight below which one of these cases is left out."""
 
 OFFSET, OWN = 0.25, 0.02
 """The same of what all schedules have in common, and of what each has of its own, with the noise of a trial."""
@@ -28,15 +31,16 @@ OFFSET, OWN = 0.25, 0.02
 FAILED = log(2.0)
 """A candidate without a time counts as so much slower than predicted, beside the others."""
 
-GROWN = 8
-"""Of so many of the fastest, and of the planner's best, the neighbours are considered, too."""
+FIRST, GROWN = 24, 8
+"""Of so many of the planner's best, and of the fastest, the neighbours are considered, too."""
 
 Array = NDArray[np.float64]
 
 
 class BayesPolicy(History):
-    """A Gaussian process learns the logarithm of measured by predicted time over the decisions. The next candidate is
-    that whose expected improvement on the best is the greatest, of the planner's and of neighbours of the fastest.
+    """Gaussian processes learn the logarithm of measured by predicted time over the decisions, each weighed by how
+    likely the trials are under it. The next candidate is that whose expected improvement on the best is the greatest,
+    of the planner's, of neighbours of these, and of neighbours of the fastest.
 
     Source: Jones et al., Efficient Global Optimization of Expensive Black-Box Functions (1998).
     """
@@ -53,7 +57,7 @@ class BayesPolicy(History):
         """Take note of a result; the neighbours of what is among the fastest are considered from now on."""
         super().tell(trial)
         self._add([trial.candidate])
-        near = [] if self._grown else self.space.ranked()[:GROWN]
+        near = [] if self._grown else self.space.ranked()[:FIRST]
         new = [c for c in dict.fromkeys([*near, *(c for _, c in self.timed()[:GROWN])]) if c not in self._grown]
         if new:
             self._grown.update(new)
@@ -68,20 +72,28 @@ class BayesPolicy(History):
         usual = sum(residuals.values()) / len(residuals)
         failed = {c: usual + FAILED for c, t in self.trials.items() if t.seconds is None}
         y = np.array([(failed | residuals).get(c, usual) for c in known])  # what is under way is as wrong as the others
-        mean, deviation = self._posterior(known, y, left)
-        expected = mean + np.log([c.predicted for c in left])
-        best = log(self.timed()[0][0])
-        return left[int(np.argmax(_improvement(best - expected, deviation)))]
+        predicted, best = np.log([c.predicted for c in left]), log(self.timed()[0][0])
+        gain = sum(
+            weight * _improvement(best - predicted - mean, deviation)
+            for weight, mean, deviation in self._posteriors(known, y, left)
+        )
+        return left[int(np.argmax(gain))]
 
-    def _posterior(self, known: Sequence[Candidate], y: Array, asked: Sequence[Candidate]) -> tuple[Array, Array]:
-        """The expected residuals of candidates, and their standard deviations."""
+    def _posteriors(
+        self, known: Sequence[Candidate], y: Array, asked: Sequence[Candidate]
+    ) -> Iterator[tuple[float, Array, Array]]:
+        """Each case that is likely: its weight, the expected residuals of candidates, and their standard deviations."""
         here, there = (np.array([self._pool[c] for c in some]) for some in (known, asked))
-        alike, prior = _alike(here, here), y.mean()
-        wrong = max(zip(WRONG, EXPECTED, strict=True), key=lambda w: w[1] + _likelihood(y - prior, alike, w[0]))[0]
-        across = OFFSET**2 + wrong**2 * _alike(there, here)
-        solved = np.linalg.solve(_covariance(alike, wrong), np.column_stack([y - prior, across.T]))
-        variance = wrong**2 + OFFSET**2 + OWN**2 - np.einsum("ij,ji->i", across, solved[:, 1:])
-        return prior + across @ solved[:, 0], np.sqrt(np.maximum(variance, 1e-12))
+        prior = y.mean()
+        cases = [(octaves, _alike(here, here, octaves), wrong) for octaves in OCTAVES for wrong in WRONG]
+        likely = np.array([WRONG[wrong] + _likelihood(y - prior, alike, wrong) for _, alike, wrong in cases])
+        weights = np.exp(likely - likely.max())
+        for weight, (octaves, alike, wrong) in zip(weights / weights.sum(), cases, strict=True):
+            if weight >= UNLIKELY:
+                across = OFFSET**2 + wrong**2 * _alike(there, here, octaves)
+                solved = np.linalg.solve(_covariance(alike, wrong), np.column_stack([y - prior, across.T]))
+                variance = wrong**2 + OFFSET**2 + OWN**2 - np.einsum("ij,ji->i", across, solved[:, 1:])
+                yield weight, prior + across @ solved[:, 0], np.sqrt(np.maximum(variance, 1e-12))
 
     def _add(self, candidates: Sequence[Candidate]) -> None:
         """Take candidates into the pool, each with its place."""
@@ -94,14 +106,14 @@ class BayesPolicy(History):
         if isinstance(value, int):
             return [log2(value + 1)]
         if isinstance(value, tuple):
-            return [OCTAVES * (i in value) for i in range(self._rank)]
+            return [WORD * (i in value) for i in range(self._rank)]
         code = self._codes[position].setdefault(value, len(self._codes[position]))
-        return [code * OCTAVES]
+        return [code * WORD]
 
 
-def _alike(a: Array, b: Array) -> Array:
+def _alike(a: Array, b: Array, octaves: float) -> Array:
     """How much candidates at some places have to do with each other, from 0 to 1: a Matern covariance (5/2)."""
-    distance = np.sqrt(5 * (((a[:, None, :] - b[None, :, :]) / OCTAVES) ** 2).sum(axis=2))
+    distance = np.sqrt(5 * (((a[:, None, :] - b[None, :, :]) / octaves) ** 2).sum(axis=2))
     return (1 + distance + distance**2 / 3) * np.exp(-distance)
 
 

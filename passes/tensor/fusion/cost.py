@@ -1,25 +1,23 @@
-"""What a kernel would cost: its time on a GPU, estimated from its graph, or why it should not be one kernel."""
+"""What a kernel would cost: its time on a target, estimated from its graph, or why it should not be one kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf, prod
 
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from ....dialects.kernel.mbarrier import CLUSTERS
 from ....dialects.payload import element_bytes, is_low_precision, tensor_bytes
 from ....dialects.shapes.affine import SYM
-from ....dialects.target import TARGETS
+from ....dialects.target import TARGETS, Target, get_target
 from ....dialects.tensor import ReductionKind
 from ...analysis.cluster_rows import SHARED_LENGTH
 from ...planning.roofline import MIN_PART_BYTES, MOST_PARTS, SPECIAL, Times, another_kernel
 from .graph import Constant, Graph, Load, Node, Payload, Reduce, Scalar, TooLarge, children, either
-
-TARGET = TARGETS["sm_90a"]
-"""Fusion is for this one: a program has the same kernels on every target."""
 
 BLOCKS = (128, 64, 32, 16)
 """Extents that a contraction's tile may have along each of its two sides, largest first."""
@@ -30,15 +28,14 @@ PIECE = 256
 PART = MIN_PART_BYTES // 4
 """The same where no products are, of f32: a second kernel combines the parts."""
 
-NESTED = 0.15
-"""The share of its rate that a product of f32 gets whose results are all reduced again: in one small tile after the
-other."""
-
 GATHERED = 0.5
 """The share of its rate that a product on tensor cores gets if a factor has to be gathered through registers."""
 
-MATRIX_WIDE = 0.67
-"""The share of its rate that a product of f32 gets on CUDA cores with tiles of any shape."""
+
+def fused_for(target: str | None) -> Target:
+    """Whose times count for a target: all cards get the same kernels, those that are best on one."""
+    found = TARGETS["sm_90a"] if target is None else get_target(target)
+    return found if found.core is not None else TARGETS["sm_90a"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,11 @@ class Kernel:
     values that are: equal ones in different reductions are computed in each. Raises TooLarge for more than `limit`.
     """
 
-    def __init__(self, graph: Graph, root: Node, variables: tuple[int, ...], output: Attribute, limit: int) -> None:
+    def __init__(
+        self, graph: Graph, root: Node, variables: tuple[int, ...], output: Attribute, limit: int, target: Target
+    ) -> None:
         self.graph, self.root, self.variables, self.output, self.limit = graph, root, variables, output, limit
+        self.target = target
         self.visited: dict[tuple[Node, int], None] = {}
         self._seen = set[tuple[Node, tuple[Reduce, ...]]]()
         self._visit(root, ())
@@ -75,6 +75,13 @@ class Kernel:
         """The free variables that all outermost reductions depend on: blocks stand along these."""
         self.lengths = {node.variables: self._count(node.variables) for node in outermost}
         """How much the outermost reductions are over: loops of their own, unless they are over the same variables."""
+        self.along = {
+            r: v
+            for variables, length in self.lengths.items()
+            if length < SHARED_LENGTH
+            for r, v in self._along(variables)
+        }
+        """The variables of outermost reductions with the free ones that go along the same row."""
 
     def _count(self, variables: Iterable[int]) -> int:
         return prod(self.graph.extents[v] for v in variables)
@@ -91,6 +98,21 @@ class Kernel:
         inner = (*around, node) if isinstance(node, Reduce) else around
         for child in children(node, self.graph):
             self._visit(child, inner)
+
+    def _along(self, variables: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """These variables of a reduction, each with the free one of the same extent that is no row's."""
+        extents, free = self.graph.extents, self._in(self.free & ~self.rows)
+        for r in variables:
+            if v := next((v for v in free if extents[v] == extents[r]), None):
+                free.remove(v)
+                yield r, v
+
+    def _of_row(self, free: int) -> int:
+        """A set of variables, with those of reductions that blocks keep the rows of as the free ones along these."""
+        for r, v in self.along.items():
+            if free >> r & 1:
+                free = free & ~(1 << r) | 1 << v
+        return free
 
     def _in(self, mask: int) -> list[int]:
         """The free variables that are in `mask`."""
@@ -142,7 +164,7 @@ class Kernel:
         extents = self.graph.extents
         if self.contractions:
             count = prod(-(-extents[v] // max(blocks.get(v, extents[v]), 1)) for v in self.variables)
-            return count * max(1, min(TARGET.sms // max(count, 1), self._parts(PIECE)))
+            return count * max(1, min(self.target.sms // max(count, 1), self._parts(PIECE)))
         if not self.reductions:
             return inf
         return self._sharers() * prod(-(-extents[v] // blocks.get(v, 1)) for v in self._in(self.rows))
@@ -154,8 +176,25 @@ class Kernel:
     def _sharers(self) -> int:
         """How many blocks can share one row: those of a cluster, if all that is reduced is long enough for them."""
         single = all(len(node.variables) == 1 for node, _ in self.reductions)
-        shares = single and min(self.lengths.values()) >= SHARED_LENGTH and TARGET.has("cluster")
+        shares = single and min(self.lengths.values()) >= SHARED_LENGTH and self.target.has("cluster")
         return max(CLUSTERS) if shares else 1
+
+    def _operations(self, executions: Callable[[int, int], float]) -> tuple[float, float]:
+        """Operations on scalars outside of contractions, and how many of them are special. Blocks keep rows: what is of
+        one is computed once, for reductions over it and for what comes behind these."""
+        products = {n for c in self.contractions for n in product_nodes(c.reduce)}
+        computed = defaultdict[tuple[Operation | None, int], dict[int, float]](dict)
+        for node, opened in self.visited:
+            if isinstance(node, Payload) and node not in products:
+                within = computed[node.op, self._of_row(node.free)]
+                within[opened] = within.get(opened, 0.0) + executions(node.free, opened)
+        kept, found, special = either(1 << v for v in self.along.values()), 0.0, 0.0
+        for (op, free), within in computed.items():
+            times = max(within.values()) if free & kept else sum(within.values())
+            name = "" if op is None else op.name
+            found += times / 2 if name == "payload.cast" else times  # two halves in one instruction
+            special += times if name in SPECIAL else 0
+        return found, special
 
     def time(self) -> float:
         """Estimated seconds, with the best of the tile sizes."""
@@ -164,16 +203,15 @@ class Kernel:
             blocks = self._block_extents(side)
             flight = self._blocks_in_flight(blocks)
             best = min(best, self._time(blocks, max(1.0, flight)))
-            if not blocks or flight >= TARGET.sms:
+            if not blocks or flight >= self.target.sms:
                 break
         return best
 
     def _time(self, blocks: dict[int, int], flight: float) -> float:
-        rates = TARGET.rates
-        vector = special = matrix = wide = near = alone = 0.0
+        rates = self.target.rates
+        vector = matrix = wide = near = alone = 0.0
         far = dict[SSAValue, float]()
         executions = cache(partial(self._executions, blocks))
-        products = {n for c in self.contractions for n in product_nodes(c.reduce)}
         contracted = {c.reduce: c for c in self.contractions}
         along = {c.reduce.variables for c in self.contractions}
         for node, opened in self.visited:
@@ -187,31 +225,28 @@ class Kernel:
                     matrix += 2 * steps / (GATHERED if c.gathered else 1.0)
                 else:
                     nested = c.open and not (c.left | c.right) & self.free
-                    wide += 2 * steps / (NESTED if nested else 1.0)
+                    wide += 2 * steps / (rates.nested if nested else rates.tiled)
             elif isinstance(node, Load):
                 size = executions(node.free, opened) * element_bytes(node.type)
                 near += size
                 far[node.source] = far.get(node.source, 0.0) + size
-            elif isinstance(node, Payload) and node not in products:
-                times = executions(node.free, opened)
-                vector += times / 2 if node.name == "payload.cast" else times  # two halves in one instruction
-                special += times if node.name in SPECIAL else 0
+        scalar, special = self._operations(executions)
+        vector += scalar
         output = tensor_bytes(self.output)
         memory = output + sum(min(size, tensor_bytes(source.type)) for source, size in far.items())
         compute = vector / rates.vector + special / rates.special  # every unit of the card at work, one after the other
-        compute = compute + matrix / rates.mma + wide / MATRIX_WIDE / rates.fma
+        compute = compute + matrix / rates.mma + wide / rates.fma
 
         def seconds(flight: float) -> float:
             bandwidth = rates.memory if self.contractions else min(rates.memory, flight * rates.block)
-            busy = min(1.0, flight / TARGET.sms)
+            busy = min(1.0, flight / self.target.sms)
             start = rates.launch + rates.ramp
-            latency = alone / flight / rates.block
-            return Times(
-                start, memory / bandwidth, (near + output) / rates.cache, compute / busy, latency=latency
-            ).seconds
+            latency, cache = alone / flight / rates.block, (near + output) / rates.cache
+            work = compute / busy if self.target.core is None else compute / busy + cache  # a core waits for its loads
+            return Times(start, memory / bandwidth, cache, work, latency=latency).seconds
 
         whole = seconds(flight)
-        divided = self.contractions or flight >= TARGET.sms or self.rows != self.free
+        divided = self.contractions or flight >= self.target.sms or self.rows != self.free
         if divided or any(opened for _, opened in self.reductions):  # others inside are as long in every part
             return whole
         parts = min(MOST_PARTS, self._parts(PART))
