@@ -8,7 +8,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
 from ...dialects.kernel.memory import GLOBAL, LoadOp, StoreOp, space_of
-from ...dialects.payload import CastOp, is_payload
+from ...dialects.payload import CastOp, ConstantOp, is_payload
 from ..cuda.memory import memory_extents, pitches
 from ..cuda.ordering import Group, Ordering, is_view, registers, roots
 from .folds import row_of
@@ -113,7 +113,8 @@ def _other_rows(op: kernel.ReduceRegistersOp, other: Operation) -> bool:
 def _is_loaded(op: Operation, again: Collection[SSAValue]) -> bool:
     """Whether an operation only loads what lies side by side in global memory, or converts what does."""
     if isinstance(op, LoadOp):
-        return space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1 and op.fill is None
+        same = op.fill is None or isinstance(op.fill.owner, ConstantOp)
+        return same and space_of(op.memory.type) is GLOBAL and lanes_of(op) == 1
     return isinstance(op, CastOp) and op.operand in again
 
 
