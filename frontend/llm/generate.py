@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...backend.cpu.runtime import collapse_pages
 from ...errors import ExecutionError
 from ..api import CompiledFunction
 from ..artifact import Artifact
@@ -88,7 +89,7 @@ class Generator:
     """A compiled language model that continues prompts.
 
     `prefill` is a step of `length` tokens, `decode` one of a single token; both work on `caches` and have real
-    parameters.
+    parameters, which lie in huge pages where cores read them.
     """
 
     def __init__(self, prefill: CompiledFunction, decode: CompiledFunction, plan: ModelPlan) -> None:
@@ -96,7 +97,12 @@ class Generator:
         self.caches, self.length, self.vocabulary = plan.caches, plan.length, plan.vocabulary
         self.timing = Timing()
         self.device = "cpu"
-        if "cuda" in {p.executor.name for p in (prefill, decode)}:  # which are made here, not while tokens are timed
+        executors = {p.executor.name for p in (prefill, decode)}  # which are made here, not while tokens are timed
+        if "cpu" in executors:
+            for binding in decode.captured.bindings:
+                if binding.tensor is not None:
+                    collapse_pages(binding.tensor)
+        if "cuda" in executors:
             self.device = "cuda"
             moved: dict[int, torch.Tensor] = {}
             for program in (prefill, decode):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import deplodock
 from deplodock.backend.cpu import runtime
 from deplodock.backend.cpu.calls import building
-from deplodock.backend.cpu.runtime import CpuProgram
+from deplodock.backend.cpu.runtime import CpuProgram, collapse_pages
 from deplodock.errors import ExecutionError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
 
@@ -179,3 +179,15 @@ def test_tensors_that_do_not_lie_in_memory_as_they_read() -> None:
         program.run([torch.empty(8, 6, device="meta")])
     with pytest.raises(ExecutionError, match=r"is float32\[6, 8\]"):
         program.run([torch.randn(6, 8)])
+
+
+def test_memory_in_use_goes_into_huge_pages(tmp_path: Path) -> None:
+    """Contents and addresses stay; what cannot be moved, such as a mapped file, is left as it is."""
+    numbers = torch.arange(3 << 20, dtype=torch.float32)
+    file = tmp_path / "numbers"
+    numbers.numpy().tofile(file)
+    for tensor in (numbers.clone(), torch.from_file(str(file), size=numbers.numel())):
+        address = tensor.data_ptr()
+        collapse_pages(tensor)
+        assert tensor.data_ptr() == address
+        assert torch.equal(tensor, numbers)
