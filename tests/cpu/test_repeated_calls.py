@@ -280,7 +280,7 @@ def _replaced(t: torch.Tensor) -> None:
 
 
 def _negated(t: torch.Tensor) -> None:
-    t.data = torch._neg_view(t.data)  # pyright: ignore[reportAttributeAccessIssue]
+    t.data = torch._neg_view(t.data)  # pyright: ignore
 
 
 def _retyped(t: torch.Tensor) -> None:
