@@ -344,16 +344,46 @@ PyObject* address_of(PyObject*, PyObject* object) {
   return PyLong_FromVoidPtr(is_tensor(object) ? tensor_of(object).unsafeGetTensorImpl() : nullptr);
 }
 
-// All of a tensor that a program could notice, on whatever device it is.
+// All of a tensor that a program could notice, on whatever device it is; its sizes and strides are `numbers` of the
+// snapshot.
 struct Seen {
-  Like like;
+  const Tensor* tensor;             // to prefetch only: it may be gone by now,
+  const c10::StorageImpl* storage;  // and so may this
   c10::DispatchKeySet keys;
-  c10::Device device;
-  bool gradient;
   const void* memory;
   int64_t offset;
+  size_t rank;
+  c10::Device device;
+  caffe2::TypeMeta dtype;
+  bool gradient;
+
+  explicit Seen(const Tensor& t)
+      : tensor(&t), storage(t.unsafe_storage().unsafeGetStorageImpl()), keys(t.key_set()), memory(storage->data()),
+        offset(t.storage_offset()), rank(t.dim()), device(t.device()), dtype(t.dtype()), gradient(t.requires_grad()) {}
+
+  // What is compared of a tensor lies in all of it, and in its storage.
+  void prefetch() const {
+    for (size_t line = 0; line <= sizeof(Tensor); line += 64) __builtin_prefetch((const char*)tensor + line);
+    __builtin_prefetch(storage);
+  }
+
+  // After the keys nothing branches on what is compared: that would take longer than to compare the rest.
+  bool matches(const Tensor& t, const int64_t* numbers, bool places) const {
+    if (t.key_set() != keys || size_t(t.dim()) != rank) return false;
+    uint64_t differ = (t.device() != device) | (t.dtype() != dtype) | (t.requires_grad() != gradient);
+    if (places) differ |= (uint64_t(t.unsafe_storage().data()) ^ uint64_t(memory)) | (t.storage_offset() ^ offset);
+    const int64_t *const sizes = t.sizes().data(), *const strides = t.strides().data();
+    for (size_t i = 0; i < rank; ++i) differ |= (sizes[i] ^ numbers[i]) | (strides[i] ^ numbers[rank + i]);
+    return !differ;
+  }
 };
-using Snapshot = std::vector<Seen>;
+
+// Of several tensors, in little memory: a program may have hundreds of constants, which are all compared in each call.
+struct Snapshot {
+  std::vector<Seen> tensors;
+  std::vector<int64_t> numbers;
+};
+constexpr ptrdiff_t AHEAD = 4;  // so many tensors ahead are prefetched
 
 bool is_known(const at::TensorBase& t) {
   return t.defined() && t.layout() == at::kStrided && t.has_storage() && !t.is_quantized() &&
@@ -368,8 +398,10 @@ PyObject* snapshot(PyObject*, PyObject* tensors) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
     PyObject* const object = PyTuple_GET_ITEM(tensors, i);
     if (!is_tensor(object) || !is_known(tensor_of(object)) || !is_plain_thread()) Py_RETURN_NONE;
-    const at::TensorBase& t = tensor_of(object);
-    found->push_back({Like(t), t.key_set(), t.device(), t.requires_grad(), t.storage().data(), t.storage_offset()});
+    const Tensor& t = *tensor_of(object).unsafeGetTensorImpl();
+    found->tensors.emplace_back(t);
+    for (const auto part : {t.sizes(), t.strides()})
+      found->numbers.insert(found->numbers.end(), part.begin(), part.end());
   }
   return PyCapsule_New(found.release(), "snapshot", [](PyObject* capsule) {
     delete static_cast<Snapshot*>(PyCapsule_GetPointer(capsule, "snapshot"));
@@ -380,16 +412,18 @@ PyObject* snapshot(PyObject*, PyObject* tensors) {
 PyObject* is_alike(PyObject*, PyObject* const* args, Py_ssize_t count) {
   const auto seen = count == 3 ? static_cast<Snapshot*>(PyCapsule_GetPointer(args[0], "snapshot")) : nullptr;
   if (!seen || !PyTuple_Check(args[1])) return PyErr_Format(PyExc_TypeError, "is_alike(snapshot, tuple, places)");
-  bool same = size_t(PyTuple_GET_SIZE(args[1])) == seen->size() && is_plain_thread();
-  for (size_t i = 0; same && i < seen->size(); ++i) {
-    const Seen& was = (*seen)[i];
-    PyObject* const object = PyTuple_GET_ITEM(args[1], i);
-    if (!(same = is_tensor(object))) break;
-    const Tensor& t = *tensor_of(object).unsafeGetTensorImpl();
-    same = t.key_set() == was.keys && t.device() == was.device && t.dtype() == was.like.dtype &&
-           t.sizes() == c10::IntArrayRef(was.like.sizes) && t.strides() == c10::IntArrayRef(was.like.strides) &&
-           t.requires_grad() == was.gradient &&
-           (args[2] != Py_True || (t.unsafe_storage().data() == was.memory && t.storage_offset() == was.offset));
+  bool same = size_t(PyTuple_GET_SIZE(args[1])) == seen->tensors.size() && is_plain_thread();
+  const bool places = args[2] == Py_True;
+  const int64_t* numbers = seen->numbers.data();
+  const Seen* const last = seen->tensors.data() + seen->tensors.size();
+  PyObject* const* object = reinterpret_cast<PyTupleObject*>(args[1])->ob_item;
+  for (const Seen* was = seen->tensors.data(); same && was < last; ++was, ++object) {
+    if (last - was > AHEAD) {
+      __builtin_prefetch(object[AHEAD]);
+      was[AHEAD].prefetch();
+    }
+    same = is_tensor(*object) && was->matches(*tensor_of(*object).unsafeGetTensorImpl(), numbers, places);
+    numbers += 2 * was->rank;
   }
   return PyBool_FromLong(same);
 }

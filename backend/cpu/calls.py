@@ -18,7 +18,7 @@ from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
 from .build import known, run_compiler
 
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 
 _SOURCE = Path(__file__).with_name("calls.cpp")
 _NAME = "deplodock_calls"

@@ -271,6 +271,67 @@ def test_without_the_extension(long_way: list[None], monkeypatch: pytest.MonkeyP
     assert len(long_way) == 3
 
 
+def _strided(t: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> None:
+    t.data = t.data.as_strided(sizes, strides, offset)
+
+
+def _replaced(t: torch.Tensor) -> None:
+    t.data = t.data.clone()
+
+
+def _negated(t: torch.Tensor) -> None:
+    t.data = torch._neg_view(t.data)  # pyright: ignore
+
+
+def _retyped(t: torch.Tensor) -> None:
+    t.data = t.data.view(torch.int32)
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "type": _retyped,
+    "a size": lambda t: _strided(t, (4, 5), (6, 1)),
+    "rows": lambda t: _strided(t, (3, 6), (6, 1)),
+    "a stride": lambda t: _strided(t, (4, 6), (5, 1)),
+    "order": lambda t: _strided(t, (4, 6), (1, 4)),
+    "rank": lambda t: _strided(t, (4,), (6,)),
+    "more dimensions": lambda t: _strided(t, (4, 6, 1), (6, 1, 1)),
+    "gradient": lambda t: t.requires_grad_(),
+    "negation": _negated,
+    "device": lambda t: torch.utils.swap_tensors(t, torch.empty(4, 6, device="meta")),
+    "another tensor": lambda t: torch.utils.swap_tensors(t, torch.randn(3)),
+    "class": lambda t: setattr(t, "__class__", _Other),
+}
+PLACES: dict[str, Callable[[torch.Tensor], object]] = {
+    "memory": _replaced,
+    "offset": lambda t: _strided(t, (4, 6), (6, 1), 1),
+    "size of the storage": lambda t: t.untyped_storage().resize_(1 << 20),
+}
+
+
+@pytest.mark.parametrize("number", [0, 3, 8])
+@pytest.mark.parametrize("name", [*CHANGES, *PLACES])
+def test_a_snapshot_knows_what_changed(name: str, number: int) -> None:
+    """Of one of several tensors, of which others lie before and behind it."""
+    native = calls.building().result()
+    tensors = tuple(torch.randn(48)[:24].view((4, 6) if i % 2 else (4, 6, 1, 1, 1, 1)[: 6 - i % 4]) for i in range(9))
+    tensors[number].data = torch.randn(48)[:24].view(4, 6)
+    seen = native.snapshot(tensors)
+    assert native.is_alike(seen, tensors, True)
+    assert not native.is_alike(seen, tensors[:-1], True)
+    assert not native.is_alike(seen, (*tensors[:number], None, *tensors[number + 1 :]), False)
+    (CHANGES | PLACES)[name](tensors[number])
+    assert not native.is_alike(seen, tensors, True)
+    assert native.is_alike(seen, tensors, False) == (name in PLACES)
+
+
+def test_a_snapshot_of_nothing_and_of_what_is_none() -> None:
+    native = calls.building().result()
+    assert native.is_alike(native.snapshot(()), (), True)
+    for other in (X.to_sparse(), X.as_subclass(_Other), torch._neg_view(X), 3):  # pyright: ignore
+        assert native.snapshot((X, other)) is None
+        assert not native.is_alike(native.snapshot((X,)), (other,), True)
+
+
 def test_tensors_elsewhere_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "_cdata", 1)
     with pytest.raises(ExecutionError, match="elsewhere"):

@@ -67,6 +67,7 @@ EXECUTORS = {"reference": {"executor": "reference"}, "cpu": {"target": "cpu"}}
 SLICE = [(name, "reference") for name in [*CASES][::40]] + [
     ("spatial_transformer", "cpu"),
     ("dilated_pyramid", "cpu"),
+    ("edge_convolution", "cpu"),
     ("tinyllama", "reference"),
 ]
 

@@ -23,6 +23,7 @@ from ....dialects.support.calls import Call
 from ....dialects.support.locations import refused
 from ....dialects.tensor import ROOT
 from ....errors import UnsupportedError
+from .compared import compared_sums
 from .graph import Constant, Constraint, Graph, Guard, Index, Load, Node, Scalar, TooLarge, conjunction, either
 
 
@@ -123,7 +124,7 @@ CHEAP = 32
 
 
 def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
-    """The tensors that `function` keeps in memory: what it returns or passes on and what is marked, in program order.
+    """The tensors that `function` keeps in memory: those that it has to, and what is marked, in program order.
 
     What calls give is in memory anyway.
     """
@@ -134,11 +135,11 @@ def materialized(function: func.FuncOp) -> dict[SSAValue, None]:
 
 
 def kept_values(function: func.FuncOp) -> set[SSAValue]:
-    """What `function` returns and what it passes to operations of the host.
+    """What `function` returns, what it passes to operations of the host, and sums that are compared with themselves.
 
     The nest of a scatter computes its values and places, as far as that is cheap, so what they are computed from is
     kept."""
-    found = set[SSAValue]()
+    found = compared_sums(function)
     for op in function.body.block.ops:
         if isinstance(op, tensor.ScatterOp):
             computed = (op.values, *op.indices)
