@@ -160,10 +160,11 @@ def _tell(
     """Print what came of it."""
     from ..frontend.tuning import tuned
     from ..passes.record_file import PREDICTED
-    from .tune_report import explained, found_text, write_curves, write_report
+    from .plot import write_plot
+    from .tune_report import curve_svg, explained, found_text, write_report
 
     if given.plot:
-        write_curves(given.plot, found)
+        write_plot(given.plot, curve_svg(found))
     if given.report:
         write_report(given.report, found)
     lines = {} if loaded is None else _lines(found, given)

@@ -13,12 +13,9 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any, Protocol
 
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import ParseError, VerifyException
 
 from ...dialects.loop import NestOp
-from ...dialects.support.parsing import make_context
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
@@ -28,6 +25,7 @@ from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo, pow2_at_least
 from ...passes.planning.points import points_of
 from ...passes.searched import searched_options
+from .building import parse_schedule
 from .trial import Candidate
 
 Values = tuple[Hashable, ...]
@@ -88,7 +86,6 @@ class NestSpace:
         self.info, self.target = NestInfo(nest), target
         self.model = Model(self.info, target)
         self.options = searched_options(passes)
-        self._ctx = make_context()
         self._swizzled = bool(self.model.found) and self.target.core is None
         self._known: dict[Candidate, Values] = {}
         lengths = {"block": len(self.info.free), "chunk": len(self.info.reduction_indices), "thread": 2}
@@ -107,22 +104,11 @@ class NestSpace:
 
     def values(self, candidate: Candidate) -> Values:
         if candidate not in self._known:
-            schedule = self.schedule(candidate).data
+            schedule = parse_schedule(candidate.schedule).data
             if [len(schedule.block), len(schedule.chunk)] != [len(self.info.free), len(self.info.reduction_indices)]:
                 raise ScheduleError(f"{candidate.schedule} is of another nest")
             self._known[candidate] = self._decided(schedule, candidate.options)
         return self._known[candidate]
-
-    def schedule(self, candidate: Candidate) -> ScheduleAttr:
-        """The schedule of a candidate as an attribute. Raises ScheduleError for text that is none."""
-        try:
-            schedule = Parser(self._ctx, candidate.schedule).parse_attribute()
-        except (ParseError, VerifyException) as error:
-            reason = error.msg if isinstance(error, ParseError) else str(error)
-            raise ScheduleError(f"{candidate.schedule} is no schedule: {reason}") from None
-        if not isinstance(schedule, ScheduleAttr):
-            raise ScheduleError(f"{candidate.schedule} is no schedule")
-        return schedule
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
         wanted = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
