@@ -57,7 +57,7 @@ def explained(search: Search, width: int | None) -> str:
         [
             seconds(t.seconds or 0.0),
             f"+-{t.noise:.1%}",
-            seconds(p := predicted_seconds(search, t.candidate.schedule)),
+            seconds(p := float(search.task.predict(t.candidate.schedule).seconds)),
             f"{p / (t.seconds or 1.0):.2f}",
             limit_of(search.task, t),
             t.candidate.schedule.removeprefix("#tile.schedule"),
@@ -66,13 +66,6 @@ def explained(search: Search, width: int | None) -> str:
     ]
     heads = [search.label, "", "predicted", "by it", "limit", search.task.name]
     return text_table(heads, rows, width) if rows else ""
-
-
-def predicted_seconds(search: Search, schedule: str) -> float:
-    """What the model, as it is now, expects of a schedule."""
-    from ..frontend.tuning.evaluation import prediction
-
-    return float(prediction(search.task, schedule).seconds)
 
 
 def curve_svg(found: Sequence[Search]) -> str:
