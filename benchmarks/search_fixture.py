@@ -168,19 +168,19 @@ class Kernel:
         return 0.0 if seconds is None else self.optimum / seconds
 
     def ranked(self) -> Sequence[Candidate]:
-        """As of `Space`."""
+        """As of `NestSpace`."""
         return self.space.ranked()
 
     def values(self, candidate: Candidate) -> Values:
-        """As of `Space`."""
+        """As of `NestSpace`."""
         return self.space.values(candidate)
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """As of `Space`, what is reachable."""
+        """As of `NestSpace`, what is reachable."""
         return [c for c in self.space.candidates(points) if c in self.reachable]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """As of `Space`, what is reachable."""
+        """As of `NestSpace`, what is reachable."""
         return [c for c in self.space.neighbours(*candidates) if c in self.reachable]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import permutations
-from typing import Any, Protocol
+from typing import Any
 
 from xdsl.passes import ModulePass
 
@@ -29,7 +29,7 @@ from .building import parse_schedule
 from .trial import Candidate
 
 Values = tuple[Hashable, ...]
-"""What was decided, in the order of `Space.names`."""
+"""What was decided, in the order of `NestSpace.names`."""
 
 LISTS = ("block", "chunk", "thread")
 """Decisions with a number for each index; `thread` has two, 0 where there is no register tile."""
@@ -47,30 +47,6 @@ IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "s
                  "cache_rows", "atom", "warps", "lanes", "thread", "copy", "stages")  # fmt: skip
 """The decisions of a schedule in the order of the passes that carry them out. The two others follow from them: how many
 blocks share all tiles, and how many of them run at once on a multiprocessor."""
-
-
-class Space(Protocol):
-    """What policies ask of a space."""
-
-    names: tuple[str, ...]
-    """The decisions, in pass order."""
-
-    def ranked(self) -> Sequence[Candidate]:
-        """The planner's candidates, with predictions, the one that it takes first. Never empty."""
-        ...
-
-    def values(self, candidate: Candidate) -> Values:
-        """What `candidate` decides. Raises ScheduleError for one that is not of this space."""
-        ...
-
-    def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """The legal ones of some points, each once, with predictions."""
-        ...
-
-    def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
-        extent of a tile to another; those first that are predicted to be fastest."""
-        ...
 
 
 class NestSpace:
@@ -92,6 +68,7 @@ class NestSpace:
         lists = {n: [f"{n}.{i}" for i in range(lengths[n])] for n in LISTS}
         own = [name for n in IN_PASS_ORDER for name in lists.get(n, [n])]
         self.names = (*own, *(f"{p}.{o}" for p, o in self.options))
+        """The decisions, in pass order."""
         ranked = rank(self.info, target, precision)
         found = [self._candidate(c.schedule, c.prediction) for c in ranked if c.prediction is not None]
         if not found:
@@ -100,9 +77,11 @@ class NestSpace:
         self._ranked = [*dict.fromkeys(found)]
 
     def ranked(self) -> Sequence[Candidate]:
+        """The planner's candidates, with predictions, the one that it takes first. Never empty."""
         return self._ranked
 
     def values(self, candidate: Candidate) -> Values:
+        """What `candidate` decides. Raises ScheduleError for one that is not of this space."""
         if candidate not in self._known:
             schedule = parse_schedule(candidate.schedule).data
             if [len(schedule.block), len(schedule.chunk)] != [len(self.info.free), len(self.info.reduction_indices)]:
@@ -111,6 +90,7 @@ class NestSpace:
         return self._known[candidate]
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
+        """The legal ones of some points, each once, with predictions."""
         wanted = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
         found: list[tuple[int, Candidate]] = []
         for group in points_of(schedule for schedule, _ in wanted):
@@ -124,6 +104,8 @@ class NestSpace:
         return [*dict.fromkeys(c for _, c in sorted(found, key=lambda f: f[0]))]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
+        """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
+        extent of a tile to another; those first that are predicted to be fastest."""
         points: list[Values] = []
         found: list[Candidate] = []
         for candidate in candidates:
