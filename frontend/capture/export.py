@@ -154,8 +154,7 @@ def _export(
                 return exported, lies
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
-            training = any(_is_training(node) for node in exported.graph.nodes)
-            exported = decomposed(exported, {*unruled, *([_BATCH_NORM] if training else [])})
+            exported = decomposed(exported, unruled)
             index_by_tensors(exported.graph)
             return exported, lies
     except CompileError:
@@ -164,23 +163,11 @@ def _export(
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
 
 
-_BATCH_NORM = torch.ops.aten.batch_norm.default
-
-
-def _is_training(node: torch.fx.Node) -> bool:
-    """Whether a node normalises by statistics of its own batch, which changes the running ones: PyTorch's decomposition
-    says so, the operator does not."""
-    return node.target is _BATCH_NORM and bool(node.args[5])
-
-
 def _needs_nothing(node: torch.fx.Node) -> bool:
     """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
     nothing to do."""
     if node.op != "call_function" or node.target is operator.getitem:
         return node.op in ("placeholder", "output", "call_function")
-    # by the importer:
-    if _is_training(node):
-        return False
     checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
     return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
