@@ -48,8 +48,10 @@ def _embedding_bag(
     bag = bag if padding_idx < 0 else torch.where(indices == padding_idx, bags, bag)
     rows = F.embedding(indices, weight, scale_grad_by_freq=scale_grad_by_freq)
     rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
-    found = rows.new_zeros(bags + 1, rows.shape[1])
-    count = found.new_zeros(bags + 1).index_add(0, bag, torch.ones_like(bag, dtype=found.dtype))
+    found = rows.new_zeros(bags + (padding_idx >= 0), rows.shape[1])
+    count = F.pad(offsets, (0, 1), value=indices.shape[0]).diff()[:bags]
+    if padding_idx >= 0:
+        count = bag.new_zeros(bags + 1).index_add(0, bag, torch.ones_like(bag))
     if mode == 2:
         found = found.index_reduce(0, bag, rows, "amax", include_self=False)
     else:
