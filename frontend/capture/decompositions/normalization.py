@@ -30,7 +30,7 @@ def _group_norm(
     x = input.to(torch.promote_types(input.dtype, torch.float32)).reshape(N, group, C // group, *input.shape[2:])
     y, mean, scale = aten.native_layer_norm(x, x.shape[2:], None, None, eps)
     y = _finished(y.reshape(input.shape), weight, bias, input.dtype)
-    return y, mean.reshape(N, group), scale.reshape(N, group)
+    return y, *(v.reshape(N, group).to(input.dtype) for v in (mean, scale))
 
 
 def _normalised(

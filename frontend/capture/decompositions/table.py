@@ -61,6 +61,8 @@ _RARE = (
 _OF_FLOATS = (
     *(name.default for name in _FILTERS),
     *(name.vec for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
+    aten._embedding_bag.default,
+    aten._embedding_bag_forward_only.default,
     aten._prelu_kernel.default,
     aten.gelu.default,
     aten.hardsigmoid.default,
@@ -68,6 +70,7 @@ _OF_FLOATS = (
     aten.lerp.Scalar,
     aten.lerp.Tensor,
     aten.max_pool2d_with_indices_backward.default,
+    aten.native_group_norm.default,
     aten.native_layer_norm.default,
 )
 """Operators of which PyTorch has no kernel for integers."""
