@@ -31,6 +31,7 @@ from deplodock.dialects.target import CPU, Target, get_target
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
+from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.frontend.tuning.space import NestSpace, Values
 from deplodock.frontend.tuning.trial import Candidate, Trial
 from deplodock.passes.planning.cost_model import Model
@@ -113,7 +114,7 @@ class Machine:
         """The true times of all that is reachable; None for what fails."""
         found: dict[Candidate, float] = {}
         all_ = [*candidates]
-        for group in points_of(self._space.schedule(c).data for c in all_):
+        for group in points_of(parse_schedule(c.schedule).data for c in all_):
             for p in self._model.predict_all(group):
                 for row, order in enumerate(p.points.order.tolist()):
                     found[all_[order]] = float(p.at(row).seconds) * self._factor(all_[order])
@@ -167,19 +168,19 @@ class Kernel:
         return 0.0 if seconds is None else self.optimum / seconds
 
     def ranked(self) -> Sequence[Candidate]:
-        """As of `Space`."""
+        """As of `NestSpace`."""
         return self.space.ranked()
 
     def values(self, candidate: Candidate) -> Values:
-        """As of `Space`."""
+        """As of `NestSpace`."""
         return self.space.values(candidate)
 
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """As of `Space`, what is reachable."""
+        """As of `NestSpace`, what is reachable."""
         return [c for c in self.space.candidates(points) if c in self.reachable]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """As of `Space`, what is reachable."""
+        """As of `NestSpace`, what is reachable."""
         return [c for c in self.space.neighbours(*candidates) if c in self.reachable]
 
 

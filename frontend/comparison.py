@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
 
 from ..backend.dtypes import DTYPES
-from ..dialects import tensor as tensor_dialect
+from ..dialects import loop, tensor as tensor_dialect
 from ..dialects.payload import CastOp, element_type
 from ..dialects.shapes.binding import Sizes
 from ..dialects.support.calls import without_calls
@@ -31,8 +31,8 @@ _ROUNDOFF = {row.name: row.roundoff for row in DTYPES.values() if row.fraction i
 
 
 def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.0) -> list[float]:
-    """The relative tolerance of every result of `@main`, from the module at the tensor level, where symbols have
-    the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
+    """The relative tolerance of every result of `@main`, from the module at the tensor or the loop level, where symbols
+    have the values `sizes`; 0 for integers. `factors` is by how much products round their factors (tf32, where that was
     permitted: `backend.check_each`).
 
     Roundings are followed from the arguments to each result: an operation's error is the largest of its operands' plus
@@ -49,17 +49,23 @@ def tolerances(module: ModuleOp, sizes: Sizes | None = None, factors: float = 0.
 def _errors(function: FuncOp, functions: Mapping[str, FuncOp], sizes: Sizes, factors: float) -> list[float]:
     """The relative error of every result of `function`, whose arguments have none."""
     errors: dict[SSAValue, float] = {}
-    for op in function.body.block.ops:
-        if isinstance(op, ReturnOp):
-            return [errors.get(v, 0.0) for v in op.operands]
-        worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
-        if isinstance(op, tensor_dialect.ScanOp):
-            step = _errors(functions[op.step.string_value()], functions, sizes, factors)
-            own = [math.sqrt(op.steps) * e for e in step]
-        else:
-            own = [_own_error(op, r, sizes, factors) for r in op.results]
-        errors.update({r: worst + e for r, e in zip(op.results, own, strict=True)})
-    return []
+
+    def follow(block: Block) -> list[float]:
+        """Of what the last operation of `block` returns or yields."""
+        for op in block.ops:
+            inner = [follow(region.block) for region in op.regions]
+            worst = max((errors.get(v, 0.0) for v in op.operands), default=0.0)
+            if isinstance(op, tensor_dialect.ScanOp):
+                step = _errors(functions[op.step.string_value()], functions, sizes, factors)
+                own = [math.sqrt(op.steps) * e for e in step]
+            else:
+                own = [_own_error(op, r, sizes, factors) for r in op.results]
+            given = inner[0] if inner else [worst] * len(own)
+            errors.update({r: e + more for r, e, more in zip(op.results, given, own, strict=True)})
+        assert block.last_op is not None
+        return [errors.get(v, 0.0) for v in block.last_op.operands]
+
+    return follow(function.body.block)
 
 
 def _is_float(value: SSAValue) -> bool:
@@ -69,13 +75,15 @@ def _is_float(value: SSAValue) -> bool:
 def _own_error(op: Operation, result: SSAValue, sizes: Sizes, factors: float) -> float:
     """The relative error that one operation adds."""
     roundoff = _ROUNDOFF.get(str(element_type(result.type)), 0.0)
+    if isinstance(op, loop.ReduceOp):
+        return roundoff * math.sqrt(max(math.prod(sizes.numbers(op.sizes)), 1))
     if isinstance(op, tensor_dialect.ReduceOp):
         terms = math.prod(n for i, n in enumerate(sizes.shape(op.source.type)) if i in op.dims.get_values())
         product = isinstance(op.source.owner, arith.MulfOp)
         return roundoff * math.sqrt(max(terms, 1)) + (2 * factors if product else 0.0)
     if isinstance(op, CastOp):
         return roundoff if roundoff > _ROUNDOFF.get(str(element_type(op.operand.type)), 0.0) else 0.0
-    moves = op.name in ("payload.constant", "payload.select") or op.name.startswith("tensor.")
+    moves = op.name in ("payload.constant", "payload.select") or op.name.startswith(("tensor.", "loop."))
     return 0.0 if moves else roundoff
 
 

@@ -14,7 +14,7 @@ from ..errors import ExecutionError
 from ..frontend.bench import OURS, REGIMES, WORSE, Measurement, environment, measure, quick_look
 from ..frontend.executors import DEFAULT_GPU, compiler_missing, cuda_missing
 from ..frontend.profile import Profile, measured, predicted
-from .plot import Bar, write_bars
+from .plot import Bar, bars, write_plot
 from .reports import Loaded
 from .tables import bench_table, profile_table, seconds
 from .terminal import fitted
@@ -43,7 +43,8 @@ def measure_more(
         outcome["bench"] = {**found.as_dict(), "environment": environment()}
         parts += _bench_text(found, width)
         if given.plot:
-            write_bars(given.plot, f"Times of {loaded.compilation.target}: {given.code or given.file}", _bars(found))
+            title = f"Times of {loaded.compilation.target}: {given.code or given.file}"
+            write_plot(given.plot, bars(title, _bars(found)))
     elif outcome["executor"] == "cpu" and not (given.profile or given.predict or given.trace):
         times = quick_look(loaded.subject, loaded.compiled)
         outcome["bench"] = {"times": {"call": {name: t.as_dict() for name, t in times.items()}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,12 +74,8 @@ def given_options(context: click.Context, names: tuple[str, ...]) -> str:
             values = value if isinstance(value, tuple) else (value,)
             for v in values:
                 text = Path(str(v)).name if parameter.name == "record" else str(v)
-                parts.append(_shown(parameter) if v is True else f"{_shown(parameter)} {_quoted(text)}")
+                parts.append(_shown(parameter) if v is True else f"{_shown(parameter)} {quote(text)}")
     return " ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    return f"'{text}'" if " " in text or "{" in text else text
 
 
 def _shown(parameter: click.Parameter) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from xml.etree import ElementTree
 
 from ..errors import CompileError
+from .terminal import write_file
 
 BAR, GAP, LEFT, WIDTH, RIGHT = 16, 6, 260, 480, 120
 COLORS = {"eager": "#c0c7d0", "torch.compile": "#8fa8c8", "max-autotune": "#6487b5", "deplodock": "#d9822b"}
@@ -25,23 +25,17 @@ class Bar:
     arm: str = "deplodock"
 
 
-def write_bars(path: str, title: str, shown: Sequence[Bar]) -> None:
-    """Write bars to a file. Raises CompileError if that is no .svg, or cannot be written."""
+def write_plot(path: str, svg: str) -> None:
+    """Write bars or curves to the file of `--plot`. Raises CompileError if that is no .svg, or cannot be written."""
     if not path.endswith(".svg"):
         raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
-    try:
-        Path(path).write_text(bars(title, shown), encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"{path}: {error.strerror}", argument="--plot") from None
+    write_file(path, svg, "--plot")
 
 
 def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
     """Bars one below the other, and a line at the value `mark`, as SVG."""
     height = 40 + len(shown) * (BAR + GAP)
-    size = {"width": str(LEFT + WIDTH + RIGHT), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
-    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
-    _add(svg, "rect", width="100%", height="100%", fill="white")
-    _add(svg, "text", title, x=8, y=20, font_size=14)
+    svg = _titled(title, LEFT + WIDTH + RIGHT, height)
     most = max((max(b.value, b.high) for b in shown), default=1.0) or 1.0
 
     def x(value: float) -> float:
@@ -56,8 +50,7 @@ def bars(title: str, shown: Sequence[Bar], mark: float | None = None) -> str:
         _add(svg, "text", b.text, x=x(max(b.value, b.high)) + 6, y=top + 12)
     if mark is not None and mark <= most:
         _add(svg, "line", x1=x(mark), x2=x(mark), y1=30, y2=height - 6, stroke="black", stroke_dasharray="4 3")
-    ElementTree.indent(svg, " ")
-    return ElementTree.tostring(svg, encoding="unicode") + "\n"
+    return _text(svg)
 
 
 SIDE, ROW = 420, 18
@@ -67,11 +60,7 @@ LINE_COLORS = ("#d9822b", "#6487b5", "#5a9e6f", "#a05195", "#7a7a7a", "#c44e52",
 def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Lines through points, each with its name below, as SVG; both axes begin at 0."""
     known = {name: points for name, points in lines.items() if points}
-    height = 60 + SIDE + ROW * len(known)
-    size = {"width": str(WIDTH + 120), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
-    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
-    _add(svg, "rect", width="100%", height="100%", fill="white")
-    _add(svg, "text", title, x=8, y=20, font_size=14)
+    svg = _titled(title, WIDTH + 120, 60 + SIDE + ROW * len(known))
     most_x = max((x for points in known.values() for x, _ in points), default=1.0)
     most_y = max((y for points in known.values() for _, y in points), default=1.0) or 1.0
 
@@ -87,6 +76,19 @@ def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> st
         _add(svg, "polyline", points=" ".join(at(*p) for p in points), fill="none", stroke=color, stroke_width=2)
         _add(svg, "rect", x=60, y=y, width=12, height=4, fill=color)
         _add(svg, "text", name, x=78, y=y + 7)
+    return _text(svg)
+
+
+def _titled(title: str, width: int, height: int) -> ElementTree.Element:
+    """A white page with a title."""
+    size = {"width": str(width), "height": str(height), "font-family": "sans-serif", "font-size": "12"}
+    svg = ElementTree.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size})
+    _add(svg, "rect", width="100%", height="100%", fill="white")
+    _add(svg, "text", title, x=8, y=20, font_size=14)
+    return svg
+
+
+def _text(svg: ElementTree.Element) -> str:
     ElementTree.indent(svg, " ")
     return ElementTree.tostring(svg, encoding="unicode") + "\n"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DeplodockError
+from .terminal import write_file
 
 if TYPE_CHECKING:
     from ..passes.record_file import Entry, RecordFile
@@ -79,10 +80,7 @@ def _best(entries: list[Entry]) -> Entry | None:
 def export(path: str | None, output: Path) -> None:
     """Write all as JSON, which `--record` and `import` read, too."""
     with open_records(path) as file:
-        try:
-            output.write_text(json.dumps(file.data(), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DeplodockError(f"{output}: {error.strerror}") from None
+        write_file(output, json.dumps(file.data(), indent=1) + "\n")
 
 
 @records.command("import")

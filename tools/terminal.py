@@ -126,11 +126,16 @@ def write_out(text: str, kind: str, path: str | None) -> None:
     """Write the result of a command to a file, or else to stdout. Raises CompileError."""
     if path is None:
         write(text, kind, sys.stdout)
-        return
+    else:
+        write_file(path, text)
+
+
+def write_file(path: str | Path, text: str, option: str | None = None) -> None:
+    """Write a file that the `option` of a command names. Raises CompileError."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CompileError(f"{path}: {error.strerror}") from None
+        raise CompileError(f"{path}: {error.strerror}", argument=option) from None
 
 
 def leave_quietly() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
-from ..errors import CompileError
 from ..frontend.profile import Profile
+from .terminal import write_file
 
 _COMPILER, _CALLS = 1, 2
 
@@ -32,10 +31,7 @@ def write_trace(path: str, passes: Sequence[tuple[str, float]], profile: Profile
         times = zip(profile.costs, starts, strict=False)
         events += [_event(c.name, _CALLS, start, c.seconds, facts[c.name]) for c, start in times]
     found = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": profile.source}}
-    try:
-        Path(path).write_text(json.dumps(found) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"{path}: {error.strerror}", argument="--trace") from None
+    write_file(path, json.dumps(found) + "\n", "--trace")
 
 
 def _process(number: int, name: str) -> list[dict[str, Any]]:

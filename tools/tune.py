@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,10 +161,11 @@ def _tell(
     """Print what came of it."""
     from ..frontend.tuning import tuned
     from ..passes.record_file import PREDICTED
-    from .tune_report import explained, found_text, write_curves, write_report
+    from .plot import write_plot
+    from .tune_report import curve_svg, explained, found_text, write_report
 
     if given.plot:
-        write_curves(given.plot, found)
+        write_plot(given.plot, curve_svg(found))
     if given.report:
         write_report(given.report, found)
     lines = {} if loaded is None else _lines(found, given)
@@ -190,20 +192,16 @@ def _lines(found: Sequence[Search], given: Given) -> dict[str, str]:
 
     if not any(s.best for s in found):
         return {}
-    source = f"-c {_quoted(given.code)}" if given.code else str(given.file)
+    source = f"-c {quote(given.code)}" if given.code else str(given.file)
     command = f"deplodock compile {source} --target {given.target} --record none"
     if given.f32_matmul_precision:
         command += f" --f32-matmul-precision {given.f32_matmul_precision}"
     printed = "cpp" if given.target == "cpu" else "cuda"
     loops = command + (f" --schedule {part}" if (part := fusion_argument(found)) else "")
-    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {_quoted(pipeline_argument(found))} -t {printed}"}
+    lines = {"as passes": f"{loops} --ir loop | dl-opt - -p {quote(pipeline_argument(found))} -t {printed}"}
     if not options_in(found) and not given.pipeline:
-        lines = {"as a schedule": f"{command} --schedule {_quoted(schedule_argument(found))}", **lines}
+        lines = {"as a schedule": f"{command} --schedule {quote(schedule_argument(found))}", **lines}
     return lines
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _compared(loaded: Loaded, found: Sequence[Search], given: Given) -> dict[str, Any]:

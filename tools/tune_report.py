@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import CompileError
 from .plot import curves
 from .tables import seconds, text_table
+from .terminal import write_file
 
 if TYPE_CHECKING:
     from ..backend.timing import Timing
@@ -58,7 +57,7 @@ def explained(search: Search, width: int | None) -> str:
         [
             seconds(t.seconds or 0.0),
             f"+-{t.noise:.1%}",
-            seconds(p := predicted_seconds(search, t.candidate.schedule)),
+            seconds(p := float(search.task.predict(t.candidate.schedule).seconds)),
             f"{p / (t.seconds or 1.0):.2f}",
             limit_of(search.task, t),
             t.candidate.schedule.removeprefix("#tile.schedule"),
@@ -67,13 +66,6 @@ def explained(search: Search, width: int | None) -> str:
     ]
     heads = [search.label, "", "predicted", "by it", "limit", search.task.name]
     return text_table(heads, rows, width) if rows else ""
-
-
-def predicted_seconds(search: Search, schedule: str) -> float:
-    """What the model, as it is now, expects of a schedule."""
-    from ..frontend.tuning.evaluation import prediction
-
-    return float(prediction(search.task, schedule).seconds)
 
 
 def curve_svg(found: Sequence[Search]) -> str:
@@ -88,13 +80,6 @@ def curve_svg(found: Sequence[Search]) -> str:
     return curves("best time by the planner's pick, after each trial", lines)
 
 
-def write_curves(path: str, found: Sequence[Search]) -> None:
-    """Write the curves to a file. Raises CompileError."""
-    if not path.endswith(".svg"):
-        raise CompileError(f"plots are SVG files: {path} does not end in .svg", argument="--plot")
-    _write(path, curve_svg(found), "--plot")
-
-
 def write_report(path: str, found: Sequence[Search]) -> None:
     """Write a page with all trials, which needs nothing else. Raises CompileError."""
     parts = [_HEAD, curve_svg(found)]
@@ -103,7 +88,7 @@ def write_report(path: str, found: Sequence[Search]) -> None:
         parts += [f"<p>{html.escape(line)}</p>" for line in _found(search)]
         parts.append(_trials(search))
         parts.append(f"<details><summary>program</summary><pre>{html.escape(search.task.text)}</pre></details>")
-    _write(path, "\n".join([*parts, "</body></html>\n"]), "--report")
+    write_file(path, "\n".join([*parts, "</body></html>\n"]), "--report")
 
 
 _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>deplodock tune</title><style>
@@ -124,10 +109,3 @@ def _trials(search: Search) -> str:
         rows.append(f'<tr class="{kind}">' + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
     heads = "".join(f"<th>{h}</th>" for h in ("trial", "at", search.label, "predicted", "schedule", "options"))
     return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
-
-
-def _write(path: str, text: str, option: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CompileError(f"{path}: {error.strerror}", argument=option) from None

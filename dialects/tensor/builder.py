@@ -44,19 +44,16 @@ def work_type(element: Attribute) -> Attribute:
 
 class Builder:
     """Collects the ops that replace one torch op. `result_types` are the types that op declares, `algebra` knows the
-    sizes of the program, `used` says which of the results anything reads. `asserts` is the name of the operator, where
-    what it asks of its indices is asserted."""
+    sizes of the program, `asserts` is the name of the operator, where what it asks of its indices is asserted."""
 
     def __init__(
         self,
         result_types: Sequence[Attribute] = (),
         location: Attribute | None = None,
         algebra: Algebra | None = None,
-        used: Sequence[bool] = (),
         asserts: str | None = None,
     ) -> None:
         self.result_types = list(result_types)
-        self.used = tuple(used)
         self.asserts = asserts
         self.algebra = algebra or Algebra()
         self.ops: list[Operation] = []

@@ -24,20 +24,14 @@ from ...errors import CaptureError
 from .symbolic_shapes import NamedDim, is_from_data, name_of, substituted
 
 _RESHAPES = {
-    *("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int"),
+    *("view.default", "reshape.default", "_unsafe_view.default"),
     *("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "contiguous.default", "clone.default"),
     *("alias.default", "detach.default"),
 }
 """Operators that change nothing but the shape, of which PyTorch takes one or another by the sizes and by how the tensor
 lies in memory."""
 
-_TRANSPOSES = {
-    *("permute.default", "numpy_T.default", "t.default", "transpose.int", "swapaxes.default"),
-    *("movedim.int", "movedim.intlist"),
-}
-"""Operators that put dimensions into another order."""
-
-_PARTS = {"slice.Tensor", "expand.default", "narrow.default"}
+_PARTS = {"slice.Tensor", "expand.default"}
 """Operators that change nothing if the shape stays the same."""
 
 _CHECKS = {"_assert_tensor_metadata.default", "_assert_scalar.default", "sym_size.int"}
@@ -191,14 +185,11 @@ def _normal(program: ExportedProgram, sizes: Mapping[Any, int]) -> Iterator[tupl
         found = node.meta.get("val")
         if name in _CHECKS or isinstance(found, torch.SymInt | torch.SymBool) or node.name not in live:
             continue
-        if name == "dropout.default" and not node.args[2]:
-            numbers[node.name] = numbers[node.args[0].name]
-            continue
         if name in _RESHAPES or name in _PARTS and shape(node) == shape(node.args[0]):
             numbers[node.name] = _reshaped(value(node.args[0]), shape(node.args[0]), shape(node))
             continue
-        if name in _TRANSPOSES:
-            numbers[node.name] = _transposed(value(node.args[0]), shape(node.args[0]), _order(node))
+        if name == "permute.default":
+            numbers[node.name] = _transposed(value(node.args[0]), shape(node.args[0]), node.args[1])
             continue
         numbers[node.name] = f"%{count}"
         count += 1
@@ -216,13 +207,8 @@ def _reshaped(source: Any, old: tuple[Any, ...], new: tuple[Any, ...]) -> Any:
 
 def _transposed(source: Any, old: tuple[Any, ...], order: Sequence[int]) -> Any:
     """`source`, of shape `old`, with its dimensions in another order; a reshape if only sizes of 1 move."""
+    order = [d % len(old) for d in order]
     wide = [d for d in order if old[d] != "1"]
     if wide == sorted(wide):
         return _reshaped(source, old, tuple(old[d] for d in order))
     return "permute", source, old, tuple(order)
-
-
-def _order(node: Node) -> list[int]:
-    """Which dimension of its argument each dimension of a transpose is, by what it does to sizes told apart."""
-    probe = torch.empty(list(range(1, node.args[0].meta["val"].dim() + 1)), device="meta")  # pyright: ignore
-    return [n - 1 for n in node.target(probe, *node.args[1:], **node.kwargs).shape]  # pyright: ignore

@@ -123,7 +123,8 @@ def parse_schedule(text: str) -> ScheduleAttr:
     try:
         found = Parser(make_context(), text).parse_attribute()
     except (ParseError, VerifyException) as error:
-        raise ScheduleError(error.msg if isinstance(error, ParseError) else str(error)) from None
+        reason = error.msg if isinstance(error, ParseError) else str(error)
+        raise ScheduleError(f"{text} is no schedule: {reason}") from None
     if not isinstance(found, ScheduleAttr):
         raise ScheduleError(f"{text} is no schedule")
     return found

@@ -12,8 +12,6 @@ from time import monotonic
 
 from ...dialects.cores import cores
 from ...errors import CompileError
-from ...passes.planning.cost_model import Model, Prediction
-from ...passes.planning.nest_info import NestInfo
 from .building import Builder, Built, parse_schedule
 from .running import Measured, Runner
 from .task import Task
@@ -198,7 +196,7 @@ class Predicting:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.codes: dict[Candidate, str] = {}
-        self._model = Model(NestInfo(task.nest), task.target)
+        self._model = task.model()
 
     def prepare(self) -> None:
         """There is nothing to prepare."""
@@ -216,8 +214,3 @@ class Predicting:
             return Trial(candidate, float(self._model.predict(parse_schedule(candidate.schedule)).seconds))
         except CompileError as error:
             return Trial(candidate, None, failure=str(error))
-
-
-def prediction(task: Task, schedule: str) -> Prediction:
-    """What the model expects of a schedule. Raises ScheduleError."""
-    return Model(NestInfo(task.nest), task.target).predict(parse_schedule(schedule))

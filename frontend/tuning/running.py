@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from xdsl.dialects.builtin import AnyFloat
-from xdsl.ir import Block, Operation, SSAValue
 
 from ...backend import reference
 from ...backend.cpu.runtime import CpuProgram
 from ...backend.dtypes import DTYPES
+from ...backend.interpreter.running import main_function
 from ...backend.timing import in_turns
-from ...dialects import loop
-from ...dialects.payload import CastOp, element_type
-from ...dialects.shapes.extents import typical
+from ...dialects.payload import element_type
+from ...dialects.shapes.binding import bind_sizes
 from ..capture.arrays import to_torch
-from ..comparison import HEADROOM, Difference, compare
+from ..comparison import Difference, compare, tolerances
 from .building import Built
 from .task import Task
 
@@ -71,7 +69,8 @@ class Runner:
         self.__dict__.pop("_rounded", None)
         self._arrays = task.inputs()
         self._args = [to_torch(a).to(self.device) for a in self._arrays]
-        self._allowed = tolerances(task.nest)
+        sizes = bind_sizes(main_function(task.module), [a.shape for a in self._arrays])
+        self._allowed = tolerances(task.module, sizes)
         self._exact = self._expected("real")
 
     def _expected(self, domain: reference.DomainName) -> list[torch.Tensor]:
@@ -170,44 +169,3 @@ def _quartile(samples: Sequence[float]) -> tuple[float, float]:
 
 def _told(d: Difference) -> str:
     return f"result {d.index}: {d.reason or f'error {d.error:.1e}, tolerance {d.tolerance:.1e}'}"
-
-
-def tolerances(nest: loop.NestOp) -> list[float]:
-    """The relative tolerance of every result of a nest, as `comparison.tolerances` of a program: roundings are followed
-    from the loads to what is yielded, and a sum of n terms adds sqrt(n) of them. 0 for integers."""
-    errors: dict[SSAValue, float] = {}
-    _follow(nest.body.block, errors)
-    end = nest.body.block.last_op
-    assert end is not None
-    return [HEADROOM * max(errors.get(v, 0.0), _unit(v)) if _unit(v) else 0.0 for v in end.operands]
-
-
-def _follow(block: Block, errors: dict[SSAValue, float]) -> None:
-    for op in block.ops:
-        for region in op.regions:
-            _follow(region.block, errors)
-        worst = max((errors.get(v, 0.0) for v in _sources(op)), default=0.0)
-        errors.update((r, worst + _own(op, r)) for r in op.results)
-
-
-def _sources(op: Operation) -> list[SSAValue]:
-    """What the results of an operation are made of."""
-    ends = [region.block.last_op for region in op.regions]
-    return [*op.operands, *(v for end in ends if isinstance(end, loop.YieldOp) for v in end.operands)]
-
-
-def _own(op: Operation, result: SSAValue) -> float:
-    """The relative error that an operation adds."""
-    unit = _unit(result)
-    if isinstance(op, loop.ReduceOp):
-        return unit * math.sqrt(max(1, math.prod(map(typical, op.sizes))))
-    if isinstance(op, CastOp):
-        return unit if unit > _unit(op.operand) else 0.0
-    moves = isinstance(op, loop.LoadOp) or op.name in ("payload.constant", "payload.select")
-    return 0.0 if moves else unit
-
-
-def _unit(value: SSAValue) -> float:
-    """The unit roundoff of a value's type; 0 for integers."""
-    kind = element_type(value.type)
-    return DTYPES[str(kind)].roundoff if isinstance(kind, AnyFloat) else 0.0

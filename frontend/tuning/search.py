@@ -13,7 +13,7 @@ import torch
 from ...dialects.cores import device_of_cores
 from ...passes.record_file import Entry, RecordFile
 from .building import parse_schedule
-from .evaluation import Measuring, Predicting, prediction
+from .evaluation import Measuring, Predicting
 from .ray_workers import RayMeasuring
 from .task import Task
 from .trial import Candidate, Policy, Trial
@@ -169,7 +169,7 @@ def _again(found: Search, evaluator: Measuring | Predicting | RayMeasuring, keep
 
 
 def _predicted(task: Task, candidate: Candidate) -> Candidate:
-    return Candidate(candidate.schedule, candidate.options, float(prediction(task, candidate.schedule).seconds))
+    return Candidate(candidate.schedule, candidate.options, float(task.predict(candidate.schedule).seconds))
 
 
 class _Keeper:
@@ -209,4 +209,4 @@ def trial_of(entry: Entry) -> Trial:
 
 def limit_of(task: Task, trial: Trial) -> str:
     """What limits a candidate by the model, or why it has no time."""
-    return trial.failure or prediction(task, trial.candidate.schedule).limit
+    return trial.failure or task.predict(trial.candidate.schedule).limit

@@ -11,14 +11,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import permutations
-from typing import Any, Protocol
+from typing import Any
 
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import ParseError, VerifyException
 
 from ...dialects.loop import NestOp
-from ...dialects.support.parsing import make_context
 from ...dialects.target import Target
 from ...dialects.tile.schedule import Schedule, ScheduleAttr
 from ...errors import ScheduleError
@@ -28,10 +25,11 @@ from ...passes.planning.cost_model import Model
 from ...passes.planning.nest_info import NestInfo, pow2_at_least
 from ...passes.planning.points import points_of
 from ...passes.searched import searched_options
+from .building import parse_schedule
 from .trial import Candidate
 
 Values = tuple[Hashable, ...]
-"""What was decided, in the order of `Space.names`."""
+"""What was decided, in the order of `NestSpace.names`."""
 
 LISTS = ("block", "chunk", "thread")
 """Decisions with a number for each index; `thread` has two, 0 where there is no register tile."""
@@ -51,30 +49,6 @@ IN_PASS_ORDER = ("f32_matmul_precision", "pack", "split_k", "block", "chunk", "s
 blocks share all tiles, and how many of them run at once on a multiprocessor."""
 
 
-class Space(Protocol):
-    """What policies ask of a space."""
-
-    names: tuple[str, ...]
-    """The decisions, in pass order."""
-
-    def ranked(self) -> Sequence[Candidate]:
-        """The planner's candidates, with predictions, the one that it takes first. Never empty."""
-        ...
-
-    def values(self, candidate: Candidate) -> Values:
-        """What `candidate` decides. Raises ScheduleError for one that is not of this space."""
-        ...
-
-    def candidates(self, points: Iterable[Values]) -> list[Candidate]:
-        """The legal ones of some points, each once, with predictions."""
-        ...
-
-    def neighbours(self, *candidates: Candidate) -> list[Candidate]:
-        """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
-        extent of a tile to another; those first that are predicted to be fastest."""
-        ...
-
-
 class NestSpace:
     """The candidates of one nest on a target.
 
@@ -88,13 +62,13 @@ class NestSpace:
         self.info, self.target = NestInfo(nest), target
         self.model = Model(self.info, target)
         self.options = searched_options(passes)
-        self._ctx = make_context()
         self._swizzled = bool(self.model.found) and self.target.core is None
         self._known: dict[Candidate, Values] = {}
         lengths = {"block": len(self.info.free), "chunk": len(self.info.reduction_indices), "thread": 2}
         lists = {n: [f"{n}.{i}" for i in range(lengths[n])] for n in LISTS}
         own = [name for n in IN_PASS_ORDER for name in lists.get(n, [n])]
         self.names = (*own, *(f"{p}.{o}" for p, o in self.options))
+        """The decisions, in pass order."""
         ranked = rank(self.info, target, precision)
         found = [self._candidate(c.schedule, c.prediction) for c in ranked if c.prediction is not None]
         if not found:
@@ -103,28 +77,20 @@ class NestSpace:
         self._ranked = [*dict.fromkeys(found)]
 
     def ranked(self) -> Sequence[Candidate]:
+        """The planner's candidates, with predictions, the one that it takes first. Never empty."""
         return self._ranked
 
     def values(self, candidate: Candidate) -> Values:
+        """What `candidate` decides. Raises ScheduleError for one that is not of this space."""
         if candidate not in self._known:
-            schedule = self.schedule(candidate).data
+            schedule = parse_schedule(candidate.schedule).data
             if [len(schedule.block), len(schedule.chunk)] != [len(self.info.free), len(self.info.reduction_indices)]:
                 raise ScheduleError(f"{candidate.schedule} is of another nest")
             self._known[candidate] = self._decided(schedule, candidate.options)
         return self._known[candidate]
 
-    def schedule(self, candidate: Candidate) -> ScheduleAttr:
-        """The schedule of a candidate as an attribute. Raises ScheduleError for text that is none."""
-        try:
-            schedule = Parser(self._ctx, candidate.schedule).parse_attribute()
-        except (ParseError, VerifyException) as error:
-            reason = error.msg if isinstance(error, ParseError) else str(error)
-            raise ScheduleError(f"{candidate.schedule} is no schedule: {reason}") from None
-        if not isinstance(schedule, ScheduleAttr):
-            raise ScheduleError(f"{candidate.schedule} is no schedule")
-        return schedule
-
     def candidates(self, points: Iterable[Values]) -> list[Candidate]:
+        """The legal ones of some points, each once, with predictions."""
         wanted = [self._schedule(dict(zip(self.names, p, strict=True))) for p in dict.fromkeys(points)]
         found: list[tuple[int, Candidate]] = []
         for group in points_of(schedule for schedule, _ in wanted):
@@ -138,6 +104,8 @@ class NestSpace:
         return [*dict.fromkeys(c for _, c in sorted(found, key=lambda f: f[0]))]
 
     def neighbours(self, *candidates: Candidate) -> list[Candidate]:
+        """Legal candidates that differ from one of these in one decision, or in a factor of two that went from one
+        extent of a tile to another; those first that are predicted to be fastest."""
         points: list[Values] = []
         found: list[Candidate] = []
         for candidate in candidates:

@@ -25,7 +25,7 @@ from ...errors import CompileError
 from ...passes.pass_manager import run_passes
 from ...passes.pipelines import parse_passes, pipeline_text
 from ...passes.planning.core_time import footprint
-from ...passes.planning.cost_model import Model
+from ...passes.planning.cost_model import Model, Prediction
 from ...passes.planning.nest_info import NestInfo
 from ...passes.records import describe_nest, plan_key
 from ..compilation import Compilation
@@ -104,11 +104,18 @@ class Task:
         run_passes(make_context(), module, parse_passes(self.planner), verify=False)
         return str(next(op for op in module.walk() if isinstance(op, NestOp)).attributes["schedule"])
 
+    def model(self) -> Model:
+        """The planning model of the nest."""
+        return Model(NestInfo(self.nest), self.target)
+
+    def predict(self, schedule: str) -> Prediction:
+        """What the model expects of a schedule. Raises ScheduleError."""
+        return self.model().predict(parse_schedule(schedule))
+
     @cached_property
     def expected(self) -> float:
         """The seconds that the model expects of it. Raises ScheduleError where there is no schedule."""
-        schedule = parse_schedule(self.untuned)
-        return float(Model(NestInfo(self.nest), self.target).predict(schedule).seconds)
+        return float(self.predict(self.untuned).seconds)
 
     def floor(self, tensor_cores: bool) -> float:
         """The least seconds by the rates of the target: bytes from memory, or from the caches where all of it fits

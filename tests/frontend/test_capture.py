@@ -40,11 +40,11 @@ def test_parameters_are_bound_by_identity() -> None:
 
 
 def test_large_operators_are_kept_whole() -> None:
-    assert _ops(nn.RMSNorm(4), X) == ["rms_norm"]
+    assert _ops(nn.Softmax(-1), X) == ["softmax.int"]
     assert _ops(nn.Linear(4, 4), X) == ["linear"]
     q = torch.randn(1, 2, 3, 4)
     assert _ops(nn.functional.scaled_dot_product_attention, q, q, q) == ["scaled_dot_product_attention"]
-    assert _ops(lambda x: x.roll(1, 0).tril(), X) == ["roll", "tril"]
+    assert _ops(lambda x: x.flip(0).tril(), X) == ["flip", "tril"]
 
 
 def test_numbers_become_the_overload_for_numbers() -> None:
@@ -176,7 +176,7 @@ def test_types_without_ir_are_refused() -> None:
 
 
 def test_conversions_assert_nothing_that_is_lost() -> None:
-    assert _ops(lambda x: x.to(torch.bfloat16).float(), X) == ["to.dtype", "to.dtype"]
+    assert _ops(lambda x: x.to(torch.bfloat16).float(), X) == ["_to_copy", "_to_copy"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32])

@@ -12,6 +12,7 @@ from deplodock.dialects.target import get_target
 from deplodock.errors import ScheduleError
 from deplodock.frontend.capture.export import capture
 from deplodock.frontend.compilation import compile_captured
+from deplodock.frontend.tuning.building import parse_schedule
 from deplodock.frontend.tuning.policies import POLICIES, make_policy
 from deplodock.frontend.tuning.space import NestSpace
 from deplodock.frontend.tuning.trial import Candidate, Trial
@@ -49,7 +50,7 @@ def test_candidates_start_with_the_planners_and_can_be_carried_out(program: str,
     assert len(neighbours) == len({*neighbours}) > 0
     for candidate in [*ranked[:20], *neighbours]:
         assert space.candidates([space.values(candidate)]) == [candidate]  # what it decides is all that it is
-        nest.attributes["schedule"] = space.schedule(candidate)
+        nest.attributes["schedule"] = parse_schedule(candidate.schedule)
         check_schedule(nest, where)
         assert candidate.predicted > 0
 

@@ -26,7 +26,7 @@ Indexing = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 OPERATORS: dict[str, Indexing] = {
     "embedding": lambda x, i: F.embedding(i, x),
-    "embedding_bag": lambda x, i: F.embedding_bag(i, x, torch.zeros(1, dtype=torch.int64)),
+    "embedding_bag, which is an embedding": lambda x, i: F.embedding_bag(i, x, torch.zeros(1, dtype=torch.int64)),
     "gather": lambda x, i: torch.gather(x, 0, i[:, None]),
     "index": lambda x, i: x[i],
     "index_add": lambda x, i: torch.index_add(x, 0, i, x[:3]),

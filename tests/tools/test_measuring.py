@@ -18,7 +18,7 @@ from deplodock.dialects.target import get_target
 from deplodock.frontend.bench import OURS, Measurement
 from deplodock.frontend.profile import Cost, Profile
 from deplodock.tools.cli import main
-from deplodock.tools.plot import Bar, write_bars
+from deplodock.tools.plot import Bar, bars, write_plot
 from deplodock.tools.tables import bench_table, profile_table, seconds
 
 pytestmark = pytest.mark.auto
@@ -121,7 +121,7 @@ def test_arms_take_turns() -> None:
 def test_numbers(tmp_path: Path) -> None:
     assert [seconds(t) for t in (5.4e-7, 9.996e-4, 1.2345e-2, 3.0)] == ["0.54 us", "1 ms", "12.3 ms", "3 s"]
     path = tmp_path / "bars.svg"
-    write_bars(str(path), "x < y", [Bar("a & b", 2.0, 1.0, 3.0, "2")])
+    write_plot(str(path), bars("x < y", [Bar("a & b", 2.0, 1.0, 3.0, "2")]))
     assert [t.text for t in ElementTree.parse(path).getroot().findall("{*}text")] == ["x < y", "a & b", "2"]
 
 

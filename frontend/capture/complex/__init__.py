@@ -26,12 +26,10 @@ Tensor = torch.Tensor
 
 PARTWISE = set(
     """
-    view reshape _unsafe_view view_as permute transpose swapaxes t numpy_T movedim expand expand_as slice select narrow
-    unsqueeze squeeze flatten ravel unflatten clone contiguous alias detach lift_fresh_copy flip roll repeat
-    repeat_interleave cat stack split split_with_sizes chunk unbind unfold index index_select gather take_along_dim
-    diagonal diag_embed tril triu constant_pad_nd pad sum mean cumsum neg add sub where masked_fill slice_scatter
-    select_scatter index_put index_add index_copy scatter scatter_add copy zeros_like empty_like _to_copy zeros empty
-    new_zeros new_empty full full_like new_full scalar_tensor dropout fill
+    view reshape _unsafe_view permute expand slice select unsqueeze squeeze clone contiguous alias detach
+    lift_fresh_copy flip cat stack unfold index index_select gather diagonal tril triu constant_pad_nd pad sum mean
+    cumsum neg add sub where slice_scatter select_scatter index_put index_add index_copy scatter scatter_add copy
+    zeros_like empty_like _to_copy zeros empty new_zeros new_empty full full_like new_full scalar_tensor fill
 """.split()
 )
 """Operators that do the same to both parts: linear ones, and those that move elements."""
@@ -39,7 +37,7 @@ PARTWISE = set(
 _PLACES = {"index", "indices", "mask", "condition"}
 """Tensors among the arguments of those that say where, not what."""
 
-_VALUES = {"other", "value", "fill_value", "s"}
+_VALUES = {"self", "other", "value", "fill_value", "s"}
 """Numbers among the arguments of those that are elements."""
 
 

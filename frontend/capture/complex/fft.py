@@ -33,7 +33,7 @@ def r2c(keep: Keep, self: Tensor, dim: Sequence[int], normalization: int, onesid
     *others, last = dim
     pair = _transformed(keep, Pair(self, None), last, False)
     if onesided:
-        pair = Pair(*(v.narrow(last, 0, _points(self, last) // 2 + 1) for v in pair))
+        pair = Pair(*(_part(v, last, 0, _points(self, last) // 2 + 1) for v in pair))
     for d in others:
         pair = _transformed(keep, pair, d, False)
     return _normalized(pair, normalization, [_points(self, d) for d in dim])
@@ -56,9 +56,9 @@ def c2r(keep: Keep, self: Pair, dim: Sequence[int], normalization: int, last_dim
     for d in others:
         pair = _transformed(keep, pair, d, True)
     half = n // 2 + 1
-    re, im = (v.narrow(last, 0, half) for v in pair)
+    re, im = (_part(v, last, 0, half) for v in pair)
     # The imaginary parts at 0 and at half of an even number of points are taken for zero, as there they cancel.
-    re_mirrored, im_mirrored = (v.narrow(last, 1, n - half).flip([last]) for v in (re, im))
+    re_mirrored, im_mirrored = (_part(v, last, 1, n - half).flip([last]) for v in (re, im))
     whole = Pair(torch.cat([re, re_mirrored], last), torch.cat([im, -im_mirrored], last))
     found = _transformed(keep, whole, last, True)
     return _normalized(Pair(found.re, found.re), normalization, sizes).re
@@ -85,8 +85,14 @@ def _transformed(keep: Keep, pair: Pair, dim: int, inverse: bool) -> Pair:
     return _turned(_along_last(keep, _turned(pair, dim, -1), n, inverse), dim, -1)
 
 
+def _part(x: Tensor, dim: int, start: int, size: int) -> Tensor:
+    return torch.ops.aten.slice.Tensor(x, dim, start, start + size)
+
+
 def _turned(pair: Pair, first: int, second: int) -> Pair:
-    return Pair(*(None if v is None else v.transpose(first, second) for v in pair))
+    order = list(range(pair.re.dim()))
+    order[first], order[second] = order[second], order[first]
+    return Pair(*(None if v is None else v.permute(order) for v in pair))
 
 
 def _along_last(keep: Keep, x: Pair, n: int, inverse: bool) -> Pair:
@@ -99,11 +105,11 @@ def _along_last(keep: Keep, x: Pair, n: int, inverse: bool) -> Pair:
         return times(x.re if x.im is None else x, _matrix(keep, x.re.dtype, n, n, n, inverse), torch.matmul)
     # Element b * t + s is at (t, s): transform over t, multiply by w^(k s), transform over s; k + a * l is at (l, k).
     b = n // a
-    split = Pair(*(None if v is None else v.unflatten(-1, [a, b]) for v in x))
+    split = Pair(*(None if v is None else v.reshape(*v.shape[:-1], a, b) for v in x))
     first = _along_last(keep, _turned(split, -1, -2), a, inverse)
     second = _turned(times(first, _matrix(keep, x.re.dtype, b, a, n, inverse)), -1, -2)
     lines = _turned(_along_last(keep, second, b, inverse), -1, -2)
-    return Pair(*(v.flatten(-2, -1) for v in lines))
+    return Pair(*(v.reshape(*v.shape[:-2], n) for v in lines))
 
 
 def _matrix(keep: Keep, dtype: torch.dtype, rows: int, columns: int, n: int, inverse: bool) -> Pair:

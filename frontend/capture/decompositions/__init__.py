@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes  # pyright: igno
 from ....errors import UnsupportedError
 from .antialiasing import ANTIALIASED
 from .backward import BACKWARD
+from .differentiable import BAGS
 from .distributions import DISTRIBUTIONS
+from .normalization import NORMALIZATION
 from .ordering import ORDERING
 from .quantized import QUANTIZED
 from .sampling import SAMPLING
@@ -179,6 +182,30 @@ def _nextafter(self: Tensor, other: Tensor) -> Tensor:
     return torch.where(x == y, y, torch.where(x.isnan() | y.isnan(), math.nan, found))
 
 
+def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    return self.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
+
+
+def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    ends = accumulate(split_sizes)
+    return tuple(self.narrow(dim, end - size, size) for size, end in zip(split_sizes, ends, strict=True))
+
+
+def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Reads at places that are an index map where the size is known; PyTorch's own needs to know it."""
+    if not dims:
+        return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = self.shape[dim]
+        place = torch.arange(size, device=self.device)
+        if not isinstance(size, int):
+            place = ((place - shift).fmod(size) + size).fmod(size)
+        elif size:
+            place = (place + -shift % size).fmod(size)
+        self = self.index_select(dim, place)
+    return self
+
+
 def _round(self: Tensor, *, decimals: int) -> Tensor:
     x, power = self.to(torch.promote_types(self.dtype, torch.float32)), 10.0 ** abs(decimals)
     found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
@@ -195,10 +222,15 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._trilinear.default: _trilinear,
     aten.lcm.default: _lcm,
     aten.nextafter.default: _nextafter,
+    aten.put.default: _put,
+    aten.roll.default: _roll,
     aten.round.decimals: _round,
+    aten.split_with_sizes.default: _split,
     **ANTIALIASED,
     **BACKWARD,
+    **BAGS,
     **DISTRIBUTIONS,
+    **NORMALIZATION,
     **ORDERING,
     **QUANTIZED,
     **SAMPLING,

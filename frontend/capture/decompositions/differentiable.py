@@ -43,12 +43,15 @@ def _embedding_bag(
     """Rows of `weight`, summed (`mode` 0), averaged (1) or their maxima (2) in bags that begin at `offsets`; rows that
     are padding go to a bag behind the last one. The results after the first are for PyTorch's own gradient only."""
     bags = offsets.shape[0] - include_last_offset
-    bag = torch.searchsorted(offsets, torch.arange(indices.shape[0], device=indices.device), right=True) - 1
+    begins = offsets.new_zeros(indices.shape[0] + 1).index_add(0, offsets, torch.ones_like(offsets))
+    bag = begins[:-1].cumsum(0) - 1
     bag = bag if padding_idx < 0 else torch.where(indices == padding_idx, bags, bag)
     rows = F.embedding(indices, weight, scale_grad_by_freq=scale_grad_by_freq)
     rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
-    found = rows.new_zeros(bags + 1, rows.shape[1])
-    count = found.new_zeros(bags + 1).index_add(0, bag, torch.ones_like(bag, dtype=found.dtype))
+    found = rows.new_zeros(bags + (padding_idx >= 0), rows.shape[1])
+    count = F.pad(offsets, (0, 1), value=indices.shape[0]).diff()[:bags]
+    if padding_idx >= 0:
+        count = bag.new_zeros(bags + 1).index_add(0, bag, torch.ones_like(bag))
     if mode == 2:
         found = found.index_reduce(0, bag, rows, "amax", include_self=False)
     else:
@@ -56,5 +59,10 @@ def _embedding_bag(
         found = found / count.clamp(min=1)[:, None] if mode == 1 else found
     return found[:bags], bag, count[:bags], count[:bags]
 
+
+BAGS: dict[Any, Callable[..., Any]] = {
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+}
 
 DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {**SAMPLING, aten._embedding_bag.default: _embedding_bag}

@@ -1,4 +1,4 @@
-"""Operators that order, count and group elements, made of sorts, scans and scatters."""
+"""Operators that order, search, count and group elements, made of sorts, scans and scatters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch._refs  # which completes PyTorch's table
 from torch._decomp import decomposition_table
 
-from ....errors import ShapeError
+from ....errors import ShapeError, UnsupportedError
 
 Tensor = torch.Tensor
 Pair = tuple[Tensor, Tensor]
@@ -99,6 +99,36 @@ def _nonzero_static(self: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return torch.where(place[:, None] < count, torch.stack(at, -1), fill_value)
 
 
+MOST_PAIRS = 1 << 37
+"""About a tenth of a second of a large GPU. What would take longer needs another algorithm."""
+
+
+def _searchsorted(
+    sorted_sequence: Tensor,
+    self: Tensor | float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """How many elements of the last dimension come before each value, or are equal to it if `right`."""
+    edges = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    x = self if isinstance(self, Tensor) else edges.new_full((), self)
+    pairs = x.numel() * edges.shape[-1]
+    if isinstance(pairs, int) and pairs > MOST_PAIRS:
+        reason = f"too large: looks at {pairs} pairs of elements, more than {MOST_PAIRS}"
+        raise UnsupportedError(reason, operator="aten.searchsorted", argument="self")
+    edges, x = edges.unsqueeze(-2) if edges.dim() > 1 else edges, x.unsqueeze(-1)
+    # Written with `not`, so that a NaN comes after everything.
+    beyond = edges > x if right or side == "right" else edges >= x
+    return (~beyond).sum(-1, dtype=torch.int64).to(torch.int32 if out_int32 else torch.int64)
+
+
+def _bucketize(self: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _searchsorted(boundaries, self, out_int32=out_int32, right=right)
+
+
 def _triangle_indices(operator: Any) -> Callable[..., Tensor]:
     """PyTorch's decomposition, which divides by the number of columns."""
     made = decomposition_table[operator]
@@ -118,6 +148,10 @@ ORDERING: dict[Any, Callable[..., Any]] = {
     aten.mode.default: _mode,
     aten.histc.default: _histc,
     aten.nonzero_static.default: _nonzero_static,
+    aten.searchsorted.Tensor: _searchsorted,
+    aten.searchsorted.Scalar: _searchsorted,
+    aten.bucketize.Tensor: _bucketize,
+    aten.bucketize.Scalar: _bucketize,
     aten.tril_indices.default: _triangle_indices(aten.tril_indices.default),
     aten.triu_indices.default: _triangle_indices(aten.triu_indices.default),
 }

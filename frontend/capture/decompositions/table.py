@@ -39,12 +39,14 @@ _RARE = (
     aten.cauchy,
     aten.dist,
     aten.exponential,
+    aten.gelu,
     aten.isinf,
     aten.ldexp,
     aten.linalg_vector_norm,
     aten.log_normal,
     aten.max_pool2d_with_indices_backward,
     aten.narrow_copy,
+    aten.native_layer_norm,
     aten.permute_copy,
     aten.repeat,
     aten.rrelu_with_noise_backward,
@@ -59,16 +61,22 @@ _RARE = (
 _OF_FLOATS = (
     *(name.default for name in _FILTERS),
     *(name.vec for name in _FILTERS[1:]),  # of the first one PyTorch makes the default
+    aten._embedding_bag.default,
+    aten._embedding_bag_forward_only.default,
     aten._prelu_kernel.default,
+    aten.gelu.default,
     aten.hardsigmoid.default,
     aten.hardswish.default,
     aten.lerp.Scalar,
     aten.lerp.Tensor,
     aten.max_pool2d_with_indices_backward.default,
+    aten.native_group_norm.default,
+    aten.native_layer_norm.default,
 )
 """Operators of which PyTorch has no kernel for integers."""
 
 _OF_NUMBERS = (
+    aten.bucketize.Tensor,
     aten.dot.default,
     aten.kthvalue.default,
     aten.median.default,
@@ -76,9 +84,20 @@ _OF_NUMBERS = (
     aten.mv.default,
     aten.nanmedian.default,
     aten.nanmedian.dim,
+    aten.searchsorted.Scalar,
+    aten.searchsorted.Tensor,
     aten.vdot.default,
 )
 """Operators of which PyTorch has no kernel for truth values."""
+
+
+_BAGS = (
+    aten.embedding_bag.default,
+    aten.embedding_bag.padding_idx,
+    aten._embedding_bag.default,
+    aten._embedding_bag_forward_only.default,
+)
+"""Operators of which only the first result is right; where another one is read they stay, and are refused by name."""
 
 
 @cache
@@ -109,6 +128,9 @@ def decomposed(program: ExportedProgram, also: Collection[Any] = ()) -> Exported
     What `run_decompositions` does, which makes tables of all operators of PyTorch anew, and takes longer for it.
     """
     composite, others = tables(frozenset(also))
+    read = (user.args[1] for n in program.graph.nodes if n.target in _BAGS for user in n.users if user.users)
+    if any(read):
+        others = {target: made for target, made in others.items() if target not in _BAGS}
     with unset_fake_temporarily():
         return exported_program._decompose_exported_program(
             program,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....errors import ScheduleError
-from ..space import Space
+from ..space import NestSpace
 from ..trial import Policy
 from .bayes import BayesPolicy
 from .evolve import EvolvePolicy
@@ -14,7 +14,7 @@ from .model import ModelPolicy
 from .random import RandomPolicy
 from .top_k import TopKPolicy
 
-POLICIES: dict[str, Callable[[Space, int], Policy]] = {
+POLICIES: dict[str, Callable[[NestSpace, int], Policy]] = {
     "model": ModelPolicy,
     "top-k": TopKPolicy,
     "evolve": EvolvePolicy,
@@ -27,7 +27,7 @@ POLICIES: dict[str, Callable[[Space, int], Policy]] = {
 DEFAULT_POLICY = "bayes"
 
 
-def make_policy(name: str, space: Space, seed: int = 0) -> Policy:
+def make_policy(name: str, space: NestSpace, seed: int = 0) -> Policy:
     """The policy `name` on `space`; the same seed and the same trials give the same candidates. Raises ScheduleError
     for a name that none has."""
     if name not in POLICIES:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from ..space import Space
+from ..space import NestSpace
 from ..trial import Candidate, Trial
 
 
 class History:
     """A policy without `_next`: subclasses say in which order they would try what."""
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
+    def __init__(self, space: NestSpace, seed: int = 0) -> None:
         self.space = space
         self.random = Random(seed)
         self.asked: set[Candidate] = set()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
-from math import inf, pi, sqrt
+from math import inf, pi
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import i1
@@ -95,16 +95,6 @@ def _bitwise_not(b: Builder, x: SSAValue) -> SSAValue:
     return b.negated(x) if element_type(x.type) == i1 else b.math(arith.XOrIOp, x, b.like(x, -1))
 
 
-def _gelu(b: Builder, x: SSAValue, approximate: str) -> SSAValue:
-    half = b.scaled(x, 0.5)
-    if approximate == "none":
-        return b.mul(half, b.plus(b.math(math.ErfOp, b.scaled(x, sqrt(0.5))), 1))
-    if approximate != "tanh":
-        raise b.unsupported("approximate", f"{approximate!r} is neither 'none' nor 'tanh'")
-    cubic = b.add(x, b.scaled(b.mul(b.mul(x, x), x), 0.044715))
-    return b.mul(half, b.plus(b.math(math.TanhOp, b.scaled(cubic, sqrt(2 / pi))), 1))
-
-
 def _elu(b: Builder, x: SSAValue, alpha: Number, scale: Number, input_scale: Number) -> SSAValue:
     below = b.scaled(b.math(math.ExpM1Op, b.scaled(x, input_scale)), alpha * scale)
     return b.select(b.cmp("gt", x, 0), b.scaled(x, scale), below)
@@ -128,7 +118,6 @@ _IN_OWN_TYPE: Mapping[str, Function] = {
     "ceil": _of_floats(math.CeilOp),
     "elu": _elu,
     "floor": _of_floats(math.FloorOp),
-    "gelu": _gelu,
     "hardshrink": lambda b, x, lambd: b.select(b.cmp("le", b.abs(x), lambd), b.like(x, 0), x),
     "hardtanh": lambda b, x, min_val, max_val: b.minimum(b.maximum(x, b.like(x, min_val)), b.like(x, max_val)),
     "isnan": Builder.isnan,
@@ -352,8 +341,3 @@ def where(b: Builder, condition: SSAValue, self: Operand, other: Operand) -> SSA
         b.operand(v, e, b.result_shape) for v, e in ((b.truth(condition), i1), (self, element), (other, element))
     )
     return b.select(cond, x, y)
-
-
-@decomposes("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(b: Builder, self: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
-    return where(b, mask, value, self)

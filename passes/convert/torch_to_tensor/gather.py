@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from xdsl.dialects.builtin import i1
 from xdsl.ir import SSAValue
@@ -45,7 +44,7 @@ def index_select(b: Builder, self: SSAValue, dim: int, index: SSAValue) -> SSAVa
     dim = normal_dim(dim, len(shape))
     if not shape:
         return self
-    flat = reshape_to(b, b.working(index), [prod(extents_of(index.type))])
+    flat = reshape_to(b, b.working(index), [b.count(extents_of(index.type))])
     extent, shape[dim] = shape[dim], extents_of(flat.type)[0]
     return pick(b, self, dim, b.place(wrapped(b, flat, extent, legal=False), [dim], shape))
 

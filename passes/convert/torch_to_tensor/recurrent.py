@@ -45,7 +45,7 @@ def fold(
     """
     inputs = [_packed(b, v) if i in history else v for i, v in enumerate(carries)]
     op = tensor.ScanOp("step", count, inputs, [_packed(b, v, 1) for v in each], shared, history)
-    inner = Builder(b.result_types, b.location, b.algebra, asserts=b.asserts)
+    inner = Builder(b.result_types, b.location, b.algebra, b.asserts)
     block = Block(arg_types=op.step_types)
     first, last = len(carries), len(carries) + len(each)
     shapes = [*(extents_of(v.type) for v in carries), *(extents_of(v.type)[1:] for v in each)]

@@ -131,16 +131,8 @@ def moments(b: Builder, x: SSAValue, over: Sequence[int], correction: float) -> 
     return b.div(total, b.maximum(b.plus(known, -float(correction)), b.like(total, 0))), mean
 
 
-@decomposes("var", "var.dim", "var.correction", "var_mean.correction")
-def var(
-    b: Builder,
-    self: SSAValue,
-    unbiased: bool | None = None,
-    dim: Dims = None,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> list[SSAValue]:
+@decomposes("var.correction", "var_mean.correction")
+def var(b: Builder, self: SSAValue, dim: Dims, correction: float | None, keepdim: bool) -> list[SSAValue]:
     over = _dims(self, dim)
-    less = int(unbiased) if unbiased is not None else 1 if correction is None else correction
-    found = moments(b, b.working(self), over, less)
+    found = moments(b, b.working(self), over, 1 if correction is None else correction)
     return [kept(b, v, extents_of(self.type), over, keepdim) for v in found]

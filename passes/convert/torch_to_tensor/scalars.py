@@ -69,7 +69,7 @@ def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
 
 
 HELD = _arguments(
-    """fill value, fmod other, hardshrink lambd, masked_fill value, pow self exponent, remainder self other,
+    """fill value, fmod other, hardshrink lambd, pow self exponent, remainder self other,
     softshrink lambd, threshold threshold value, where self other, xlogy self other"""
 )
 """Operator -> scalars that its kernel holds in the type of the tensors."""
@@ -77,7 +77,7 @@ HELD = _arguments(
 CHECKED = _arguments(
     """add alpha, addcdiv value, addcmul value, clamp min max, clamp_max max, clamp_min min, constant_pad_nd value,
     fill value, full fill_value, full_like fill_value, hardshrink lambd, hardtanh min_val max_val, index_add alpha,
-    index_fill value, masked_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
+    index_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
     softshrink lambd, sub alpha, threshold threshold value"""
 )
 """Operator -> scalars that PyTorch refuses where the type they are held in does not hold them."""
@@ -161,9 +161,9 @@ FLOAT_RESULTS = frozenset("_log_softmax _softmax log_softmax softmax".split())
 """Operators whose result is of floats."""
 
 NO_TRUTHS = frozenset(
-    """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d baddbmm bmm bucketize ceil conv1d
-    conv2d conv3d convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
-    max_pool3d max_pool3d_with_indices mm relu round searchsorted threshold topk trunc""".split()
+    """addbmm addcmul addmm addmv argmax argmin avg_pool1d avg_pool2d avg_pool3d bmm ceil
+    convolution floor index_reduce linear matmul max_pool1d max_pool2d max_pool2d_with_indices
+    max_pool3d max_pool3d_with_indices mm relu round threshold topk trunc""".split()
 )
 """Operators of numbers: their first tensor holds no truth values."""
 

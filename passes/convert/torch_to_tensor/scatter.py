@@ -279,13 +279,6 @@ def _taken(b: Builder, mask: SSAValue, source: SSAValue, shape: Sequence[Extent]
     return gathered(b, source, [AffineExpr.symbol(0), *dims(len(shape))[len(masked) :]], shape, [place])
 
 
-@decomposes("put")
-def put(b: Builder, self: SSAValue, index: SSAValue, source: SSAValue, accumulate: bool) -> SSAValue:
-    shape, count = shape_of(self.type), prod(shape_of(index.type))
-    flat, values = reshape_to(b, self, [prod(shape)]), reshape_to(b, source, [count])
-    return reshape_to(b, slices_written(b, flat, 0, index, values, "sum" if accumulate else None, wraps=True), shape)
-
-
 @decomposes("masked_scatter")
 def masked_scatter(b: Builder, self: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
     if element_type(mask.type) != i1:
@@ -311,52 +304,3 @@ def index_copy(
 @decomposes("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(b: Builder, self: SSAValue, dim: int, index: SSAValue, value: SSAValue | Number) -> SSAValue:
     return slices_written(b, self, dim, index, value, None, wraps=True)
-
-
-_BAGS = ("sum", "mean", "max")
-"""What the `mode` of a bag numbers."""
-
-
-@decomposes("_embedding_bag", "_embedding_bag_forward_only")
-def embedding_bag(
-    b: Builder,
-    weight: SSAValue,
-    indices: SSAValue,
-    offsets: SSAValue,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: SSAValue | None,
-    include_last_offset: bool,
-    padding_idx: int,
-) -> list[SSAValue]:
-    """Sums, means or maxima of the rows that each bag looks up; an empty bag gives zeros.
-
-    The further results are for a gradient; they are refused where anything reads them.
-    """
-    if any(b.used[1:]):
-        raise b.unsupported("mode", "only the first result is supported")
-    (count,), width, bags = shape_of(indices.type), shape_of(weight.type)[1], b.result_shape[0]
-    index, column = b.working(indices), AffineExpr.dimension(1)
-    starts = Writes(extents_of(offsets.type), [AffineExpr.symbol(0)], [b.working(offsets)], [0])
-    ones = b.constant(1, extents_of(offsets.type), i64)
-    number = scan(b, starts.scatter(b, ReductionKind.ADD, b.constant(0, [count], i64), ones), 0, ReductionKind.ADD)
-    number = b.plus(number, -1)
-    if padding_idx >= 0:
-        number = b.select(b.cmp("ne", index, padding_idx), number, b.like(number, -1))
-    row = b.place(b.index(index, shape_of(weight.type)[0]), [0], [count, width])
-    rows = b.working(gathered(b, weight, [AffineExpr.symbol(0), column], [count, width], [row]))
-    element = element_type(rows.type)
-    if per_sample_weights is not None:
-        rows = b.mul(rows, b.place(b.cast(per_sample_weights, element), [0], [count, width]))
-    own = Writes((count, width), (AffineExpr.symbol(0), column), [b.place(number, [0], [count, width])], [0])
-    kind = ReductionKind.MAX if _BAGS[mode] == "max" else ReductionKind.ADD
-    found = own.scatter(b, kind, b.constant(identity(kind, element), [bags, width], element), rows)
-    if _BAGS[mode] != "sum":
-        size = b.constant(0, [bags, width], i64)
-        size = own.scatter(b, ReductionKind.ADD, size, b.constant(1, [count, width], i64))
-        if _BAGS[mode] == "mean":
-            found = b.div(found, b.cast(b.maximum(size, b.like(size, 1)), element))
-        else:
-            found = b.select(b.cmp("eq", size, 0), b.like(found, 0), found)
-    return [found, *(b.constant(0, shape_of(t), element_type(t)) for t in b.result_types[1:])]

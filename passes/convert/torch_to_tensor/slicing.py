@@ -3,12 +3,10 @@ before run time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, fixed, least, most
+from ....dialects.shapes.extents import Extent, SymbolAttr, extents_of, least, most
 from ....dialects.shapes.polynomial import Polynomial, constant, divided, plus
 from ....dialects.tensor.builder import Builder, dims, normal_dim
 from ....errors import ShapeError
@@ -85,14 +83,6 @@ def _from_front(b: Builder, extent: Extent, place: Extent) -> Polynomial:
     return plus(b.algebra.of(extent), found) if isinstance(place, int) and place < 0 else found
 
 
-@decomposes("narrow")
-def narrow(b: Builder, self: SSAValue, dim: int, start: Extent, length: Extent) -> SSAValue:
-    extent = extents_of(self.type)[normal_dim(dim, len(extents_of(self.type)))]
-    first = _from_front(b, extent, start)
-    end = plus(first, b.algebra.of(length))
-    return slice_(b, self, dim, b.algebra.extent(first), b.algebra.extent(end), 1)
-
-
 @decomposes("select.int")
 def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
     shape = list(extents_of(self.type))
@@ -107,17 +97,3 @@ def select(b: Builder, self: SSAValue, dim: int, index: Extent) -> SSAValue:
         return selected(b, self, dim, place.number)
     shape[dim] = 1
     return selected(b, moved(b, self, dim, place, shape), dim, 0)
-
-
-@decomposes("split.Tensor", "split_with_sizes")
-def split(
-    b: Builder, self: SSAValue, dim: int, split_size: int = 0, split_sizes: Sequence[int] | None = None
-) -> list[SSAValue]:
-    """Into these sizes, or parts of `split_size`, the last of which may be smaller; one empty part of nothing."""
-    dim = normal_dim(dim, len(extents_of(self.type)))
-    extent = fixed(extents_of(self.type)[dim])
-    if split_sizes is None:
-        split_sizes = [min(split_size, extent - i) for i in range(0, extent, split_size or 1)] or [0]
-    if sum(split_sizes) != extent or any(n < 0 for n in split_sizes):
-        raise ShapeError(f"{list(split_sizes)} do not add up to {extent} elements")
-    return [sliced(b, self, dim, sum(split_sizes[:i]), n) for i, n in enumerate(split_sizes)]

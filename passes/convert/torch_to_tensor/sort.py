@@ -1,4 +1,4 @@
-"""Sorting and searching by counting: the rank of an element is how many come before it.
+"""Sorting by counting: the rank of an element is how many come before it.
 
 Exact and stable, NaN the greatest. The work grows with the square of the sorted dimension's size, so long dimensions
 are sorted by a network of comparisons: log(n) (log(n) + 1) / 2 steps, each comparing all elements in pairs.
@@ -16,15 +16,14 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineExpr
 
-from ....dialects.payload import element_type, is_float, shape_of
+from ....dialects.payload import is_float
 from ....dialects.shapes.extents import extents_of, fixed, least, most, typical
-from ....dialects.tensor.builder import Builder, Number, dims, normal_dim
+from ....dialects.tensor.builder import Builder, dims, normal_dim
 from ....errors import ShapeError
 from .random import integers
 from .recurrent import fold
 from .registry import decomposes
 from .reshape import pick, reshape_to
-from .scalars import promote
 from .views import permuted, sliced
 
 COUNTED = 1 << 10
@@ -168,45 +167,3 @@ def _plan(b: Builder, stages: int) -> SSAValue:
 def _half_product(b: Builder, s: SSAValue) -> SSAValue:
     """s (s - 1) / 2"""
     return b.floordiv(b.mul(s, b.plus(s, -1)), b.like(s, 2))
-
-
-MOST_PAIRS = 1 << 37
-"""About a tenth of a second of a large GPU. What would take longer needs another algorithm."""
-
-
-@decomposes("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(b: Builder, self: SSAValue | Number, boundaries: SSAValue, out_int32: bool, right: bool) -> SSAValue:
-    if len(shape_of(boundaries.type)) != 1:
-        raise ShapeError("boundaries have one dimension", argument="boundaries")
-    return _position(b, boundaries, self, right)
-
-
-@decomposes("searchsorted.Tensor", "searchsorted.Scalar")
-def searchsorted(
-    b: Builder,
-    sorted_sequence: SSAValue,
-    self: SSAValue | Number,
-    out_int32: bool,
-    right: bool,
-    side: str | None,
-    sorter: SSAValue | None,
-) -> SSAValue:
-    if sorter is not None:
-        sorted_sequence = pick(b, sorted_sequence, len(extents_of(sorted_sequence.type)) - 1, sorter)
-    return _position(b, sorted_sequence, self, right or side == "right")
-
-
-def _position(b: Builder, ordered: SSAValue, values: SSAValue | Number, right: bool) -> SSAValue:
-    """How many elements of the last dimension of `ordered` come before each value, or are equal to it if `right`."""
-    values = b.operand(values, element_type(ordered.type), []) if not isinstance(values, SSAValue) else values
-    common = promote(element_type(ordered.type), element_type(values.type))
-    edges, x = b.working(b.cast(ordered, common)), b.working(b.cast(values, common))
-    shape, rank = extents_of(x.type), len(extents_of(x.type))
-    space = [*shape, extents_of(edges.type)[-1]]
-    pairs = prod(map(most, space))
-    if pairs > MOST_PAIRS:
-        raise b.unsupported("self", f"too large: looks at {pairs} pairs of elements, more than {MOST_PAIRS}")
-    at = [*range(rank - 1), rank] if len(extents_of(edges.type)) > 1 else [rank]
-    # Written with `not`, so that a NaN comes after everything.
-    beyond = b.cmp("gt" if right else "ge", b.place(edges, at, space), b.place(x, range(rank), space))
-    return b.reduce("add", b.cast(b.negated(beyond), i64), [rank])

@@ -139,7 +139,7 @@ def _each(values: Sequence[int], count: int) -> list[int]:
     return list(values) * (count if len(values) == 1 else 1)
 
 
-@decomposes("conv1d", "conv2d", "conv3d", "convolution")
+@decomposes("convolution")
 def convolution(
     b: Builder,
     input: SSAValue,
@@ -149,22 +149,18 @@ def convolution(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-    transposed: bool = False,
-    output_padding: Sequence[int] = (0,),
+    transposed: bool,
+    output_padding: Sequence[int],
 ) -> SSAValue:
     spatial = len(extents_of(weight.type)) - 2
     element = work_type(b.result_element)
-    x, w = input, weight
-    batched = len(extents_of(x.type)) == spatial + 2
-    if not batched:
-        x = reshape_to(b, x, [1, *extents_of(x.type)])
     lists = [_each(argument, spatial) for argument in (stride, padding, dilation, output_padding)]
-    each = zip(extents_of(x.type)[2:], static(extents_of(w.type)[2:]), *lists, strict=True)
+    each = zip(extents_of(input.type)[2:], static(extents_of(weight.type)[2:]), *lists, strict=True)
     windows = [(upsampled if transposed else convolved)(b.algebra, *sizes) for sizes in each]
-    y = _contract_windows(b, x, w, windows, groups, transposed, element)
+    y = _contract_windows(b, input, weight, windows, groups, transposed, element)
     if bias is not None:
         y = b.add(y, b.place(b.cast(bias, element), [1], extents_of(y.type)))
-    return y if batched else reshape_to(b, y, extents_of(y.type)[1:])
+    return y
 
 
 def _contract_windows(

@@ -80,9 +80,9 @@ func.func @size(%x: tensor<4xf32>) {
 
 // -----
 
-// CHECK: argument 'approximate' is a str, not
+// CHECK: argument 'rounding_mode' is a str?, not
 func.func @symbol(%x: tensor<4xf32>) {
-  %0 = torch.gelu(self = %x, approximate = #payload.symbol<n[0:5]>) : (tensor<4xf32>) -> tensor<4xf32>
+  %0 = torch.div.Tensor_mode(self = %x, other = %x, rounding_mode = #payload.symbol<n[0:5]>) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   func.return
 }
 

@@ -10,8 +10,8 @@ func.func @arguments(%x: tensor<16x64xf32>, %b: tensor<64xf32>, %i: tensor<5xi64
   %1 = torch.cat(tensors = [%0, %0], dim = -1) : (tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x128xf32>
   // CHECK-NEXT: %2 = torch._to_copy(self = %1, dtype = bf16, non_blocking = false) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
   %2 = torch._to_copy(self = %1, dtype = bf16) : (tensor<16x128xf32>) -> tensor<16x128xbf16>
-  // CHECK-NEXT: %3 = torch.gelu(self = %x, approximate = "tanh") : (tensor<16x64xf32>) -> tensor<16x64xf32>
-  %3 = torch.gelu(approximate = "tanh", self = %x) : (tensor<16x64xf32>) -> tensor<16x64xf32>
+  // CHECK-NEXT: %3 = torch.div.Tensor_mode(self = %x, other = %b, rounding_mode = "floor") : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
+  %3 = torch.div.Tensor_mode(rounding_mode = "floor", self = %x, other = %b) : (tensor<16x64xf32>, tensor<64xf32>) -> tensor<16x64xf32>
   // CHECK-NEXT: %4 = torch.index.Tensor(self = %x, indices = [none, %i]) : (tensor<16x64xf32>, tensor<5xi64>) -> tensor<16x5xf32>
   %4 = torch.index.Tensor(self = %x, indices = [none, %i]) : (tensor<16x64xf32>, tensor<5xi64>) -> tensor<16x5xf32>
   // A lone integer stands for a list of the length that the schema says.
@@ -40,8 +40,8 @@ func.func @scalars(%x: tensor<4xf32>) {
 
 // CHECK-LABEL: @several_results
 func.func @several_results(%x: tensor<16x64xf32>) {
-  // CHECK-NEXT: %0, %1 = torch.split.Tensor(self = %x, split_size = 8, dim = 0) : (tensor<16x64xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>)
-  %0, %1 = torch.split.Tensor(self = %x, split_size = 8) : (tensor<16x64xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>)
+  // CHECK-NEXT: %0, %1 = torch.sort(self = %x, dim = -1, descending = false) : (tensor<16x64xf32>) -> (tensor<16x64xf32>, tensor<16x64xi64>)
+  %0, %1 = torch.sort(self = %x) : (tensor<16x64xf32>) -> (tensor<16x64xf32>, tensor<16x64xi64>)
   // CHECK-NEXT: %values, %indices = torch.max.dim
   %values, %indices = torch.max.dim(self = %x, dim = 1) : (tensor<16x64xf32>) -> (tensor<16xf32>, tensor<16xi64>)
   func.return

@@ -43,7 +43,7 @@ func.func @views(%x: tensor<4x6xf32>) -> tensor<6x4xf32> {
   // CHECK-NEXT: tensor.index_map %x[affine_map<(d0, d1) -> (d1, d0)>]
   // CHECK-NEXT: func.return
   %0 = torch.slice.Tensor(self = %x, dim = 1, start = 0, end = 9223372036854775807) : (tensor<4x6xf32>) -> tensor<4x6xf32>
-  %1 = torch.t(self = %0) : (tensor<4x6xf32>) -> tensor<6x4xf32>
+  %1 = torch.permute(self = %0, dims = [1, 0]) : (tensor<4x6xf32>) -> tensor<6x4xf32>
   %2 = torch.contiguous(self = %1) : (tensor<6x4xf32>) -> tensor<6x4xf32>
   func.return %2 : tensor<6x4xf32>
 }
@@ -99,9 +99,9 @@ func.func @some_size(%x: tensor<?x4xf32, #payload.extents<#n, 4>>) -> tensor<4xf
 
 // -----
 
-// CHECK: aten.split.Tensor: the size n is known only at run time, which is not supported here
+// CHECK: aten.unfold: the size n is known only at run time, which is not supported here
 #n = #payload.symbol<n[1:1001]>
 func.func @parts(%x: tensor<?xf32, #payload.extents<#n>>) {
-  %0, %1 = torch.split.Tensor(self = %x, split_size = 2, dim = 0) : (tensor<?xf32, #payload.extents<#n>>) -> (tensor<2xf32>, tensor<2xf32>)
+  %0 = torch.unfold(self = %x, dimension = 0, size = 2, step = 2) : (tensor<?xf32, #payload.extents<#n>>) -> tensor<5x2xf32>
   func.return
 }
