@@ -47,7 +47,6 @@ OWN_PASSES = {
     "tile-persistent-blocks": ".tile.persistent_blocks:PersistentBlocksPass",
     "tile-pipeline-dots": ".tile.pipeline_dots:PipelineDotsPass",
     "tile-pipeline-loads": ".tile.pipeline_loads:PipelineLoadsPass",
-    "tile-recognize-contractions": ".tile.recognize_contractions:RecognizeContractionsPass",
     "tile-select-mma": ".tile.select_mma:SelectMmaPass",
     "tile-split-epilogue": ".tile.split_epilogue:SplitEpiloguePass",
     "tile-split-masked-loops": ".tile.split_masked_loops:SplitMaskedLoopsPass",

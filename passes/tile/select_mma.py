@@ -40,7 +40,7 @@ class SelectMmaPass(ModulePass):
     instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
-    Why here: after contractions are found, and before layouts, which the atom decides.
+    Why here: before layouts, which the atom decides.
 
     ```mlir
     %af = payload.cast %a : tensor<64x32xbf16> -> tensor<64x32xf32>

@@ -29,7 +29,7 @@ from deplodock.passes.pipelines import OptionError, parse_passes
 from deplodock.passes.remarks import collect_remarks
 
 TO_KERNEL = (
-    "convert-loop-to-tile,cse,tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,"
+    "convert-loop-to-tile,cse,dce,tile-select-mma,tile-assign-layouts,"
     "tile-stage-dot-operands,cse,convert-tile-to-kernel,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
 )
 
