@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, IndexType, ModuleOp, i1
+from xdsl.dialects.builtin import ArrayAttr, IndexType, i1
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects.kernel import FuncOp, Id, IdOp
 from ...dialects.kernel.memory import LoadOp, StoreOp
@@ -17,6 +15,7 @@ from ...dialects.payload import CmpOp, ConstantOp, SelectOp, shape_of
 from ...dialects.payload.folding import decided
 from ...dialects.shapes.extents import least
 from ...dialects.shapes.ranges import Ranges, constant_index, span
+from ..anchored import FuncPass
 from ..rewriting import erase, insert_before, set_fields
 
 DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.floordivsi"})
@@ -60,8 +59,7 @@ class Linear:
         return q, Linear(tuple((v, f) for v, f in self.terms if f % divisor), self.constant % divisor)
 
 
-@dataclass(frozen=True)
-class SimplifyIndicesPass(ModulePass):
+class SimplifyIndicesPass(FuncPass):
     """Simplify index arithmetic, comparisons of indices and checks of accesses.
 
     What: one walk in program order. Sums are kept as linear forms, so constants meet; a division or remainder drops
@@ -79,10 +77,8 @@ class SimplifyIndicesPass(ModulePass):
 
     name = "kernel-simplify-indices"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for func in op.body.ops:
-            if isinstance(func, FuncOp):
-                _Folder(func).run()
+    def on(self, op: FuncOp) -> None:
+        _Folder(op).run()
 
 
 @dataclass

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
+from ..anchored import TilePass
 from ..dead_code import erase_unneeded
-from ..remarks import emit_remark
 from ..rewriting import (
     block_of,
     erase,
@@ -31,8 +29,7 @@ from ..rewriting import (
 )
 
 
-@dataclass(frozen=True)
-class PipelineDotsPass(ModulePass):
+class PipelineDotsPass(TilePass):
     """Let contractions of warpgroups run while the threads do something else.
 
     What: a `tile.dot` whose atom is wgmma becomes a `tile.dot_async` with a `tile.dot_wait` as late as may be:
@@ -76,18 +73,16 @@ class PipelineDotsPass(ModulePass):
 
     name = "tile-pipeline-dots"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        dots = [o for o in op.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
+    def on(self, op: tile.KernelOp) -> None:
+        dots = [o for o in op.body.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
         groups = [_start(dot) for dot in dots if dot.parent is not None]
         waits = [g.wait for g in groups]
         for loop in dict.fromkeys(g.wait.parent_op() for g in groups):
             if isinstance(loop, scf.ForOp):
                 inside = [g for g in groups if g.wait.parent_op() is loop]
-                why = _why_apart(loop)
-                if why is None:
+                if (why := _why_apart(loop)) is None:
                     waits += _carry(loop, inside)
-                else:
-                    emit_remark(loop, self.name, why)
+                self.decline(loop, why)
         for wait in waits:
             if wait.parent is not None:
                 _fill(wait)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IndexType, ModuleOp
@@ -149,7 +148,6 @@ class KernelBuilder:
         return Dim(self._shared.ranks, 1, self._rank, 0, 0)
 
 
-@dataclass(frozen=True)
 class ConvertLoopToTilePass(ModulePass):
     """Outline every planned nest as a kernel, a block's program over tiles.
 
