@@ -56,7 +56,6 @@ OWN_PASSES = {
     "tile-warp-specialize": ".tile.warp_specialize:WarpSpecializePass",
     "kernel-allocate-shared": ".kernel.allocate_shared:AllocateSharedPass",
     "kernel-insert-barriers": ".kernel.insert_barriers:InsertBarriersPass",
-    "kernel-simplify-indices": ".kernel.simplify_indices:SimplifyIndicesPass",
     "host-horizontal-fusion": ".host.horizontal_fusion:HorizontalFusionPass",
     "host-inline-calls": ".host.inline_calls:InlineCallsPass",
     "host-update-in-place": ".host.update_in_place:UpdateInPlacePass",

@@ -30,7 +30,7 @@ from deplodock.passes.remarks import collect_remarks
 
 TO_KERNEL = (
     "convert-loop-to-tile,cse,dce,tile-select-mma,tile-assign-layouts,"
-    "tile-stage-dot-operands,cse,convert-tile-to-kernel,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
+    "tile-stage-dot-operands,cse,convert-tile-to-kernel,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
 )
 
 PROGRAM = """

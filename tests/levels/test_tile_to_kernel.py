@@ -278,7 +278,7 @@ CASES = {
 }
 
 
-PRINTED = "kernel-simplify-indices,cse,dce"
+PRINTED = "cse,dce"
 
 
 def lower(module: ModuleOp, pipeline: str) -> None:

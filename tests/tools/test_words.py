@@ -96,7 +96,6 @@ NAMES = {
     "overlap-products": "tile-pipeline-dots",
     "overwrite-zero-sums": "tile-pipeline-dots",
     "fill-product-waits": "tile-pipeline-dots",
-    "fold-index-arithmetic": "kernel-simplify-indices",
     "allocate-shared": "kernel-allocate-shared",
     "place-barriers": "kernel-insert-barriers",
     "share-launches": "host-horizontal-fusion",
