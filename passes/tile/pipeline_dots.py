@@ -11,6 +11,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
@@ -105,7 +106,7 @@ def _start(dot: tile.DotOp) -> Group:
         chain.append(link[0])
         releases += link[1]
     assert isinstance(dot.acc.type, TensorType)
-    zero = _is_zero(dot.acc)
+    zero = constant_of(dot.acc) == 0
     start = tile.AccumulatorsOp(None if zero else dot.acc, tile.AsyncAccumulatorsType(dot.acc.type))  # pyright: ignore
     insert_before(dot, start)
     sums, made = start.result, list[tile.DotAsyncOp]()
@@ -139,10 +140,6 @@ def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
             return None
         op = op.next_op
     return user, releases
-
-
-def _is_zero(value: SSAValue) -> bool:
-    return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar == 0
 
 
 def _computes_registers(op: Operation) -> bool:
@@ -193,7 +190,7 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
         argument, t = group.start.start, group.start.result.type
         assert isinstance(argument, BlockArgument)
         init = starts[argument.index - 1]
-        zero = runs and _is_zero(init)
+        zero = runs and constant_of(init) == 0
         start = tile.AccumulatorsOp(None if zero else init, t)
         insert_before(loop, start, source=group.start)
         starts[argument.index - 1] = start.result

@@ -12,7 +12,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 
 from ....dialects import payload, tile
 from ....dialects.payload import element_type
-from ....dialects.payload.folding import same_as_operand
+from ....dialects.payload.folding import constant_of, same_as_operand
 from ....dialects.shapes.affine import Form, add, number_of, renumbered, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr
@@ -257,7 +257,7 @@ def _simplify(op: Operation) -> None:
     """Replace `op` by what it is, if a constant operand decides that; a truth value may be cast, repeated or moved."""
     if op.parent is None:
         return
-    numbers = [o.owner.scalar if isinstance(o.owner, payload.ConstantOp) else None for o in op.operands]
+    numbers = [constant_of(o) for o in op.operands]
     if (same := same_as_operand(op, numbers)) is not None:
         _substitute(op, op.operands[same])
     elif isinstance(op, payload.CastOp | tile.BroadcastOp | tile.ConvertLayoutOp) and numbers[0] is not None:

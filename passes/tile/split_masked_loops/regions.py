@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
 from ....dialects import payload, tile
@@ -20,7 +20,7 @@ from ....dialects.payload import Predicate, shape_of
 from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr, typical
-from ....dialects.shapes.ranges import range_of_value
+from ....dialects.shapes.ranges import constant_index, range_of_value
 from ....dialects.tile.async_copy import StageAsyncOp
 from ...analysis.integer_forms import FormReader
 from ...analysis.masks import hypercube
@@ -232,10 +232,10 @@ class _Sample:
         return self.values[value]
 
     def _computed(self, value: SSAValue) -> int:
+        if (number := constant_index(value)) is not None:
+            return number
         op = value.owner
         match op:
-            case arith.ConstantOp() if isinstance(op.value, IntegerAttr):
-                return op.value.value.data
             case payload.ExtentOp():
                 return typical(op.symbol)
             case payload.CastOp():
