@@ -13,7 +13,7 @@
 // CHECK-SAME:    shared 24576
 // CHECK:         kernel.store %a, %a_shared
 // CHECK:         kernel.store %b, %b_shared
-// CHECK:         [[START:%.*]] = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+// CHECK:         [[START:%.*]] = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    kernel.fence_async
 // CHECK-NEXT:    kernel.barrier
 // CHECK-NEXT:    kernel.wgmma_fence
