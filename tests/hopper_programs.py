@@ -173,7 +173,7 @@ kernel.func @gemm(%a: {a}, %b: {b}, %c: {c}) grid [{grid}] warps {4 + 4 * self.g
     def _loop(self, bars: str, a_ring: str, b_ring: str) -> str:
         pending = f"!kernel.async_accumulators<{self._vector('f32')}>"
         head = f"""
-        %start = kernel.undef_accumulators : {pending}
+        %start = kernel.accumulators : {pending}
         %left:{4 if self.lag else 3} = scf.for %k = %c0 to %c{self.k} step %c64
             iter_args(%slot = %s0, %phase = %p0, %into = %start{", %before = %s0" if self.lag else ""})
             -> (index, index, {pending}{", index" if self.lag else ""}) {{

@@ -240,7 +240,7 @@ kernel.func @unit(%x: {x}, %y: {y}, %o: {o}) grid [1] warps 4 {{
 {held if self.left == "r" else ""}
   kernel.fence_async
   kernel.barrier
-  %p = kernel.undef_accumulators : {p}
+  %p = kernel.accumulators : {p}
   kernel.wgmma_fence
   %q = kernel.wgmma {left}, {right} into %p {ways} scale_d_zero : {lt}, {sy}, {p}
   %r = kernel.wgmma {left}, {right} into %q {ways} : {lt}, {sy}, {p}

@@ -38,7 +38,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 HAND_WRITTEN = {
     "loop_nests": "loop-to-tile,tile-to-kernel",
     "large_nests": "loop-to-tile,tile-to-kernel",
-    "kernels": "kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers",
+    "kernels": "cse,dce,kernel-allocate-shared,kernel-insert-barriers",
 }
 """File of `tests/programs` -> the passes from there to the kernel level."""
 

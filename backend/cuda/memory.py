@@ -16,7 +16,6 @@ from ...dialects.shapes.ranges import span
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from .expressions import ADD, AND, BIT_XOR, EQUALITY, MUL, RELATION, TERNARY, UNARY, Expr, add, c_size, infix, multiply
-from .ordering import registers
 from .writer import Register, Writer, terms
 
 Mover = LoadOp | StoreOp | AtomicRmwOp | MatrixRows | CopyAsyncOp
@@ -215,10 +214,3 @@ def condition(writer: Writer, op: LoadOp | StoreOp | AtomicRmwOp | CopyAsyncOp, 
         for part in parts:
             result = part if result is None else Expr(f"{result.at(AND)} && {part.at(EQUALITY)}", AND)
     return result
-
-
-def is_stored_whole(value: SSAValue) -> bool:
-    """Whether a wide store needs `value` in an array of its own."""
-    return registers(value) > 1 and any(
-        isinstance(u.operation, StoreOp) and u.operation.value is value and u.operation.vec.data > 1 for u in value.uses
-    )

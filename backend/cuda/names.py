@@ -82,7 +82,7 @@ _OPERATIONS = {
     "root": "math.sqrt",
     "size": "math.absf",
     "sel": "payload.select",
-    "acc": "scf.for kernel.outer_fma kernel.mma kernel.undef_accumulators kernel.registers_to_accumulators",
+    "acc": "scf.for kernel.outer_fma kernel.mma kernel.accumulators",
     "r": "kernel.shuffle kernel.shuffle_xor kernel.shuffle_registers kernel.permute_registers kernel.indices "
     "payload.cast",
 }

@@ -27,7 +27,7 @@ from ...dialects.support.locations import file_line_of, location_of
 ORDERED = frozenset(
     f"kernel.{name}"
     for name in (
-        "barrier cluster_barrier group_barrier fence_async mbar_arrive mbar_expect mbar_wait registers_to_accumulators "
+        "barrier cluster_barrier group_barrier fence_async mbar_arrive mbar_expect mbar_wait accumulators "
         "wgmma wgmma_fence wgmma_wait"
     ).split()
 )

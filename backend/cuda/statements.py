@@ -17,7 +17,7 @@ from ...dialects.tensor.reduction_kinds import MONOIDS
 from ...errors import CompileError
 from ..dtypes import STRUCTS
 from .expressions import ATOM, OPERATORS, TERNARY, UNARY, Expr, c_type
-from .memory import is_stored_whole, memory_name, print_atomic, print_load, print_store
+from .memory import memory_name, print_atomic, print_load, print_store
 from .names import hint_of
 from .ordering import Butterfly, Group, Ordering, Statement, registers, same_line
 from .writer import Place, Register, Writer, terms
@@ -225,7 +225,7 @@ class Statements:
 
     def store(self, op: kernel.StoreOp) -> None:
         """A store; a value that only exists as an expression gets an array first if the access is wide."""
-        filled = is_stored_whole(op.value) and op.value not in self.writer.places
+        filled = op.vec.data > 1 and op.value not in self.writer.places
         if filled:
             self.array_of(op.value)
         print_store(self.writer, op)

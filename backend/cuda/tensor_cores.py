@@ -5,15 +5,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects.kernel import (
-    RegistersToAccumulatorsOp,
-    ShuffleRegistersOp,
-    UndefAccumulatorsOp,
-    WgmmaCommitOp,
-    WgmmaFenceOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-)
+from ...dialects.kernel import AccumulatorsOp, ShuffleRegistersOp, WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
 from ...dialects.kernel.mma import LdMatrixOp, MmaOp, StMatrixOp
 from ...dialects.kernel.wgmma import SLICE_BYTES, slice_elements
 from ...dialects.layouts.linear import combine
@@ -172,6 +164,14 @@ def _matrix(statements: Statements, op: WgmmaOp, side: str, memory: SSAValue, at
     return f"{name} + slice * {step}"
 
 
+def print_accumulators(statements: Statements, op: AccumulatorsOp) -> None:
+    """Accumulators take over the registers that they start as, or get their own."""
+    if op.source is None:
+        statements.writer.declare(op.result)
+    else:
+        statements.taken_over(op.source, op.result)
+
+
 def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
     """Waiting for products; the registers stay where they are. Accumulators that become registers are named, so that
     what is computed from them stays behind the wait."""
@@ -184,8 +184,7 @@ def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
 add_printer(LdMatrixOp, print_ldmatrix)
 add_printer(StMatrixOp, print_stmatrix)
 add_printer(MmaOp, print_mma)
-add_printer(UndefAccumulatorsOp, lambda s, op: s.writer.declare(op.result))
-add_printer(RegistersToAccumulatorsOp, lambda s, op: s.taken_over(op.source, op.result))
+add_printer(AccumulatorsOp, print_accumulators)
 add_printer(WgmmaOp, print_product)
 add_printer(WgmmaWaitOp, print_wait)
 add_calls({WgmmaFenceOp: lambda s, op: "wgmma_fence()", WgmmaCommitOp: lambda s, op: "wgmma_commit()"})

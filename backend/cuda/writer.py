@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from ...dialects.kernel import ExtractOp, FuncOp, IndicesOp, LoadOp, SharedOp, ShuffleRegistersOp, SplatOp, is_shared
 from ...dialects.payload import CastOp, ConstantOp, ExtentOp, element_type
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.extents import SymbolAttr, extents_of, most
 from ...dialects.shapes.ranges import Ranges
 from ...dialects.support.locations import line_text, location_of
@@ -232,18 +233,12 @@ class Writer:
 
     def constant(self, op: ConstantOp | arith.ConstantOp) -> Expr:
         """A constant's literal."""
-        value = op.scalar if isinstance(op, ConstantOp) else _scalar(op)
+        if (value := constant_of(op.result)) is None:
+            raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
         text, helper = literal(value, op.result.type, self.index)
         if helper is not None:
             self.use(helper)
         return text
-
-
-def _scalar(op: arith.ConstantOp) -> float | int:
-    data = getattr(getattr(op.value, "value", None), "data", None)
-    if isinstance(data, int | float):
-        return data
-    raise CompileError(f"constant {op.value}: only scalars", operator=op.name)
 
 
 def index_type(func: FuncOp) -> str:

@@ -199,7 +199,9 @@ def _advance(m: Machine, op: kernel.AdvanceOp, v: Scope) -> tuple[Array, Array]:
     return slot, np.asarray(v[op.phase]) ^ (slot == 0)
 
 
-def _undef_accumulators(m: Machine, op: kernel.UndefAccumulatorsOp, v: Scope) -> Array:
+def _accumulators(m: Machine, op: kernel.AccumulatorsOp, v: Scope) -> Array:
+    if op.source is not None:
+        return v[op.source]
     assert isinstance(op.result.type, AsyncAccumulatorsType)
     t = op.result.type.registers
     return np.full((1, m.threads, shape_of(t)[0]), m.domain.constant(float("nan"), element_type(t)))
@@ -242,8 +244,7 @@ OPERATIONS: dict[type[Operation], Callable[[Machine, Any, Scope], Any]] = {
     kernel.TensorMapOp: lambda m, op, v: v[op.memory],
     kernel.TmaLoadOp: sm90.load,
     kernel.TmaStoreOp: sm90.store,
-    kernel.UndefAccumulatorsOp: _undef_accumulators,
-    kernel.RegistersToAccumulatorsOp: lambda m, op, v: v[op.source],
+    kernel.AccumulatorsOp: _accumulators,
     kernel.WgmmaOp: sm90.multiply,
     kernel.WgmmaWaitOp: lambda m, op, v: v[op.acc],
     **dict.fromkeys(

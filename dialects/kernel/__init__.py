@@ -77,9 +77,8 @@ from .registers import (
 from .tma import BulkCommitOp, BulkWaitOp, FenceAsyncOp, TensorMapOp, TensorMapType, TmaLoadOp, TmaStoreOp
 from .warp_specialize import WarpSpecializeOp
 from .wgmma import (
+    AccumulatorsOp,
     AsyncAccumulatorsType,
-    RegistersToAccumulatorsOp,
-    UndefAccumulatorsOp,
     WgmmaCommitOp,
     WgmmaFenceOp,
     WgmmaOp,

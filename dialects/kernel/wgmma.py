@@ -85,33 +85,21 @@ class AsyncAccumulatorsType(ParametrizedAttribute, TypeAttribute):
 
 
 @irdl_op_definition
-class UndefAccumulatorsOp(OrderedOp):
-    """Accumulators without values: the first product into them must not accumulate.
+class AccumulatorsOp(OrderedOp):
+    """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them. Without registers
+    they have no values, and the first product must not accumulate.
 
     ```
-    %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<64xf32>>
-    ```
-    """
-
-    name = "kernel.undef_accumulators"
-    result = result_def(base(AsyncAccumulatorsType))
-    assembly_format = "attr-dict `:` type($result)"
-
-
-@irdl_op_definition
-class RegistersToAccumulatorsOp(OrderedOp):
-    """Registers become accumulators; `kernel.wgmma_fence` comes before the first product into them.
-
-    ```
-    %p = kernel.registers_to_accumulators %acc : vector<64xf32>
+    %p = kernel.accumulators from %acc : !kernel.async_accumulators<vector<64xf32>>
+    %q = kernel.accumulators : !kernel.async_accumulators<vector<64xf32>>
     ```
     """
 
-    name = "kernel.registers_to_accumulators"
+    name = "kernel.accumulators"
     T: ClassVar = VarConstraint("T", base(VectorType))
-    source = operand_def(T)
+    source = opt_operand_def(T)
     result = result_def(ParamAttrConstraint(AsyncAccumulatorsType, (T,)))
-    assembly_format = "$source attr-dict `:` type($source)"
+    assembly_format = "(`from` $source^)? attr-dict `:` type($result)"
 
 
 @irdl_op_definition

@@ -117,8 +117,9 @@ def _rescaling_arguments(op: loop.StagedReduceOp, result: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Contraction:
-    """`sum over k of a[m, k] * b[n, k]`: the factors, and the indices that only one of them depends on."""
+    """`sum over k of a[m, k] * b[n, k]`: the product, its factors, and the indices that only one of them depends on."""
 
+    product: arith.MulfOp
     lhs: SSAValue
     rhs: SSAValue
     only_lhs: Indices
@@ -138,4 +139,4 @@ def find_contraction(op: loop.ReduceOp, dependence: Dependence) -> Contraction |
     a, b = dependence.of(product.lhs), dependence.of(product.rhs)
     if not (a & own and b & own and (a - own) - b and (b - own) - a):
         return None
-    return Contraction(product.lhs, product.rhs, (a - own) - b, (b - own) - a, (a & b) - own)
+    return Contraction(product, product.lhs, product.rhs, (a - own) - b, (b - own) - a, (a & b) - own)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from math import gcd, inf
 
 from xdsl.dialects import scf
-from xdsl.dialects.arith import AddiOp, ConstantOp as ArithConstantOp, MuliOp, SubiOp
-from xdsl.dialects.builtin import IndexType, IntegerAttr
+from xdsl.dialects.arith import AddiOp, MuliOp, SubiOp
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from ..kernel import AdvanceOp, ExtractOp, FuncOp, Id, IdOp, IndicesOp, ShuffleRegistersOp, SplatOp, WarpSpecializeOp
-from ..payload import AssertOp, ConstantOp, ExtentOp, SelectOp
+from ..payload import AssertOp, ExtentOp, SelectOp
+from ..payload.folding import constant_of
 from ..tile import AffineOp, KernelOp
 from .affine import range_of
 from .extents import most_tiles
@@ -25,10 +26,8 @@ UNKNOWN: Range = (-inf, inf)
 
 def constant_index(value: SSAValue) -> int | None:
     """The number that `value` is, if an op says so."""
-    op = value.owner
-    if isinstance(op, ConstantOp | ArithConstantOp) and isinstance(op.value, IntegerAttr):
-        return op.value.value.data
-    return None
+    number = constant_of(value)
+    return number if isinstance(number, int) else None
 
 
 def trip_count(loop: scf.ForOp) -> int | None:

@@ -31,7 +31,7 @@ from ..layouts.linear import LANES
 from ..payload import element_type
 from ..shapes.extents import Count, CountAttr, extents_in, extents_of, memref_of
 from ..support.assembly import FormattedOp, PureOp
-from .schedule import ScheduleAttr
+from .schedule import Schedule, ScheduleAttr
 
 
 @irdl_op_definition
@@ -70,10 +70,10 @@ class KernelOp(FormattedOp):
         return self.cluster.data
 
     @property
-    def schedule(self) -> ScheduleAttr | None:
-        """The decisions by which the kernel is made, if it has any."""
+    def schedule(self) -> Schedule:
+        """The decisions by which the kernel is made; the plainest ones where it has none."""
         found = self.attributes.get("schedule")
-        return found if isinstance(found, ScheduleAttr) else None
+        return found.data if isinstance(found, ScheduleAttr) else Schedule(())
 
     @property
     def buffers(self) -> tuple[BlockArgument, ...]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import copysign
 
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import FloatAttr, IndexType
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Operation, SSAValue
 
-from ...dialects import payload, tile
+from ...dialects import tile
 from ...dialects.kernel.cp_async import COPY_BYTES
 from ...dialects.layouts.attributes import LayoutAttr, SharedAttr
 from ...dialects.layouts.linear import Linear, Shared, register_width
-from ...dialects.payload import element_type, is_float, shape_of
+from ...dialects.payload import element_type, shape_of
+from ...dialects.payload.folding import constant_of
 from .layout_preferences import by_sectors, preference
 from .memory_access import WIDEST, TileForms, element_bytes, memory_type, plan_access
 from .swizzle import Reader, choose_shared, operand_layout
@@ -83,14 +84,9 @@ def _hindrance(load: tile.LoadOp, loop: scf.ForOp) -> str | None:
 
 
 def is_zero(value: SSAValue) -> bool:
-    op = value.owner
-    if isinstance(op, payload.ConstantOp):
-        number = op.scalar
-    elif isinstance(op, arith.ConstantOp) and isinstance(op.value, FloatAttr):
-        number = op.value.value.data
-    else:
-        return False
-    return number == 0 and (not is_float(value.type) or copysign(1, number) > 0)
+    """Whether `value` is 0, and not -0.0."""
+    number = constant_of(value)
+    return number == 0 and copysign(1, number) > 0
 
 
 def _width(load: tile.LoadOp, layout: Linear, shared: Shared | None) -> int:

@@ -23,7 +23,7 @@ from ...dialects.shapes.extents import Extent, extents_of, typical
 from ...dialects.shapes.ranges import divisor_of, range_of_value
 from ...dialects.support.locations import refused
 from ...dialects.tile.row_cache import RowBufferLoadOp, RowBufferOp, RowBufferStoreOp
-from ...dialects.tile.schedule import ScheduleAttr
+from ...dialects.tile.schedule import Schedule
 from .memory_access import WIDEST, element_bytes, memory_type
 from .swizzle import atom_of
 from .tile_layouts import route
@@ -314,11 +314,11 @@ def within_warps(layout: Linear, fast: int, vec: int) -> Linear | None:
     return Linear(layout.shape, reg, tuple(lane), layout.warp)
 
 
-def thread_rows(classes: Iterable[TileClass], schedule: ScheduleAttr | None, threads: int) -> int:
+def thread_rows(classes: Iterable[TileClass], schedule: Schedule, threads: int) -> int:
     """How many rows of an accumulator one thread owns, in all contractions of a kernel, so that they agree about rows:
     as the schedule says, or such that the largest accumulator's registers are about square."""
-    if schedule is not None and schedule.data.thread:
-        return schedule.data.thread[0]
+    if schedule.thread:
+        return schedule.thread[0]
     largest = max((m * n for m, n in (c.shape for c in classes if c.dots)), default=1)
     return 1 << log2(max(largest // threads, 1)) // 2
 

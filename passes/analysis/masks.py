@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from xdsl.dialects import arith, math as math_ops
-from xdsl.dialects.builtin import IndexType, IntegerType
+from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...dialects import loop, payload
@@ -23,71 +23,45 @@ from ...dialects.loop.dependence import Dependence, yielded
 from ...dialects.payload import Predicate, element_type, is_float
 from ...dialects.payload.folding import decided
 from ...dialects.shapes.affine import Form, Simplifier, add, constant, dim
-from ...dialects.shapes.extents import least
+from ...dialects.shapes.extents import SymbolAttr, least
 from ...dialects.tensor import ReductionKind, identity
+from .integer_forms import FormReader
 
 INFINITE = math.inf
 
 
-class Forms:
+class Forms(FormReader):
     """Integers of a nest as affine forms over the indices around them, `indices[i]` being dim i."""
 
     def __init__(self) -> None:
+        super().__init__(Simplifier())
         self.indices: list[SSAValue] = []
-        self.simplifier = Simplifier()
-        self._known: dict[SSAValue, Form | None] = {}
 
     def identify(self, value: SSAValue, other: SSAValue) -> None:
         """Let the loop index `value` be the same as `other`."""
-        self._known[value] = self.of(other)
+        self.known[value, ()] = self.of(other)
 
-    def of(self, value: SSAValue) -> Form | None:
-        """The form of an integer or index value; None if it is not computed from loop indices alone."""
-        if value not in self._known:
-            found = self._index(value) if isinstance(value, BlockArgument) else self._computed(value)
-            self._known[value] = found if found is None or self._fits(found, value) else None
-        return self._known[value]
-
-    def _index(self, value: BlockArgument) -> Form | None:
-        parent = value.block.parent_op()
-        if not isinstance(parent, loop.NestOp | loop.ReduceOp):
+    def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
+        parent = value.block.parent_op() if isinstance(value, BlockArgument) else None
+        if not isinstance(value, BlockArgument) or not isinstance(parent, loop.NestOp | loop.ReduceOp):
             return None
         form = dim(len(self.indices))
         self.simplifier.set_range(form.terms[0][0], parent.sizes[value.index])
         self.indices.append(value)
         return form
 
-    def _fits(self, form: Form, value: SSAValue) -> bool:
-        """Whether arithmetic in the type of `value` cannot wrap."""
-        kind = element_type(value.type)
-        if not isinstance(kind, IntegerType):
-            return isinstance(kind, IndexType)
-        return self.simplifier.fits(form, kind.bitwidth)
-
-    def _computed(self, value: SSAValue) -> Form | None:
-        op = value.owner
-        if isinstance(op, payload.ConstantOp) and isinstance(op.scalar, int):
-            return constant(op.scalar)
-        if isinstance(op, payload.CastOp):
-            return None if is_float(op.operand.type) else self.of(op.operand)
-        if not isinstance(op, arith.AddiOp | arith.SubiOp | arith.MuliOp | arith.FloorDivSIOp):
-            return None
-        a, b = self.of(op.lhs), self.of(op.rhs)
-        return None if a is None or b is None else self.simplifier.computed(op.name, a, b)
-
     def difference(self, op: payload.CmpOp) -> Form | None:
         """`lhs - rhs` of a comparison of integers."""
         if is_float(op.lhs.type):
             return None
-        a, b = self.of(op.lhs), self.of(op.rhs)
-        return None if a is None or b is None else add(a, b, -1)
+        both = self.all((op.lhs, op.rhs))
+        return None if both is None else add(both[0], both[1], -1)
 
     def constraints(self, op: loop.LoadOp) -> list[tuple[Form, int, int]]:
         """The domain of a load, as far as it is one of loop indices: (form, lower bound, upper bound)."""
         if op.domain is None or op.symbols:
             return []
-        own = [f for i in op.indices if (f := self.of(i)) is not None]
-        if len(own) < len(op.indices):
+        if (own := self.all(op.indices)) is None:
             return []
         ends = zip(op.domain.affine.results, op.domain.limits, strict=True)
         return [(self.simplifier.read(expr, own), lo, hi) for expr, (lo, hi) in ends if isinstance(hi, int)]

@@ -1,25 +1,17 @@
-"""Kernels with schedules; the reductions of a nest as its schedule counts them, and which several blocks can share."""
+"""The reductions of a nest as its schedule counts them, and which several blocks can share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from ...dialects import loop, payload, tile
+from ...dialects import loop, payload
 from ...dialects.loop.dependence import Dependence
 from ...dialects.shapes.extents import Extent
 from ...dialects.tile.schedule import ScheduleAttr
 from ...errors import ScheduleError
-
-
-def scheduled_kernels(module: ModuleOp) -> Iterator[tuple[tile.KernelOp, ScheduleAttr]]:
-    """The kernels of a module that have a schedule."""
-    for op in module.ops:
-        if isinstance(op, tile.KernelOp) and op.schedule is not None:
-            yield op, op.schedule
 
 
 def reductions(nest: loop.NestOp) -> Iterator[loop.ReduceOp]:

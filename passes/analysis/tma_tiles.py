@@ -16,14 +16,14 @@ from ...dialects.kernel.tma import BOX_EXTENT, SWIZZLED_ALIGNMENT
 from ...dialects.kernel.wgmma import SWIZZLES
 from ...dialects.layouts.wgmma import Boxes, boxes_along, boxes_of
 from ...dialects.payload import element_bytes, element_type, shape_of
-from ...dialects.shapes import affine
-from ...dialects.shapes.affine import DIV, MOD, SYM, Simplifier, number_of
-from ...dialects.shapes.extents import Extent, extents_of, least
-from ...dialects.shapes.ranges import constant_index, range_of_value
+from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
+from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
+from ...dialects.shapes.ranges import range_of_value
 from ...dialects.tile.async_copy import box_dimensions
 from ...dialects.tile.warp_specialize import TmaLoadOp
 from ..remarks import emit_remark
 from .async_copies import is_zero, staged_load
+from .integer_forms import FormReader
 from .memory_access import memory_type
 from .swizzle import Reader, readers
 from .tile_layouts import attr_of, layout_in_shared, linear_of
@@ -163,47 +163,24 @@ def is_index(value: SSAValue) -> bool:
     return scalar and pure and all(is_index(o) for o in op.operands)
 
 
-@dataclass(frozen=True)
-class Common:
-    """A value that is the same in all blocks of a cluster, and a multiple of `factor`; 0 is one of 0."""
-
-    factor: int = 1
+RANK = symbol(0)
+"""The number of a block in its cluster."""
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A value that is N * x + rank in clusters of N, with x the same in all blocks."""
+class Alike(FormReader):
+    """The index values of `kernel` as forms, for clusters of `size` blocks along its last index: all symbols but `RANK`
+    are the same in all blocks of a cluster."""
 
-
-Form = Common | Ranked | None
-"""How a value differs among the blocks of a cluster; None: in some other way."""
-
-
-@dataclass
-class Alike:
-    """The forms of the index values of `kernel`, for clusters of `size` blocks along its last index."""
-
-    kernel: tile.KernelOp
-    size: int
-
-    def of(self, value: SSAValue) -> Form:
-        """The form of an index value."""
-        number = constant_index(value)
-        if number is not None:
-            return Common(number)
-        if isinstance(value, BlockArgument):
-            return self._argument(value)
-        op = value.owner
-        assert isinstance(op, Operation)
-        operands = [self.of(v) if _is_index(v.type) else None for v in op.operands]
-        if isinstance(op, tile.AffineOp) and _is_index(op.result.type):
-            return self._form(Simplifier().read_map(op.map.data)[0], operands)
-        pure = payload.is_payload(op) and all(isinstance(f, Common) for f in operands)
-        return Common() if pure and _is_index(value.type) else None
+    def __init__(self, kernel: tile.KernelOp, size: int) -> None:
+        super().__init__(Simplifier(symbols=[size]))
+        self.kernel = kernel
+        self.size = size
+        self._symbols = 0
 
     def same(self, value: SSAValue) -> bool:
         """Whether `value` is the same in all blocks of a cluster."""
-        return isinstance(self.of(value), Common)
+        form = self.of(value)
+        return form is not None and not _depends_on_rank(form)
 
     def same_trips(self, loop: scf.ForOp) -> bool:
         """Whether all blocks of a cluster go through a loop equally often."""
@@ -211,56 +188,53 @@ class Alike:
 
     def _strides(self, loop: scf.ForOp) -> bool:
         """Whether a loop starts at N * x + rank and walks in multiples of N up to one: it then ends alike."""
-        up_to, step = self.of(loop.ub), self.of(loop.step)
-        return isinstance(self.of(loop.lb), Ranked) and all(
-            isinstance(f, Common) and f.factor % self.size == 0 for f in (up_to, step)
-        )
+        found = self.all((loop.lb, loop.ub, loop.step))
+        if found is None:
+            return False
+        found[0] = add(found[0], RANK, -1)
+        return not any(_depends_on_rank(f) or _factor(f) % self.size for f in found)
 
-    def _argument(self, value: BlockArgument) -> Form:
+    def leaf(self, value: SSAValue | SymbolAttr) -> Form | None:
+        if isinstance(value, SymbolAttr):
+            return self._unknown()
+        if not isinstance(value.type, IndexType):
+            return None
+        if isinstance(value, BlockArgument):
+            return self._argument(value)
+        op = value.owner
+        assert isinstance(op, Operation)
+        return self._unknown() if payload.is_payload(op) and all(map(self.same, op.operands)) else None
+
+    def _argument(self, value: BlockArgument) -> Form | None:
         parent = value.owner.parent_op()
-        if parent is self.kernel and _is_index(value.type):
-            grid = dict(zip(self.kernel.blocks, self.kernel.grid_shape, strict=True))
-            last = [b for b, n in grid.items() if n != 1][-1:]
-            return Ranked() if value in last else Common()
+        if parent is self.kernel:
+            grid = zip(self.kernel.blocks, self.kernel.grid_shape, strict=True)
+            last = [b for b, n in grid if n != 1][-1:]
+            return self._ranked() if value in last else self._unknown()
         if not isinstance(parent, scf.ForOp) or value.index:
             return None
         if self._strides(parent):
-            return Ranked()
-        lower, step = self.of(parent.lb), self.of(parent.step)
-        if not isinstance(lower, Common) or not isinstance(step, Common):
+            return self._ranked()
+        if not self.same(parent.lb) or not self.same(parent.step):
             return None
-        return Common(gcd(lower.factor, step.factor))
+        return self._unknown(gcd(*(_factor(f) for f in self.all((parent.lb, parent.step)) or ())))
 
-    def _form(self, form: affine.Form, symbols: list[Form]) -> Form:
-        """How an affine expression of values that differ like `symbols` does."""
-        ranked, factor = False, form.constant
-        for atom, coefficient in form.terms:
-            own = self._atom(atom, symbols)
-            if isinstance(own, Common):
-                factor = gcd(factor, coefficient * own.factor)
-            elif own is None or ranked or coefficient != 1:
-                return None
-            else:
-                ranked = True
-        if not ranked:
-            return Common(factor)
-        return Ranked() if factor % self.size == 0 else None
+    def _unknown(self, factor: int = 1) -> Form:
+        """Some multiple of `factor`, the same in all blocks of a cluster."""
+        self._symbols += 1
+        return scale(symbol(self._symbols), factor)
 
-    def _atom(self, atom: affine.Atom, symbols: list[Form]) -> Form:
-        if atom[0] == SYM:
-            return symbols[number_of(atom)]
-        inner, divisor = self._form(affine.Form(atom[1], atom[2]), symbols), atom[3]
-        if isinstance(inner, Ranked) and divisor % self.size == 0:
-            return Common() if atom[0] == DIV else inner
-        if not isinstance(inner, Common):
-            return None
-        if atom[0] == MOD:
-            return Common(gcd(inner.factor, divisor))
-        return Common(inner.factor // divisor if inner.factor % divisor == 0 else 1)
+    def _ranked(self) -> Form:
+        return add(self._unknown(self.size), RANK)
 
 
-def _is_index(t: Attribute) -> bool:
-    return isinstance(t, IndexType)
+def _depends_on_rank(form: Form) -> bool:
+    return RANK.terms[0][0] in form.atoms()
+
+
+def _factor(form: Form) -> int:
+    """A number that divides the form; 0 if that is 0."""
+    return gcd(form.constant, *(coefficient for _, coefficient in form.terms))
 
 
 def share(kernel: tile.KernelOp, boxes: Sequence[Box], blocks: int, name: str) -> list[Box]:

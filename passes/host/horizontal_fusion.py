@@ -23,7 +23,6 @@ from ..rewriting import erase, insert_before
 _EFFECTS = (kernel.LoadOp, kernel.StoreOp, kernel.CopyAsyncOp, kernel.TmaLoadOp, scf.ForOp)
 
 
-@dataclass(frozen=True)
 class HorizontalFusionPass(ModulePass):
     """Launch two kernels as one where neither needs what the other does and both read the same.
 

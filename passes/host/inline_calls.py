@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
@@ -11,7 +9,6 @@ from xdsl.passes import ModulePass
 from ...dialects.support.calls import inline_calls
 
 
-@dataclass(frozen=True)
 class InlineCallsPass(ModulePass):
     """Replace every call of a function by what the function does, and remove functions that nobody calls any more.
 

@@ -153,7 +153,6 @@ def _depends_on_thread(value: SSAValue) -> bool:
     return False
 
 
-@dataclass(frozen=True)
 class UpdateInPlacePass(ModulePass):
     """Let a kernel write its result over the argument that the result replaces, where nobody needs the old value.
 

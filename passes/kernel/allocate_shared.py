@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from xdsl.context import Context
-from xdsl.dialects.builtin import IntAttr, ModuleOp
+from xdsl.dialects.builtin import IntAttr
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import kernel
 from ...dialects.kernel.mbarrier import is_mbarriers
@@ -16,6 +14,7 @@ from ...dialects.kernel.memory import memory_bytes
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT
 from ...dialects.support.locations import refused
 from ...dialects.target import get_target
+from ..anchored import FuncPass
 
 SMALL, LARGE = 16, 128
 """Bytes to which a buffer starts: the widest access, and for buffers of at least `LARGE` bytes a whole row of banks."""
@@ -105,7 +104,7 @@ def place(buffers: list[Lifetime], *, share: bool = True) -> tuple[list[int], in
 
 
 @dataclass(frozen=True)
-class AllocateSharedPass(ModulePass):
+class AllocateSharedPass(FuncPass):
     """Give every shared buffer an offset in one allocation, and every kernel its size.
 
     What: computes when each `kernel.shared` is in use. Where a block would take more than a little, large buffers that
@@ -131,13 +130,11 @@ class AllocateSharedPass(ModulePass):
 
     target: str = "sm_90a"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
+    def on(self, op: kernel.FuncOp) -> None:
         target = get_target(self.target)
-        for func in op.body.ops:
-            if isinstance(func, kernel.FuncOp):
-                if func.cluster_size > 1 and not target.has("cluster"):
-                    raise refused(func, f"{target.name} has no clusters of blocks", argument=func.sym_name.data)
-                _allocate(func, target.shared_per_block, self.target)
+        if op.cluster_size > 1 and not target.has("cluster"):
+            raise refused(op, f"{target.name} has no clusters of blocks", argument=op.sym_name.data)
+        _allocate(op, target.shared_per_block, self.target)
 
 
 def _allocate(func: kernel.FuncOp, limit: int, target: str) -> None:

@@ -6,11 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import kernel
 from ...dialects.kernel.warp_specialize import partition_of
@@ -18,7 +15,7 @@ from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import refused
 from ...errors import CompileError
 from ..analysis.shared_memory import Access, Renaming, accesses_of, renamings
-from ..remarks import emit_remark
+from ..anchored import FuncPass
 from ..rewriting import insert_after, insert_before
 
 OLDEST = 64
@@ -79,8 +76,7 @@ class Need:
     cluster: bool = False
 
 
-@dataclass(frozen=True)
-class InsertBarriersPass(ModulePass):
+class InsertBarriersPass(FuncPass):
     """Insert a barrier wherever threads would otherwise race for shared memory.
 
     What: follows each kernel in program order and remembers the shared accesses since the last barrier. In front of an
@@ -113,14 +109,13 @@ class InsertBarriersPass(ModulePass):
 
     name = "kernel-insert-barriers"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for func in op.body.ops:
-            if isinstance(func, kernel.FuncOp) and func.threads > 1:
-                placement = _Placement(func)
-                placement.end(func, placement.whole(func.body.block, NOTHING))
-                placement.insert()
-                if placement.accesses and not placement.before and not placement.clustered:
-                    emit_remark(func, self.name, "no two accesses to shared memory need a barrier between them")
+    def on(self, op: kernel.FuncOp) -> None:
+        if op.threads > 1:
+            placement = _Placement(op)
+            placement.end(op, placement.whole(op.body.block, NOTHING))
+            placement.insert()
+            if placement.accesses and not placement.before and not placement.clustered:
+                self.decline(op, "no two accesses to shared memory need a barrier between them")
 
 
 class _Placement:

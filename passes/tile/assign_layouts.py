@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import StringAttr, TensorType
 from xdsl.ir import SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import payload, tile
 from ...dialects.layouts.linear import Linear
@@ -29,11 +25,11 @@ from ..analysis.layout_preferences import (
 )
 from ..analysis.memory_access import element_bytes
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, route
+from ..anchored import TilePass
 from ..rewriting import insert_after, insert_before, replace, retype
 
 
-@dataclass(frozen=True)
-class AssignLayoutsPass(ModulePass):
+class AssignLayoutsPass(TilePass):
     """Give every tile a layout: which register of which thread holds which element.
 
     What: tiles that the payload and loops tie together get one layout. A contraction's accumulator gets a patch of
@@ -58,10 +54,8 @@ class AssignLayoutsPass(ModulePass):
 
     name = "tile-assign-layouts"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            if isinstance(kernel, tile.KernelOp):
-                assign(kernel)
+    def on(self, op: tile.KernelOp) -> None:
+        assign(op)
 
 
 def assign(kernel: tile.KernelOp) -> None:
@@ -69,7 +63,7 @@ def assign(kernel: tile.KernelOp) -> None:
     separate_free_values(kernel)
     classes = Classes(kernel)
     layouts = decide(kernel, classes)
-    as_boxes = kernel.schedule is not None and kernel.schedule.data.copy == "tma"
+    as_boxes = kernel.schedule.copy == "tma"
     for link in classes.links:
         _reconcile(link, classes, layouts)
     for c in classes:
@@ -108,11 +102,10 @@ def separate_free_values(kernel: tile.KernelOp) -> None:
 def decide(kernel: tile.KernelOp, classes: Classes) -> dict[int, Linear]:
     """The layout of every class, by its `id`; those with the strongest wishes and most dimensions first."""
     warps, lanes = kernel.warps.data, kernel.lanes.data
-    schedule = kernel.schedule
-    as_boxes = schedule is not None and schedule.data.copy == "tma"
+    as_boxes = kernel.schedule.copy == "tma"
     chained = any(dot.atom is not None and classes.of(dot.lhs).dots for c in classes for dot in c.dots)
     row_in_warp = chained or any(c.dots and 1 in c.reduced for c in classes)
-    rows = thread_rows(classes, schedule, warps * lanes)
+    rows = thread_rows(classes, kernel.schedule, warps * lanes)
     layouts: dict[int, Linear] = {}
     given: dict[int, Linear] = {}
     for c in classes:

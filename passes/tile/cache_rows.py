@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IndexType, ModuleOp, TensorType
+from xdsl.dialects.builtin import IndexType, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.equivalence import Numbering
+from ..anchored import TilePass
 from ..remarks import emit_remark
 from ..rewriting import insert_after, insert_before, replace
 
 NAME = "tile-cache-rows"
 
 
-@dataclass(frozen=True)
-class CacheRowsPass(ModulePass):
+class CacheRowsPass(TilePass):
     """Keep what a block reads more than once.
 
     What: a load of what an earlier load has given already, in a place that its result reaches, goes away: the tile
@@ -60,15 +58,13 @@ class CacheRowsPass(ModulePass):
 
     name = "tile-cache-rows"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            if isinstance(kernel, tile.KernelOp):
-                stage_rows(kernel)
+    def on(self, op: tile.KernelOp) -> None:
+        stage_rows(op)
 
 
 def stage_rows(kernel: tile.KernelOp) -> None:
     """Load every tile of `kernel` once, as far as its schedule lets it keep them."""
-    keep = kernel.schedule is not None and kernel.schedule.data.cache_rows == "shared"
+    keep = kernel.schedule.cache_rows == "shared"
     loads: dict[object, list[_First]] = {}
     for op in [o for o in kernel.body.walk() if isinstance(o, tile.LoadOp)]:
         seen = loads.setdefault((op.source, op.result.type, frozenset(op.properties.items())), [])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.passes import ModulePass
@@ -15,7 +13,6 @@ from ..rewriting import erase
 _NAME = ("sym_name",)
 
 
-@dataclass(frozen=True)
 class DeduplicateKernelsPass(ModulePass):
     """Keep one of several kernels that differ only in their names and the names of their values.
 

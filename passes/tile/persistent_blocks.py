@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
-from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
 from ...dialects.support.locations import copy_location
-from ..analysis.nest_schedule import scheduled_kernels
-from ..remarks import emit_remark
+from ..anchored import TilePass
 
 
-@dataclass(frozen=True)
-class PersistentBlocksPass(ModulePass):
+class PersistentBlocksPass(TilePass):
     """Let a fixed number of blocks share all tiles of a kernel.
 
     What: with `persistent = P` in the schedule and more than P tiles, the grid becomes P blocks, and each walks through
@@ -45,12 +40,9 @@ class PersistentBlocksPass(ModulePass):
 
     name = "tile-persistent-blocks"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.num_ctas:
-                why = persist(kernel, schedule.data.num_ctas)
-                if why is not None:
-                    emit_remark(kernel, self.name, why)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.num_ctas:
+            self.decline(op, persist(op, op.schedule.num_ctas))
 
 
 def persist(kernel: tile.KernelOp, blocks: int) -> str | None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.traits import Pure
 
 from ...dialects import payload, tile
+from ...dialects.payload.folding import constant_of
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
+from ..anchored import TilePass
 from ..dead_code import erase_unneeded
-from ..remarks import emit_remark
 from ..rewriting import (
     block_of,
     erase,
@@ -31,8 +30,7 @@ from ..rewriting import (
 )
 
 
-@dataclass(frozen=True)
-class PipelineDotsPass(ModulePass):
+class PipelineDotsPass(TilePass):
     """Let contractions of warpgroups run while the threads do something else.
 
     What: a `tile.dot` whose atom is wgmma becomes a `tile.dot_async` with a `tile.dot_wait` as late as may be:
@@ -76,18 +74,16 @@ class PipelineDotsPass(ModulePass):
 
     name = "tile-pipeline-dots"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        dots = [o for o in op.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
+    def on(self, op: tile.KernelOp) -> None:
+        dots = [o for o in op.body.walk() if isinstance(o, tile.DotOp) and o.is_wgmma]
         groups = [_start(dot) for dot in dots if dot.parent is not None]
         waits = [g.wait for g in groups]
         for loop in dict.fromkeys(g.wait.parent_op() for g in groups):
             if isinstance(loop, scf.ForOp):
                 inside = [g for g in groups if g.wait.parent_op() is loop]
-                why = _why_apart(loop)
-                if why is None:
+                if (why := _why_apart(loop)) is None:
                     waits += _carry(loop, inside)
-                else:
-                    emit_remark(loop, self.name, why)
+                self.decline(loop, why)
         for wait in waits:
             if wait.parent is not None:
                 _fill(wait)
@@ -110,7 +106,7 @@ def _start(dot: tile.DotOp) -> Group:
         chain.append(link[0])
         releases += link[1]
     assert isinstance(dot.acc.type, TensorType)
-    zero = _is_zero(dot.acc)
+    zero = constant_of(dot.acc) == 0
     start = tile.AccumulatorsOp(None if zero else dot.acc, tile.AsyncAccumulatorsType(dot.acc.type))  # pyright: ignore
     insert_before(dot, start)
     sums, made = start.result, list[tile.DotAsyncOp]()
@@ -144,10 +140,6 @@ def _next(dot: tile.DotOp) -> tuple[tile.DotOp, list[Operation]] | None:
             return None
         op = op.next_op
     return user, releases
-
-
-def _is_zero(value: SSAValue) -> bool:
-    return isinstance(value.owner, payload.ConstantOp) and value.owner.scalar == 0
 
 
 def _computes_registers(op: Operation) -> bool:
@@ -198,7 +190,7 @@ def _carry(loop: scf.ForOp, groups: Sequence[Group]) -> list[tile.DotWaitOp]:
         argument, t = group.start.start, group.start.result.type
         assert isinstance(argument, BlockArgument)
         init = starts[argument.index - 1]
-        zero = runs and _is_zero(init)
+        zero = runs and constant_of(init) == 0
         start = tile.AccumulatorsOp(None if zero else init, t)
         insert_before(loop, start, source=group.start)
         starts[argument.index - 1] = start.result

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
-from ..analysis.nest_schedule import scheduled_kernels
+from ..anchored import TilePass
 from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
 
 
-@dataclass(frozen=True)
-class PipelineLoadsPass(ModulePass):
+class PipelineLoadsPass(TilePass):
     """Let the copies of later chunks run while this one is computed.
 
     What: in a kernel whose schedule says `copy = cp_async, stages = S`, every `tile.stage` of a loaded tile inside a
@@ -57,12 +54,10 @@ class PipelineLoadsPass(ModulePass):
 
     name = "tile-pipeline-loads"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        ahead = [(k, schedule) for k, schedule in scheduled_kernels(op) if schedule.data.copy == "cp_async"]
-        for kernel, schedule in ahead:
-            for loop in [o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]:
-                pipeline_loop(loop, schedule.data.stages, kernel.warps.data)
-        if ahead:
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.copy == "cp_async":
+            for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
+                pipeline_loop(loop, op.schedule.stages, op.warps.data)
             erase_unneeded(op.body)
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, bf16, f32, f64
+from xdsl.dialects.builtin import StringAttr, bf16, f32, f64
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import payload, tile
 from ...dialects.kernel.mma import MMA_ATOMS, mma_atom
 from ...dialects.layouts.wgmma import warpgroup_accumulator
 from ...dialects.payload import element_type, shape_of, with_element
-from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.layout_preferences import Classes, TileClass
-from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
+from ..anchored import TilePass
 from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
@@ -25,8 +21,7 @@ from ..rewriting import insert_before, replace
 NAME = "tile-select-mma"
 
 
-@dataclass(frozen=True)
-class SelectMmaPass(ModulePass):
+class SelectMmaPass(TilePass):
     """Give matrix products to the tensor cores where the schedule says so.
 
     What: with `atom = mma` or `wgmma`, a `tile.dot` of f32 tiles that were cast from bf16 (or from f16), also if a mask
@@ -40,7 +35,7 @@ class SelectMmaPass(ModulePass):
     instead, and a remark says why.
     Why: the products of two such numbers are exact in f32 and the sums are in f32, as before, at many times the speed;
     and half as many bytes go through shared memory.
-    Why here: after contractions are found, and before layouts, which the atom decides.
+    Why here: before layouts, which the atom decides.
 
     ```mlir
     %af = payload.cast %a : tensor<64x32xbf16> -> tensor<64x32xf32>
@@ -55,18 +50,16 @@ class SelectMmaPass(ModulePass):
 
     name = "tile-select-mma"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.atom != "fma":
-                choose(kernel, schedule)
-        erase_unneeded(op.body)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.atom != "fma":
+            choose(op)
+            erase_unneeded(op.body)
 
 
-def choose(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
+def choose(kernel: tile.KernelOp) -> None:
     """Put the products of `kernel` that can be onto tensor cores."""
-    classes = Classes(kernel)
-    precision, atom = schedule.data.f32_matmul_precision, schedule.data.atom
-    copied = schedule.data.copy != "sync"
+    classes, schedule = Classes(kernel), kernel.schedule
+    precision, atom, copied = schedule.f32_matmul_precision, schedule.atom, schedule.copy != "sync"
     for c in classes:
         if not c.dots:
             continue

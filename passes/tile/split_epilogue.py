@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 
 from ...dialects import payload, tile
 from ...dialects.kernel.warp_specialize import WARPGROUP
@@ -20,18 +18,16 @@ from ...dialects.layouts.wgmma import part_of_group
 from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.domain import DomainAttr
 from ..analysis.layout_preferences import memory_layout, preference
-from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tile_layouts import attr_of, layout_in_registers, linear_of, way_of
 from ..analysis.tma_tiles import EPILOGUE_ROW
-from ..remarks import emit_remark
+from ..anchored import TilePass
 from ..rewriting import block_of, erase, insert_before, retype
 
 COLUMNS = 1
 """The dimension along which results are divided."""
 
 
-@dataclass(frozen=True)
-class SplitEpiloguePass(ModulePass):
+class SplitEpiloguePass(TilePass):
     """Divide stores of converted tiles, with what is computed for them, into parts of a few columns.
 
     What: where a schedule says `copy = tma`, a tile of two dimensions that is stored in another layout than it is
@@ -62,18 +58,16 @@ class SplitEpiloguePass(ModulePass):
 
     name = "tile-split-epilogue"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.copy == "tma":
-                groups: dict[tuple[Block, tuple[int, ...]], list[Stored]] = {}
-                for store in [o for o in kernel.body.walk() if isinstance(o, tile.StoreOp)]:
-                    found = _find(store, kernel.warps.data)
-                    if isinstance(found, str):
-                        emit_remark(store, self.name, found)
-                    elif found is not None and store.parent is not None:
-                        groups.setdefault((store.parent, shape_of(store.value.type)), []).append(found)
-                for stores in groups.values():
-                    _split(stores, kernel.warps.data)
+    def on(self, op: tile.KernelOp) -> None:
+        groups: dict[tuple[Block, tuple[int, ...]], list[Stored]] = {}
+        for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp) and op.schedule.copy == "tma"]:
+            found = _find(store, op.warps.data)
+            if isinstance(found, Stored):
+                groups.setdefault((block_of(store), shape_of(store.value.type)), []).append(found)
+            else:
+                self.decline(store, found)
+        for stores in groups.values():
+            _split(stores, op.warps.data)
 
 
 @dataclass

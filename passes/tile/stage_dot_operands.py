@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.kernel.mma import WORD_BYTES
@@ -22,11 +17,11 @@ from ...dialects.tile import encoding_of
 from ..analysis.memory_access import element_bytes
 from ..analysis.swizzle import Reader, atom_of, choose_shared, held_fragments, operand_layout, readers
 from ..analysis.tile_layouts import attr_of, layout_in_registers, route, shared_of
+from ..anchored import TilePass
 from ..rewriting import insert_after, insert_at_start, insert_before
 
 
-@dataclass(frozen=True)
-class StageDotOperandsPass(ModulePass):
+class StageDotOperandsPass(TilePass):
     """Put the operands of every `tile.dot` into shared memory.
 
     What: a `tile.stage` after each operand, with the order of dimensions and the swizzle for which writing the tile
@@ -53,10 +48,9 @@ class StageDotOperandsPass(ModulePass):
 
     name = "tile-stage-dot-operands"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            if isinstance(kernel, tile.KernelOp) and kernel.lanes.data > 1:
-                stage_operands(kernel)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.lanes.data > 1:
+            stage_operands(op)
 
 
 def stage_operands(kernel: tile.KernelOp) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
-from xdsl.dialects.builtin import IndexType, ModuleOp
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.shapes.extents import extents_attr
-from ..analysis.nest_schedule import scheduled_kernels
-from ..remarks import emit_remark
+from ..anchored import TilePass
 from ..rewriting import insert_at_start
 
 
-@dataclass(frozen=True)
-class SwizzleGridPass(ModulePass):
+class SwizzleGridPass(TilePass):
     """Let blocks that run at the same time work on a patch of the result instead of a stripe.
 
     What: with `group = G` in the schedule, the last index of the grid but one is split, and its inner part becomes the
@@ -40,12 +34,9 @@ class SwizzleGridPass(ModulePass):
 
     name = "tile-swizzle-grid"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.group_m > 1:
-                why = order(kernel, schedule.data.group_m)
-                if why is not None:
-                    emit_remark(kernel, self.name, why)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.group_m > 1:
+            self.decline(op, order(op, op.schedule.group_m))
 
 
 def order(kernel: tile.KernelOp, group: int) -> str | None:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
-
 from ...dialects import tile
 from ...dialects.kernel.tma import BOX_EXTENT
 from ...dialects.layouts.wgmma import boxes_along
@@ -15,15 +9,13 @@ from ...dialects.payload import element_bytes, shape_of
 from ...dialects.shapes.extents import extents_of
 from ...dialects.tile.async_copy import box_dimensions
 from ..analysis.memory_access import memory_type
-from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tile_layouts import attr_of, layout_in_registers, way_of
 from ..analysis.tma_tiles import why_no_box
-from ..remarks import emit_remark
+from ..anchored import TilePass
 from ..rewriting import erase, replace
 
 
-@dataclass(frozen=True)
-class TmaEpiloguePass(ModulePass):
+class TmaEpiloguePass(TilePass):
     """Store tiles that are boxes of their buffers from shared memory.
 
     What: where a schedule says `copy = tma`, a tile that has to go through shared memory to be stored, because it is
@@ -47,13 +39,10 @@ class TmaEpiloguePass(ModulePass):
 
     name = "tile-tma-epilogue"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.copy == "tma":
-                for store in [o for o in kernel.body.walk() if isinstance(o, tile.StoreOp)]:
-                    why = _stage(store, kernel.warps.data)
-                    if why is not None:
-                        emit_remark(store, self.name, why)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.copy == "tma":
+            for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp)]:
+                self.decline(store, _stage(store, op.warps.data))
 
 
 def _stage(store: tile.StoreOp, warps: int) -> str | None:

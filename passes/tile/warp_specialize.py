@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.passes import ModulePass
 
 from ...dialects import tile
 from ...dialects.kernel.warp_specialize import PRODUCER_REGISTERS, WARPGROUP, consumer_registers
 from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
-from ...dialects.tile.schedule import ScheduleAttr
-from ..analysis.nest_schedule import scheduled_kernels
 from ..analysis.tma_tiles import Box, find_box, is_index, share
+from ..anchored import TilePass
 from ..dead_code import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
 
 
-@dataclass(frozen=True)
-class WarpSpecializePass(ModulePass):
+class WarpSpecializePass(TilePass):
     """Let warps of their own load what the others compute on.
 
     What: in a kernel whose schedule says `copy = tma, stages = S`, staged tiles that are boxes of their buffers come
@@ -63,11 +58,10 @@ class WarpSpecializePass(ModulePass):
 
     name = "tile-warp-specialize"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel, schedule in scheduled_kernels(op):
-            if schedule.data.copy == "tma":
-                specialize(kernel, schedule)
-        erase_unneeded(op.body)
+    def on(self, op: tile.KernelOp) -> None:
+        if op.schedule.copy == "tma":
+            specialize(op)
+            erase_unneeded(op.body)
 
 
 @dataclass
@@ -80,10 +74,11 @@ class Queue:
     ring: SSAValue
 
 
-def specialize(kernel: tile.KernelOp, schedule: ScheduleAttr) -> None:
+def specialize(kernel: tile.KernelOp) -> None:
     """Split the program of `kernel` into a consumer and a producer, if there are boxes to load; those that the blocks
     of a cluster have in common are loaded together."""
-    stages, cluster, resident = schedule.data.stages, schedule.data.cluster, max(1, schedule.data.blocks_per_sm)
+    schedule = kernel.schedule
+    stages, cluster, resident = schedule.stages, schedule.cluster, max(1, schedule.blocks_per_sm)
     found: list[Box] = []
     for op in kernel.body.walk():
         if isinstance(op, tile.StageOp) and not all(isinstance(u.operation, tile.TmaStoreOp) for u in op.result.uses):

@@ -25,7 +25,7 @@ from deplodock.frontend.tuning.running import judged
 from deplodock.frontend.tuning.search import Limits, search
 from deplodock.frontend.tuning.task import Task, tasks_of
 from deplodock.frontend.tuning.trial import Candidate, Trial
-from deplodock.passes.kernel.simplify_indices import SimplifyIndicesPass
+from deplodock.passes.kernel.insert_barriers import InsertBarriersPass
 from deplodock.passes.record_file import RecordFile
 
 RIGHT = "#tile.schedule<block = [1, 256], chunk = [256], warps = 1, lanes = 1>"
@@ -71,9 +71,9 @@ def test_what_is_wrong_hangs_or_faults_is_not_taken(
     """A pass that was mutated makes some candidates wrong: none of them gets a time, however fast it is. One that hangs
     is killed at its limit, one that faults is no more; both are remembered, and others are measured after them."""
     lowered: list[str] = []
-    original = SimplifyIndicesPass.apply
+    original = InsertBarriersPass.apply
 
-    def mutated(self: SimplifyIndicesPass, ctx: Context, op: ModuleOp) -> None:
+    def mutated(self: InsertBarriersPass, ctx: Context, op: ModuleOp) -> None:
         original(self, ctx, op)
         if lowered[-1] == OTHER:
             sums = [o for o in op.walk() if isinstance(o, arith.MulfOp)]
@@ -92,7 +92,7 @@ def test_what_is_wrong_hangs_or_faults_is_not_taken(
     plain_lower = building.lower
     monkeypatch.setattr(building, "lower", lower)
     monkeypatch.setattr(building, "print_cpp", printed)
-    monkeypatch.setattr(SimplifyIndicesPass, "apply", mutated)
+    monkeypatch.setattr(InsertBarriersPass, "apply", mutated)
     policy, path = Listed(OTHER, THIRD, ILLEGAL, FAULTS, LAST), tmp_path / "records.db"
     with RecordFile(path) as records:
         found = search(task, policy, Measuring(task, workers, limit=2.0), Limits(300.0), records, batch=2)

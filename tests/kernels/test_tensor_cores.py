@@ -29,8 +29,8 @@ from deplodock.passes.pipelines import OptionError, parse_passes
 from deplodock.passes.remarks import collect_remarks
 
 TO_KERNEL = (
-    "convert-loop-to-tile,cse,tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,"
-    "tile-stage-dot-operands,cse,convert-tile-to-kernel,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
+    "convert-loop-to-tile,cse,dce,tile-select-mma,tile-assign-layouts,"
+    "tile-stage-dot-operands,cse,convert-tile-to-kernel,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
 )
 
 PROGRAM = """

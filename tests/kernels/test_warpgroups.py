@@ -35,13 +35,10 @@ from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 
 TO_TILE = (
-    "convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,cse,tile-recognize-contractions,dce,tile-select-mma,tile-assign-layouts,"
+    "convert-loop-to-tile,tile-swizzle-grid,tile-persistent-blocks,cse,dce,tile-select-mma,tile-assign-layouts,"
     "tile-stage-dot-operands,tile-split-epilogue,tile-tma-epilogue,cse,tile-pipeline-loads,tile-warp-specialize"
 )
-TO_KERNEL = (
-    "tile-pipeline-dots,convert-tile-to-kernel,kernel-simplify-indices,cse,dce,"
-    "kernel-allocate-shared,kernel-insert-barriers"
-)
+TO_KERNEL = "tile-pipeline-dots,convert-tile-to-kernel,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
 
 PROGRAM = """
 func.func @main(%x: tensor<{x}x{type}>, %w: tensor<{w}x{type}>, %b: tensor<{n}xf32>) -> tensor<{m}x{n}xbf16> {{

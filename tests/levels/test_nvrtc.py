@@ -32,9 +32,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def printed() -> str:
     ctx = make_context()
     module = parse_module(ctx, PROGRAMS.read_text(), PROGRAMS.name)
-    run_passes(
-        ctx, module, parse_passes("kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers")
-    )
+    run_passes(ctx, module, parse_passes("cse,dce,kernel-allocate-shared,kernel-insert-barriers"))
     return print_cuda(module)
 
 

@@ -18,10 +18,7 @@ from deplodock.dialects.support.parsing import make_context, parse_module
 from deplodock.dialects.tile.schedule import ScheduleAttr
 from deplodock.passes.pipelines import parse_passes
 
-TILE = (
-    "convert-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce,"
-    "tile-assign-layouts,verify-level{level=tile},tile-stage-dot-operands,cse"
-)
+TILE = "convert-loop-to-tile,cse,dce,tile-assign-layouts,verify-level{level=tile},tile-stage-dot-operands,cse"
 KERNEL = "convert-tile-to-kernel,verify-level{level=kernel},cse,dce,kernel-allocate-shared,kernel-insert-barriers"
 
 SOFTMAX = """
@@ -281,7 +278,7 @@ CASES = {
 }
 
 
-PRINTED = "kernel-simplify-indices,cse,dce"
+PRINTED = "cse,dce"
 
 
 def lower(module: ModuleOp, pipeline: str) -> None:

@@ -22,7 +22,7 @@ from deplodock.passes.analysis.nest_schedule import reduction_indices, splittabl
 from deplodock.passes.pass_manager import run_passes
 from deplodock.passes.pipelines import parse_passes
 
-LOWER = "loop-split-k,plan-schedules,convert-loop-to-tile,cse,dce,tile-recognize-contractions,cse,dce"
+LOWER = "loop-split-k,plan-schedules,convert-loop-to-tile,cse,dce"
 
 
 def _read_programs() -> dict[str, str]:

@@ -33,6 +33,7 @@ LIBRARY = sorted(
 )
 LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
 
+PASS_BASES = {"ModulePass", "TilePass", "FuncPass"}
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 80
 
@@ -123,7 +124,7 @@ def _defines_a_pass(module: Sequence[str]) -> bool:
     path = ROOT.joinpath(*module)
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return path.exists() and any(
-        isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "ModulePass" for b in node.bases)
+        isinstance(node, ast.ClassDef) and PASS_BASES & {b.id for b in node.bases if isinstance(b, ast.Name)}
         for node in _tree(path).body
     )
 
@@ -233,7 +234,7 @@ def _pass_names(path: Path) -> set[str]:
     """The names of the passes that a module defines."""
     found: set[str] = set()
     for node in _tree(path).body:
-        if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "ModulePass" for b in node.bases):
+        if isinstance(node, ast.ClassDef) and PASS_BASES & {b.id for b in node.bases if isinstance(b, ast.Name)}:
             for line in node.body:
                 if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
                     if line.targets[0].id == "name" and isinstance(line.value, ast.Constant):

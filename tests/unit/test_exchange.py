@@ -181,7 +181,7 @@ def lowered(name: str, via: str = "shuffles") -> ModuleOp:
     shape = "x".join(map(str, source.shape))
     program = PROGRAM.format(s=shape, t=element, a=text(source), b=text(target), warps=source.warps, via=via)
     module = parse_module(make_context(), program, "exchange.mlir")
-    passes = "convert-tile-to-kernel,kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
+    passes = "convert-tile-to-kernel,cse,dce,kernel-allocate-shared,kernel-insert-barriers"
     run_passes(make_context(), module, parse_passes(passes))
     return module
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IndexType, ModuleOp
@@ -149,14 +148,14 @@ class KernelBuilder:
         return Dim(self._shared.ranks, 1, self._rank, 0, 0)
 
 
-@dataclass(frozen=True)
 class ConvertLoopToTilePass(ModulePass):
     """Outline every planned nest as a kernel, a block's program over tiles.
 
     What: the schedule of a nest gives each free index a tile extent (1: the index is a block's own, a scalar) and each
     reduction index a chunk. A loop value becomes a tile over those of its indices that have one, in a fixed order; a
     load becomes the load of a tile, with the ends of ranges as its domain; a reduction is a `tile.reduce`, in an
-    `scf.for` where it has several chunks; the payload stays what it is. Chunks of which every term is masked (the keys
+    `scf.for` where it has several chunks; the sum of a product of two factors, one along the rows and one along the
+    columns of the result, is a `tile.dot`; the payload stays what it is. Chunks of which every term is masked (the keys
     after the queries of a causal block, or before a window) are not visited: the loop's bounds are expressions of the
     block's indices, derived from the comparisons and domains in the body. A value is computed in the outermost loop
     that has its operands, so nothing is computed twice that does not change. The blocks of a cluster that share rows

@@ -12,6 +12,7 @@ from xdsl.ir.affine import AffineExpr
 
 from ....dialects import loop, tile
 from ....dialects.loop.dependence import (
+    Contraction,
     Dependence,
     Indices,
     find_contraction,
@@ -26,8 +27,9 @@ from ....dialects.tile.row_cache import ClusterAllGatherOp
 from ...analysis.cluster_rows import Shared
 from ...analysis.masks import Forms, half_spaces
 from ...analysis.rescaling import counted
+from ...remarks import emit_remark
 from .emitter import Emitter
-from .tile_values import Coordinates, Dim, Tile, union
+from .tile_values import Coordinates, Dim, Tile, padding_of, union
 
 Bounds: TypeAlias = tuple[SSAValue, SSAValue]
 """The chunks of one index that a block visits: those in range(start, stop), which may be empty."""
@@ -172,18 +174,30 @@ class Reducer:
     def _bind(self, stages: Sequence[loop.ReduceOp], counters: Sequence[SSAValue]) -> tuple[Dim, ...]:
         """Make the reduction indices of `stages`, which run together, dimensions. The innermost loops count those that
         have more than one chunk."""
-        e, dims, looped = self.emitter, list[Dim](), 0
+        e, dims, looped, orders = self.emitter, list[Dim](), 0, self._orders(stages)
         for i, (arg, count) in enumerate(zip(stages[0].body.block.args, self._counts(stages[0]), strict=True)):
             counter, depth = None, 0
             if count != 1:
                 counter, depth = counters[looped], e.depth + 1 - len(counters) + looped
                 looped += 1
             among = (self.rank, self.shared.ranks) if arg in self.shared.indices else (None, 1)
-            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, self._order + i, depth, arg.name_hint, *among)
+            dim = Dim(stages[0].sizes[i], self.chunks[arg], counter, orders[i], depth, arg.name_hint, *among)
             dims.append(dim)
             for stage in stages:
                 e.dims[stage.body.block.args[i]] = dim
         return tuple(dims)
+
+    def _orders(self, stages: Sequence[loop.ReduceOp]) -> list[float]:
+        """The places of the indices of `stages` in tiles: behind all others, or, for a product of matrices, between the
+        rows and the columns of its result."""
+        indices, dims = stages[0].body.block.args, self.emitter.dims
+        for found in filter(None, map(self._product, stages)):
+            own = self._dims(found.only_lhs | found.only_rhs | found.shared)
+            if len(own) == 2:
+                around = (d for a, d in dims.items() if a.owner.parent_op().is_ancestor(stages[0]))  # pyright: ignore
+                step = (min(d.order for d in around if d.order > own[0].order) - own[0].order) / (len(indices) + 1)
+                return [own[0].order + step * (i + 1) for i in range(len(indices))]
+        return [self._order + i for i in range(len(indices))]
 
     def _counts(self, op: loop.ReduceOp) -> list[Count]:
         """How many chunks of each index of `op` a block computes."""
@@ -220,31 +234,24 @@ class Reducer:
             if (number := counted(op)) is not None:
                 e.tiles[op.result] = e.constant(number, element, (), 0)
                 return
-            counts = self._counts(op)
-            looped = [i for i, n in enumerate(counts) if n != 1]
-            every_chunk = self._makes_product(op)
-            own: tuple[Dim, ...] = ()
-
-            def once(counters: Sequence[SSAValue]) -> Tile:
-                nonlocal own
-                own = self._bind((op,), counters)
-                return self._body_value(op, own)
-
+            looped = [i for i, n in enumerate(self._counts(op)) if n != 1]
             if not looped:
-                e.tiles[op.result] = self._together(op, self._finish(op, once(()), own))
+                own = self._bind((op,), ())
+                e.tiles[op.result] = self._together(op, self._combined(op, self._reduced(op, own)))
                 return
-            dims = self._dims(self.dependence.of_reduce(op))
+            dims, every_chunk = self._dims(self.dependence.of_reduce(op)), self._product(op) is not None
             partial = () if every_chunk else self._chunk_dims(op)
             start = e.constant(identity(kind, element), element, (*dims, *partial), e.depth)
             start.value.name_hint = op.result.name_hint
 
             def chunk(counters: list[SSAValue], carried: list[SSAValue]) -> list[SSAValue]:
-                value = once(counters)
-                all_dims = (*dims, *(d for d in own if d.tile > 1 and not every_chunk))
+                own = self._bind((op,), counters)
                 if every_chunk:
-                    value = self._finish(op, value, own)
-                old = Tile(carried[0], all_dims, e.depth)
-                new = e.combine(kind, old, value)
+                    new, all_dims = self._reduced(op, own), dims
+                    new = self._combined(op, new, Tile(carried[0], dims, e.depth))
+                else:
+                    value, all_dims = self._body_value(op, own), (*dims, *(d for d in own if d.tile > 1))
+                    new = e.combine(kind, Tile(carried[0], all_dims, e.depth), value)
                 return [e.spread(new, all_dims, e.depth)]
 
             hints = [op.body.block.args[i].name_hint for i in looped]
@@ -252,10 +259,10 @@ class Reducer:
             total = Tile(result, (*dims, *partial), e.depth)
             e.tiles[op.result] = self._together(op, self._finish(op, total, partial))
 
-    def _makes_product(self, op: loop.ReduceOp) -> bool:
-        """Whether a chunk of `op` is a matrix product of two tiles."""
+    def _product(self, op: loop.ReduceOp) -> Contraction | None:
+        """The contraction that `op` is, if a chunk of it is one of two tiles."""
         found = find_contraction(op, self.dependence)
-        return found is not None and bool(self._dims(found.only_lhs) and self._dims(found.only_rhs))
+        return found if found is not None and self._dims(found.only_lhs) and self._dims(found.only_rhs) else None
 
     def _chunk_dims(self, op: loop.ReduceOp) -> tuple[Dim, ...]:
         """The dimensions of an accumulator that keeps every element of a chunk apart."""
@@ -264,11 +271,51 @@ class Reducer:
 
     def _body_value(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile:
         """The reduced value on a tile of the indices, the identity past their ends."""
+        self._lower_body(op, own)
+        return self._masked(yielded(op.body.block)[0], [d for d in own if d.has_tail], op)
+
+    def _lower_body(self, op: loop.ReduceOp, own: Sequence[Dim], without: Operation | None = None) -> None:
         self._order += len(own)
-        self.body(list(op.body.block.ops)[:-1])
+        self.body([o for o in list(op.body.block.ops)[:-1] if o is not without])
         self._order -= len(own)
-        (value,) = yielded(op.body.block)
-        return self._masked(value, [d for d in own if d.has_tail], op)
+
+    def _reduced(self, op: loop.ReduceOp, own: Sequence[Dim]) -> Tile | tuple[Tile, Tile]:
+        """`op` over the tile of its indices `own`; if that is a product of matrices, these."""
+        found = self._product(op)
+        if found is None:
+            return self._finish(op, self._body_value(op, own), own)
+        e, product = self.emitter, found.product
+        self._lower_body(op, own, product if product.result.has_one_use() else None)
+        factors = [e.tile_of(v) for v in product.operands]
+        known = padding_of(product, factors, union(*(f.dims for f in factors)))
+        tails = [d for d in own if d.has_tail and known.get(d) != 0]
+        lhs, rhs = sorted(
+            (self._masked(v, tails, op) for v in product.operands), key=lambda t: [d.order for d in t.dims]
+        )
+        dims, summed = union(lhs.dims, rhs.dims), [d for d in own if d.tile > 1]
+        if len(dims) == 3 and summed == [dims[1]] and (lhs.dims, rhs.dims) == (dims[:2], dims[1:]):
+            return lhs, rhs
+        emit_remark(
+            op,
+            "convert-loop-to-tile",
+            f"{len(dims) - len(summed)} free and {len(summed)} summed dimensions; a dot has 2 and 1",
+        )
+        a, b = (self._masked(v, tails, op) for v in product.operands)
+        return self._finish(op, e.payload(product, (a, b)), own)
+
+    def _combined(self, op: loop.ReduceOp, new: Tile | tuple[Tile, Tile], old: Tile | None = None) -> Tile:
+        """`new`, of `_reduced`, combined with `old`, if there is that; of matrices, their product added to it."""
+        e = self.emitter
+        if isinstance(new, Tile):
+            return new if old is None else e.combine(op.kind.data, old, new)
+        (lhs, rhs), dims, e.location = new, (new[0].dims[0], new[1].dims[1]), location_of(op)
+        depth = max(lhs.depth, rhs.depth)
+        if old is not None and (old.depth > depth or not {*old.dims} <= {*dims}):
+            return e.combine(op.kind.data, old, self._combined(op, new))
+        acc = e.constant(0.0, op.result.type, dims, depth).value if old is None else e.spread(old, dims, depth)
+        dot = tile.DotOp(lhs.value, rhs.value, acc)
+        e.insert(dot, depth, op.result.name_hint if old is None else old.value.name_hint)
+        return Tile(dot.result, dims, depth)
 
     def _finish(self, op: loop.ReduceOp, value: Tile, own: Sequence[Dim]) -> Tile:
         """`value` reduced along the dimensions `own`."""
@@ -351,12 +398,11 @@ class Reducer:
             if not isinstance(inner, loop.ReduceOp):
                 self.body([inner])
                 continue
-            here = self._finish(inner, self._body_value(inner, own), own)
+            reduced = self._reduced(inner, own)
+            here = self._combined(inner, reduced, self._rescaling(op, len(new), old, new) if old else None)
             if old:
-                moved = self._rescaling(op, len(new), old, new)
-                both = e.combine(inner.kind.data, moved, here)
                 dims = old[len(new)].dims
-                here = Tile(e.spread(both, dims, e.depth), dims, e.depth)
+                here = Tile(e.spread(here, dims, e.depth), dims, e.depth)
             here.value.name_hint = inner.result.name_hint
             e.tiles[inner.result] = here
             new.append(here)

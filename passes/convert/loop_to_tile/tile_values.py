@@ -36,7 +36,7 @@ class Dim:
     extent: Extent
     tile: int
     counter: SSAValue | None
-    order: int
+    order: float
     depth: int
     hint: str | None = None
     rank: SSAValue | None = None

@@ -28,7 +28,6 @@ from .emitter import Lowering, lowers
 from .tma_pipeline import Cursors
 
 
-@dataclass(frozen=True)
 class ConvertTileToKernelPass(ModulePass):
     """Give every thread its part of the block's tiles.
 
@@ -79,9 +78,10 @@ def lower_kernel(op: tile.KernelOp) -> kernel.FuncOp:
     out.lower_block(op.body.block)
     symbolic = any(not isinstance(n, int) for n in out.grid)
     grid = [n for n in out.grid if n != 1] if symbolic else [count]
-    resident = 0 if op.schedule is None else op.schedule.data.blocks_per_sm
     warps, lanes = out.warps + out.producers, op.lanes.data
-    new = kernel.FuncOp(op.sym_name.data, grid, warps, lanes, op.cluster_size, resident or None, body=Region(out.entry))
+    new = kernel.FuncOp(
+        op.sym_name.data, grid, warps, lanes, op.cluster_size, op.schedule.blocks_per_sm or None, body=Region(out.entry)
+    )
     new.attributes.update(op.attributes)  # the schedule, for whoever reads the CUDA
     new.location = op.location
     return new

@@ -139,10 +139,8 @@ def _rounded(out: Lowering, registers: SSAValue) -> SSAValue:
 @lowers(tile.AccumulatorsOp)
 def lower_accumulators(out: Lowering, op: tile.AccumulatorsOp) -> SSAValue:
     """Sums in flight, which start as a tile or without values."""
-    if op.start is not None:
-        return out.emit(kernel.RegistersToAccumulatorsOp(out.of(op.start)))
     t = VectorType(Float32Type(), [out.layout(op.result).registers])
-    return out.emit(kernel.UndefAccumulatorsOp(kernel.AsyncAccumulatorsType(t)))
+    return out.emit(kernel.AccumulatorsOp(out.maybe(op.start), kernel.AsyncAccumulatorsType(t)))
 
 
 @lowers(tile.DotWaitOp)

@@ -1,7 +1,7 @@
-"""What is being lowered, and appending kernel ops with index arithmetic that computes nothing twice.
+"""What is being lowered, and appending kernel ops with index arithmetic.
 
 While it is being built an index is a Python `int` or a value; constants fold on the way. An index that depends only on
-who the thread is goes to the head of the kernel, any other to where it is first needed.
+who the thread is goes to the head of the kernel, any other to where it is needed; `cse` merges those that are equal.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, LocationAttr, TensorType, UnitAttr, UnknownLoc, VectorType
+from xdsl.dialects.builtin import IndexType, LocationAttr, TensorType, UnitAttr, UnknownLoc, VectorType
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ....dialects import kernel, payload, tile
 from ....dialects.layouts.linear import LANE_BITS, Linear, is_disjoint, log2
 from ....dialects.payload import shape_of
 from ....dialects.shapes.extents import Count, SymbolAttr
+from ....dialects.shapes.ranges import constant_index
 from ....dialects.support.locations import refused
 from ....dialects.tile.dot import without_flight
 from ....errors import BorderError
@@ -48,7 +49,7 @@ class Emitter:
         self.warps = warps
         self.location: LocationAttr = UnknownLoc()
         self._blocks = [entry]
-        self._memo: list[dict[object, SSAValue]] = [{}]
+        self._memo: dict[object, SSAValue] = {}
         self._head: Operation | None = None
         self._uniform: set[SSAValue] = set()
 
@@ -59,12 +60,10 @@ class Emitter:
 
     @contextmanager
     def inside(self, block: Block) -> Generator[None]:
-        """Append to `block`, a region of the op being built; what is computed there is forgotten afterwards."""
+        """Append to `block`, a region of the op being built."""
         self._blocks.append(block)
-        self._memo.append({})
         yield
         self._blocks.pop()
-        self._memo.pop()
 
     @contextmanager
     def when(self, condition: SSAValue) -> Generator[None]:
@@ -104,7 +103,7 @@ class Emitter:
         """Whether a comparison of two indices holds."""
         return self.emit(payload.CmpOp(predicate, self.value(a), self.value(b)), hint)
 
-    def _at_head(self, key: object, op: Operation) -> SSAValue:
+    def _at_head(self, op: Operation) -> SSAValue:
         if self._head is not None:
             self.entry.insert_op_after(op, self._head)
         elif self.entry.first_op is not None:
@@ -112,14 +111,14 @@ class Emitter:
         else:
             self.entry.add_op(op)
         self._head = op
-        self._memo[0][key] = op.results[0]
         self._uniform.add(op.results[0])
         return op.results[0]
 
     def _once(self, key: object, make: Callable[[], Operation]) -> SSAValue:
         """What is at the head of the kernel by the name `key`."""
-        known = self._memo[0].get(key)
-        return self._at_head(key, make()) if known is None else known
+        if key not in self._memo:
+            self._memo[key] = self._at_head(make())
+        return self._memo[key]
 
     def at_head(self, op: Operation, hint: str, key: object = None) -> SSAValue:
         """The result of `op`, which depends on nothing but arguments of the kernel, at the head of the kernel; of an
@@ -145,15 +144,8 @@ class Emitter:
                 return fold(a, b)
             a, b = (b, a) if name in ("add", "mul", "and", "xor") else (a, b)
         lhs, rhs = self.value(a), self.value(b)
-        key = (name, lhs, rhs)
-        for memo in reversed(self._memo):
-            if (known := memo.get(key)) is not None:
-                return known
         op = make(lhs, rhs)
-        if lhs in self._uniform and rhs in self._uniform:
-            return self._at_head(key, op)
-        self._memo[-1][key] = result = self.emit(op)
-        return result
+        return self._at_head(op) if lhs in self._uniform and rhs in self._uniform else self.emit(op)
 
     def add(self, a: Index, b: Index) -> Index:
         """`a + b`"""
@@ -305,9 +297,8 @@ class Lowering(Emitter):
 
     def _lower_payload(self, op: Operation) -> None:
         """Change the container: tiles become vectors of registers."""
-        constant = isinstance(op, payload.ConstantOp | arith.ConstantOp)
-        if constant and isinstance(op.results[0].type, IndexType) and isinstance(op.value, IntegerAttr):
-            self.values[op.results[0]] = op.value.value.data
+        if isinstance(op.results[0].type, IndexType) and (number := constant_index(op.results[0])) is not None:
+            self.values[op.results[0]] = number
             return
         if isinstance(op, payload.ExtentOp) and isinstance(op.result.type, IndexType):
             self.values[op.result] = self.size(op.symbol)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.context import Context
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, ModuleOp, i1
+from xdsl.dialects.builtin import IndexType, i1
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 
 from ....dialects import payload, tile
 from ....dialects.payload import element_type
-from ....dialects.payload.folding import same_as_operand
+from ....dialects.payload.folding import constant_of, same_as_operand
 from ....dialects.shapes.affine import Form, add, number_of, renumbered, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr
 from ....dialects.shapes.ranges import constant_index
+from ...anchored import TilePass
 from ...dead_code import erase_unneeded
 from ...remarks import emit_remark
 from ...rewriting import erase, insert_after, insert_before, set_fields
@@ -34,8 +33,7 @@ FIRST_CARRIED = 3
 """The operands of a loop before those that it carries: its bounds and its step."""
 
 
-@dataclass(frozen=True)
-class SplitMaskedLoopsPass(ModulePass):
+class SplitMaskedLoopsPass(TilePass):
     """Compare indices only in those iterations of a loop in which that decides something.
 
     What: a comparison of affine indices, and each end of a domain, has one answer for all elements of a tile from some
@@ -67,11 +65,9 @@ class SplitMaskedLoopsPass(ModulePass):
 
     name = "tile-split-masked-loops"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.ops:
-            if isinstance(kernel, tile.KernelOp):
-                for loop in reversed([o for o in kernel.body.walk() if isinstance(o, scf.ForOp)]):
-                    split(loop)
+    def on(self, op: tile.KernelOp) -> None:
+        for loop in reversed([o for o in op.body.walk() if isinstance(o, scf.ForOp)]):
+            split(loop)
         erase_unneeded(op.body)
 
 
@@ -261,7 +257,7 @@ def _simplify(op: Operation) -> None:
     """Replace `op` by what it is, if a constant operand decides that; a truth value may be cast, repeated or moved."""
     if op.parent is None:
         return
-    numbers = [o.owner.scalar if isinstance(o.owner, payload.ConstantOp) else None for o in op.operands]
+    numbers = [constant_of(o) for o in op.operands]
     if (same := same_as_operand(op, numbers)) is not None:
         _substitute(op, op.operands[same])
     elif isinstance(op, payload.CastOp | tile.BroadcastOp | tile.ConvertLayoutOp) and numbers[0] is not None:

@@ -7,21 +7,22 @@ half-line of iterations in which the form is nowhere positive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import IndexType
+from xdsl.ir import Operation, SSAValue
 
 from ....dialects import payload, tile
-from ....dialects.payload import Predicate, element_type, shape_of
+from ....dialects.payload import Predicate, shape_of
 from ....dialects.shapes.affine import DIM, SYM, Atom, Form, Simplifier, add, constant, dim, scale, symbol, write
 from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr, typical
-from ....dialects.shapes.ranges import range_of_value
+from ....dialects.shapes.ranges import constant_index, range_of_value
 from ....dialects.tile.async_copy import StageAsyncOp
+from ...analysis.integer_forms import FormReader
 from ...analysis.masks import hypercube
 
 Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
@@ -29,9 +30,6 @@ Access: TypeAlias = tile.LoadOp | tile.StoreOp | tile.AtomicRmwOp | StageAsyncOp
 
 Scalar: TypeAlias = SSAValue | SymbolAttr
 """What a symbol of a form stands for: a scalar that is defined around the loop, or a size known at run time."""
-
-WIDE = 64
-"""Bits of the integers that masks are compared in."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Regions:
 
     def scalar(self, value: SSAValue) -> Form | None:
         """An index of the tile level as a form without dimensions, the loop's counter not among its symbols."""
-        form = _Reader(self, (), Simplifier()).of(value, ())
+        form = _Reader(self).of(value)
         return None if form is None or _mentions(form, self.counter) else form
 
     def simplifier(self, shape: Sequence[int] = ()) -> Simplifier:
@@ -120,7 +118,7 @@ class Regions:
 
     def _answers(self, op: payload.CmpOp) -> Iterator[tuple[bool, Region]]:
         shape = shape_of(op.lhs.type)
-        reader = _Reader(self, shape, self.simplifier(shape))
+        reader = _Reader(self, shape)
         dims = tuple(range(len(shape)))
         if (found := reader.all((op.lhs, op.rhs), dims)) is None:
             return
@@ -132,12 +130,12 @@ class Regions:
     def _constraints(self, op: Access, domain: DomainAttr) -> Iterator[tuple[int, Region]]:
         value = op.result if isinstance(op, tile.LoadOp | StageAsyncOp) else op.value
         shape = shape_of(value.type)
-        reader = _Reader(self, shape, self.simplifier(shape))
-        if any(shape_of(s.type) for s in op.symbols) or (symbols := reader.all(op.symbols, ())) is None:
+        reader = _Reader(self, shape)
+        if any(shape_of(s.type) for s in op.symbols) or (symbols := reader.all(op.symbols)) is None:
             return
         for i, (expr, (lo, hi)) in enumerate(zip(domain.affine.results, domain.limits, strict=True)):
             form = reader.simplifier.read(expr, [dim(d) for d in range(len(shape))], symbols)
-            end = constant(hi) if isinstance(hi, int) else self.leaf(hi, reader.simplifier)
+            end = constant(hi) if isinstance(hi, int) else reader.leaf(hi)
             assert end is not None
             below = self._region(add(constant(lo), form, -1), reader.simplifier)
             above = self._region(add(add(form, constant(1)), end, -1), reader.simplifier)
@@ -188,57 +186,17 @@ def _nowhere_positive(predicate: Predicate, difference: Form) -> list[tuple[bool
     }[predicate]
 
 
-@dataclass
-class _Reader:
+class _Reader(FormReader):
     """Reads integers of the tile level as forms over the dimensions of one tile."""
 
-    regions: Regions
-    shape: Sequence[int]
-    simplifier: Simplifier
+    def __init__(self, regions: Regions, shape: Sequence[int] = ()) -> None:
+        super().__init__(regions.simplifier(shape), shape)
+        self.regions = regions
 
-    def of(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
-        """The form of `value`, whose own dimensions are `dims` of the tile; None if it is no affine expression."""
-        found = self._computed(value, dims)
-        if found is None and isinstance(value.type, IndexType):
-            found = self.regions.leaf(value, self.simplifier)
-        if found is None or isinstance(element_type(value.type), IndexType):
-            return found
-        return found if self.simplifier.fits(found, WIDE) else None
-
-    def all(self, values: Iterable[SSAValue], dims: tuple[int, ...]) -> list[Form] | None:
-        """The forms of all values; None if one of them has none."""
-        found = [self.of(v, dims) for v in values]
-        known = [f for f in found if f is not None]
-        return known if len(known) == len(found) else None
-
-    def _computed(self, value: SSAValue, dims: tuple[int, ...]) -> Form | None:
-        kind, op = element_type(value.type), value.owner
-        if isinstance(op, Block) or not (isinstance(kind, IndexType) or kind == IntegerType(WIDE)):
-            return None
-        match op:
-            case payload.ConstantOp():
-                return constant(int(op.scalar))
-            case arith.ConstantOp():
-                number = op.value
-                return constant(number.value.data) if hasattr(number, "value") else None  # pyright: ignore
-            case payload.ExtentOp():
-                return self.regions.leaf(op.symbol, self.simplifier)
-            case payload.CastOp():
-                return self.of(op.operand, dims)
-            case tile.AffineOp():
-                own = [dim(d) if self.shape[d] > 1 else constant(0) for d in dims]
-                known = self.all(op.symbols, ())
-                return None if known is None else self.simplifier.read(op.map.data.results[0], own, known)
-            case tile.BroadcastOp():
-                along = set(op.along.get_values())
-                return self.of(op.source, tuple(d for i, d in enumerate(dims) if i not in along))
-            case tile.ConvertLayoutOp():
-                return self.of(op.source, dims)
-            case arith.AddiOp() | arith.SubiOp() | arith.MuliOp():
-                both = self.all(op.operands, dims)
-                return None if both is None else self.simplifier.computed(op.name, *both)
-            case _:
-                return None
+    def leaf(self, value: Scalar) -> Form | None:
+        if isinstance(value, SymbolAttr) or isinstance(value.type, IndexType):
+            return self.regions.leaf(value, self.simplifier)
+        return None
 
 
 SAMPLES = 64
@@ -274,10 +232,10 @@ class _Sample:
         return self.values[value]
 
     def _computed(self, value: SSAValue) -> int:
+        if (number := constant_index(value)) is not None:
+            return number
         op = value.owner
         match op:
-            case arith.ConstantOp() if isinstance(op.value, IntegerAttr):
-                return op.value.value.data
             case payload.ExtentOp():
                 return typical(op.symbol)
             case payload.CastOp():

@@ -1,4 +1,4 @@
-// RUN: dl-opt %s -p kernel-simplify-indices,cse,dce,kernel-allocate-shared,kernel-insert-barriers -t 'cuda{arch=sm_90a}' --split-input-file | filecheck %s
+// RUN: dl-opt %s -p cse,dce,kernel-allocate-shared,kernel-insert-barriers -t 'cuda{arch=sm_90a}' --split-input-file | filecheck %s
 
 // A row reduction: names, ids, a wide load, one loop for pointwise operations, a fold, a butterfly, shared memory.
 // CHECK: // --- helpers

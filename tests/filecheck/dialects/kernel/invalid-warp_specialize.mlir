@@ -186,22 +186,22 @@ kernel.func @k() grid [1] warps 1 {
 
 // CHECK: error: {{.*}}accumulators are f32, not vector<32xbf16>
 kernel.func @k() grid [1] warps 4 {
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xbf16>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xbf16>>
 }
 
 // -----
 
 // CHECK: error: {{.*}}4 to 128 accumulators, in steps of 4, not 256
 kernel.func @k() grid [1] warps 4 {
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<256xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<256xf32>>
 }
 
 // -----
 
-// CHECK: error: kernel.registers_to_accumulators: result 'result' at position 0 does not verify: attribute vector<32xf32> expected
+// CHECK: error: kernel.accumulators: result 'result' at position 0 does not verify: attribute vector<32xf32> expected
 kernel.func @k() grid [1] warps 4 {
   %r = payload.constant 0.0 : vector<32xf32>
-  %p = "kernel.registers_to_accumulators"(%r) : (vector<32xf32>) -> !kernel.async_accumulators<vector<64xf32>>
+  %p = "kernel.accumulators"(%r) : (vector<32xf32>) -> !kernel.async_accumulators<vector<64xf32>>
 }
 
 // -----
@@ -210,7 +210,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = "kernel.wgmma"(%s, %i, %s, %i, %p) <{slices = #builtin.int<4>, swizzle = #builtin.int<128>, operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 0>}> : (memref<4096xbf16, "shared">, index, memref<4096xbf16, "shared">, index, !kernel.async_accumulators<vector<32xf32>>) -> !kernel.async_accumulators<vector<64xf32>>
 }
 
@@ -220,7 +220,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 0 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -230,7 +230,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %c = arith.constant true
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 scale_d_zero use_acc %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
@@ -241,7 +241,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xi32, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xi32, "shared">, memref<4096xi32, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -251,7 +251,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xf32, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] transposed into %p k_steps 4 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -261,7 +261,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xf32, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 5 swizzle 128 : memref<4096xf32, "shared">, memref<4096xf32, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -271,7 +271,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 5 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -281,7 +281,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] transposed into %p k_steps 4 swizzle 64 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -291,7 +291,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] transposed leading_offset 1024 into %p k_steps 4 swizzle 64 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -301,7 +301,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<64xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<64xf32>>
   %q = kernel.wgmma %s[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<64xf32>>
 }
 
@@ -311,7 +311,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %r = payload.constant 0.0 : vector<16xbf16>
   %q = kernel.wgmma %r, %s[%i] into %p k_steps 4 swizzle 128 : vector<16xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
@@ -322,7 +322,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %t = kernel.shared : memref<4096xf16, "shared">
   %q = kernel.wgmma %t[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<4096xf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
@@ -333,7 +333,7 @@ kernel.func @k() grid [1] warps 4 {
 kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %x[%i], %s[%i] into %p k_steps 4 swizzle 128 : memref<64x64xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -343,7 +343,7 @@ kernel.func @k(%x: memref<64x64xbf16>) grid [1] warps 4 {
 kernel.func @k() grid [1] warps 4 {
   %i = arith.constant 0 : index
   %s = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %s[%i], %s into %p k_steps 4 swizzle 128 : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -351,7 +351,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // CHECK: error: kernel.wgmma_wait: waits until 0 to 7 groups are left, not 8
 kernel.func @k() grid [1] warps 4 {
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 8, %p : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
 }
 
@@ -359,7 +359,7 @@ kernel.func @k() grid [1] warps 4 {
 
 // CHECK: error: kernel.wgmma_wait: accumulators become registers of their type once nothing is pending
 kernel.func @k() grid [1] warps 4 {
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma_wait 1, %p : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
 }
 

@@ -46,7 +46,7 @@ kernel.func @boxes(%x: memref<512x320xbf16>, %y: memref<8x64x64xf32>) grid [1] w
 }
 
 // CHECK-LABEL: @products
-// CHECK:         %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+// CHECK:         %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    kernel.wgmma_fence
 // CHECK-NEXT:    %q = kernel.wgmma %a[%i], %b[%i] into %p k_steps 4 swizzle 128 scale_d_zero : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    %r = kernel.wgmma %a[%i] transposed, %b[%i] transposed into %q k_steps 2 swizzle 128 use_acc %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
@@ -54,7 +54,7 @@ kernel.func @boxes(%x: memref<512x320xbf16>, %y: memref<8x64x64xf32>) grid [1] w
 // CHECK-NEXT:    %s = kernel.wgmma_wait 1, %r : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    %z = kernel.wgmma_wait 0, %s : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    %acc = kernel.wgmma_wait 0, %z : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
-// CHECK-NEXT:    %t = kernel.registers_to_accumulators %acc : vector<32xf32>
+// CHECK-NEXT:    %t = kernel.accumulators from %acc : !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    %n = payload.cast %acc
 // CHECK-NEXT:    %u = kernel.wgmma %n, %b[%i] transposed leading_offset 2048 into %t k_steps 4 swizzle 64 : vector<32xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 kernel.func @products() grid [1] warps 4 {
@@ -62,7 +62,7 @@ kernel.func @products() grid [1] warps 4 {
   %c = arith.constant true
   %a = kernel.shared : memref<4096xbf16, "shared">
   %b = kernel.shared : memref<4096xbf16, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   kernel.wgmma_fence
   %q = kernel.wgmma %a[%i], %b[%i] into %p k_steps 4 swizzle 128 scale_d_zero : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
   %r = kernel.wgmma %a[%i] transposed, %b[%i] transposed into %q k_steps 2 swizzle 128 use_acc %c : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
@@ -70,7 +70,7 @@ kernel.func @products() grid [1] warps 4 {
   %s = kernel.wgmma_wait 1, %r : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
   %z = kernel.wgmma_wait 0, %s : !kernel.async_accumulators<vector<32xf32>> -> !kernel.async_accumulators<vector<32xf32>>
   %acc = kernel.wgmma_wait 0, %z : !kernel.async_accumulators<vector<32xf32>> -> vector<32xf32>
-  %t = kernel.registers_to_accumulators %acc : vector<32xf32>
+  %t = kernel.accumulators from %acc : !kernel.async_accumulators<vector<32xf32>>
   %n = payload.cast %acc : vector<32xf32> -> vector<32xbf16>
   %u = kernel.wgmma %n, %b[%i] transposed leading_offset 2048 into %t k_steps 4 swizzle 64 : vector<32xbf16>, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
 }

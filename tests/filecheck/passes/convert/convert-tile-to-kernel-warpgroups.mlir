@@ -1,5 +1,5 @@
 // RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands | filecheck %s --check-prefix TILE
-// RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands,tile-pipeline-dots,convert-tile-to-kernel,kernel-simplify-indices,dce,kernel-allocate-shared,kernel-insert-barriers | filecheck %s
+// RUN: dl-opt %s --split-input-file -p tile-select-mma,dce,tile-assign-layouts,tile-stage-dot-operands,tile-pipeline-dots,convert-tile-to-kernel,dce,kernel-allocate-shared,kernel-insert-barriers | filecheck %s
 
 // A product of warpgroups: the left operand lies along k, the right one across, both in swizzled boxes. What threads
 // store is ordered before what the product reads. Two warpgroups share 64 rows, so each has half of the columns.
@@ -13,7 +13,7 @@
 // CHECK-SAME:    shared 24576
 // CHECK:         kernel.store %a, %a_shared
 // CHECK:         kernel.store %b, %b_shared
-// CHECK:         [[START:%.*]] = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+// CHECK:         [[START:%.*]] = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
 // CHECK-NEXT:    kernel.fence_async
 // CHECK-NEXT:    kernel.barrier
 // CHECK-NEXT:    kernel.wgmma_fence

@@ -110,7 +110,7 @@ kernel.func @boxes(%x: memref<64x64xbf16>) grid [1] warps 4 {
   %w = kernel.load %t[%i] : memref<4097xbf16, "shared"> (index) -> vector<1xbf16>
   kernel.tma_load %m[%i, %i] to %a[%i] signal %full[%i] : !kernel.tensor_map<64x64xbf16, swizzle 128>, memref<4096xbf16, "shared">, memref<2x!kernel.mbarrier, "shared">
   kernel.mbar_wait %full[%i] parity %i : memref<2x!kernel.mbarrier, "shared">
-  %p = kernel.undef_accumulators : !kernel.async_accumulators<vector<32xf32>>
+  %p = kernel.accumulators : !kernel.async_accumulators<vector<32xf32>>
   %q = kernel.wgmma %a[%i], %b[%i] into %p k_steps 4 swizzle 128 scale_d_zero : memref<4096xbf16, "shared">, memref<4096xbf16, "shared">, !kernel.async_accumulators<vector<32xf32>>
   kernel.tma_store %c[%i] to %m[%i, %i] : memref<4096xbf16, "shared">, !kernel.tensor_map<64x64xbf16, swizzle 128>
 }

@@ -1,8 +1,7 @@
-"""Index arithmetic means the same after folding: random expressions, evaluated for every thread."""
+"""Ranges of index arithmetic hold: random expressions, evaluated for every thread."""
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings, strategies as st
 
 from deplodock.backend.simulator import simulate
@@ -10,8 +9,6 @@ from deplodock.dialects.kernel import FuncOp
 from deplodock.dialects.payload import CastOp
 from deplodock.dialects.shapes.ranges import Ranges
 from deplodock.dialects.support.parsing import make_context, parse_module
-from deplodock.passes.pass_manager import run_passes
-from deplodock.passes.pipelines import parse_passes
 
 WARPS, GRID = 2, 3
 THREADS = 32 * WARPS
@@ -59,14 +56,11 @@ def programs(draw: st.DrawFn) -> str:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(programs())
-def test_folding_keeps_the_numbers(text: str) -> None:
-    ctx = make_context()
-    module = parse_module(ctx, text, "random.mlir")
+def test_numbers_are_in_their_ranges(text: str) -> None:
+    module = parse_module(make_context(), text, "random.mlir")
     before = simulate(module, []).outputs[0]
     func = next(op for op in module.body.ops if isinstance(op, FuncOp))
     cast = next(op for op in func.walk() if isinstance(op, CastOp))
     lo, hi = Ranges(func).of(cast.operand)
     assert lo <= before.min()
     assert before.max() <= hi
-    run_passes(ctx, module, parse_passes("kernel-simplify-indices"))
-    np.testing.assert_array_equal(simulate(module, []).outputs[0], before)
