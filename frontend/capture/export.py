@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import operator
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .complex.pairs import is_complex
 from .computed_indices import index_by_tensors
-from .decompositions.table import decomposed
+from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback
 from .graph_capture import Argument, import_graph
 from .host_checks import trace
@@ -148,15 +149,27 @@ def _export(
                 ),
             )
             lies = memory_of(exported)
+            unruled = without_rule(exported.graph)
+            if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
+                return exported, lies
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
-            exported = decomposed(exported, without_rule(exported.graph))
+            exported = decomposed(exported, unruled)
             index_by_tensors(exported.graph)
             return exported, lies
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+
+
+def _needs_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
+    nothing to do."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return node.op in ("placeholder", "output", "call_function")
+    checked = node.target in (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_async.msg)
+    return checked or is_ours(node.target) and not node.target._schema.is_mutable  # pyright: ignore
 
 
 @contextmanager

@@ -185,6 +185,9 @@ def _normal(program: ExportedProgram, sizes: Mapping[Any, int]) -> Iterator[tupl
         found = node.meta.get("val")
         if name in _CHECKS or isinstance(found, torch.SymInt | torch.SymBool) or node.name not in live:
             continue
+        if name == "dropout.default" and not node.args[2]:
+            numbers[node.name] = numbers[node.args[0].name]
+            continue
         if name in _RESHAPES or name in _PARTS and shape(node) == shape(node.args[0]):
             numbers[node.name] = _reshaped(value(node.args[0]), shape(node.args[0]), shape(node))
             continue

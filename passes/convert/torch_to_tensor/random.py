@@ -29,6 +29,7 @@ def _draws_between_layers(arguments: Mapping[str, object]) -> bool:
 
 
 _CONDITIONS: dict[str, Callable[[Mapping[str, object]], bool]] = {
+    "dropout": lambda a: bool(a.get("train")) and a.get("p") != 0,
     "native_dropout": lambda a: a.get("train") is not False and a.get("p") != 0,
     "scaled_dot_product_attention": lambda a: a.get("dropout_p", 0) != 0,
     **dict.fromkeys(("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"), _draws_between_layers),
@@ -167,7 +168,7 @@ def dropped(b: Builder, x: SSAValue, p: float, generator: SSAValue | None, first
     return b.select(kept, b.scaled(x, 1 / (1 - p) if p < 1 else 0.0), b.like(x, 0)), kept
 
 
-@decomposes("native_dropout")
+@decomposes("dropout", "native_dropout")
 def dropout(b: Builder, input: SSAValue, p: float, train: bool | None, generator: SSAValue | None) -> list[SSAValue]:
     if train is False or p == 0:
         return [input, b.constant(True, shape_of(input.type), i1)]
