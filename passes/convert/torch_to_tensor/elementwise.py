@@ -341,3 +341,8 @@ def where(b: Builder, condition: SSAValue, self: Operand, other: Operand) -> SSA
         b.operand(v, e, b.result_shape) for v, e in ((b.truth(condition), i1), (self, element), (other, element))
     )
     return b.select(cond, x, y)
+
+
+@decomposes("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(b: Builder, self: SSAValue, mask: SSAValue, value: Operand) -> SSAValue:
+    return where(b, mask, value, self)

@@ -69,7 +69,7 @@ def _arguments(rows: str) -> Mapping[str, Sequence[str]]:
 
 
 HELD = _arguments(
-    """fill value, fmod other, hardshrink lambd, pow self exponent, remainder self other,
+    """fill value, fmod other, hardshrink lambd, masked_fill value, pow self exponent, remainder self other,
     softshrink lambd, threshold threshold value, where self other, xlogy self other"""
 )
 """Operator -> scalars that its kernel holds in the type of the tensors."""
@@ -77,7 +77,7 @@ HELD = _arguments(
 CHECKED = _arguments(
     """add alpha, addcdiv value, addcmul value, clamp min max, clamp_max max, clamp_min min, constant_pad_nd value,
     fill value, full fill_value, full_like fill_value, hardshrink lambd, hardtanh min_val max_val, index_add alpha,
-    index_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
+    index_fill value, masked_fill value, new_full fill_value, pow exponent, rsub alpha, scalar_tensor s, scatter value,
     softshrink lambd, sub alpha, threshold threshold value"""
 )
 """Operator -> scalars that PyTorch refuses where the type they are held in does not hold them."""
