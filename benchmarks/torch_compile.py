@@ -33,6 +33,9 @@ which tensors share memory, and what requires gradients.
   operators the gradients are right. Under `torch.no_grad()`, or where nothing requires a gradient, there is one
   program, which `deplodock.compile` would make as well. A program of `deplodock.compile` has no gradients: its results
   require them where eager PyTorch's would, and to ask for one is an error that says so.
+- **Autocast.** Dynamo compiles again where autocast changes. A program of `deplodock.compile` has the types that it was
+  traced with: where autocast, around the call, would cast what one of its operators reads and is not as it was then,
+  the call is an error that says so.
 - **Sizes and numbers that change.** Dynamo compiles a graph again for a second size, then with symbols. One program
   serves all sizes; where that is refused, there is one for each shape, with a `RecompileWarning` that says why, up to
   `torch._dynamo.config.recompile_limit`, after which PyTorch computes the others. A number that changes and is not a

@@ -12,7 +12,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from .complex.pairs import is_complex
 from .computed_indices import index_by_tensors
 from .decompositions.table import decomposed, is_ours
 from .eager_fallback import Fallback
+from .grad_mode import detached_without_grad
 from .graph_capture import Argument, import_graph
 from .host_checks import trace
 from .known_sizes import known_sizes
@@ -137,16 +138,7 @@ def _export(
             exported = below_transforms(
                 module,
                 differentiating,
-                lambda traced, above: trace(
-                    lambda: (torch.export.export if above else _trace._export)(
-                        traced,
-                        args,
-                        kwargs,
-                        dynamic_shapes=shapes,
-                        strict=False,
-                        prefer_deferred_runtime_asserts_over_guards=shapes is not None,
-                    )
-                ),
+                lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
             )
             lies = memory_of(exported)
             unruled = without_rule(exported.graph)
@@ -161,6 +153,28 @@ def _export(
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds
         raise CaptureError(_reason(error), location=innermost_of_error(error)) from error
+
+
+def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, above: bool) -> ExportedProgram:
+    """The program, traced `above` autograd or below it, where its own gradients are part of what it computes."""
+    with detached_without_grad(module) if above else nullcontext():
+        return (torch.export.export if above else _trace._export)(
+            module,
+            args,
+            kwargs,
+            dynamic_shapes=shapes,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=shapes is not None,
+        )
+
+
+_BATCH_NORM = torch.ops.aten.batch_norm.default
+
+
+def _is_training(node: torch.fx.Node) -> bool:
+    """Whether a node normalises by statistics of its own batch, which changes the running ones: PyTorch's decomposition
+    says so, the operator does not."""
+    return node.target is _BATCH_NORM and bool(node.args[5])
 
 
 def _needs_nothing(node: torch.fx.Node) -> bool:

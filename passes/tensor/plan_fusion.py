@@ -42,10 +42,9 @@ class PlanFusionPass(ModulePass):
     views and constants; `all` keeps only what has to be (results, what the host works on, sums that are compared with
     themselves); `keep` leaves the marks as they are. `roots` are the positions of the operations of the program,
     `@main`, whose results are kept, in place of a strategy. All cards get the plan that is best on one, the cores of a
-    CPU have their own. A function that is in the file
-    `record` (`records.py`), for `target` or for all, gets the marks that are noted there, unless they do not fit, which
-    a remark says. Legal is a step after which no contraction is computed
-    inside another one, except along a chain of reductions over one index, each of which needs others, that
+    CPU have their own. A function that is in the file `record` (`records.py`), for `target` or for all, gets the marks
+    that are noted there, unless they do not fit, which a remark says. Legal is a step after which no contraction is
+    computed inside another one, except along a chain of reductions over one index, each of which needs others, that
     `loop-fuse-reductions` can merge (as softmax between two matrix products).
     Why here: on tensors, where the whole program is visible and undoing is free; `convert-tensor-to-loop` follows.
 

@@ -19,6 +19,7 @@ from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.printer import print_cuda
 from deplodock.backend.cuda.runtime import CudaProgram, GraphWarning, driver
 from deplodock.backend.cuda.runtime.graphs import LaunchGraph
+from deplodock.backend.cuda.runtime.prepared import Frame
 from deplodock.errors import ExecutionError
 from deplodock.frontend import api
 from deplodock.frontend.capture.eager_fallback import FallbackWarning
@@ -133,6 +134,26 @@ def test_a_graph_that_the_driver_refuses(program, stub_cuda) -> None:  # noqa: F
     (y,) = other.run([x])
     assert taken("cuGraphExecKernelNodeSetParams") == [0, 4]  # the argument, too: nobody knows what they were left with
     torch.testing.assert_close(y.cpu(), five_times(x.cpu()), rtol=1e-4, atol=1e-5)
+    del kept
+
+
+def test_a_place_that_cannot_be_described(program, stub_cuda, monkeypatch) -> None:  # noqa: F811
+    """Of the second that moved, as by a tensor map that the driver refuses: the next call sets the first as well."""
+    cuda, x, other = graph(program), *(torch.randn(4, 256, device="cuda") for _ in range(2))
+    kept, moved, real = [cuda.run([x]), cuda.run([x])], list[int](), Frame.move
+
+    def move(self: Frame, launches: Any, memory: int, *how: Any) -> set[int]:
+        moved.append(memory)
+        if len(moved) == 2:
+            raise ExecutionError("no such map")
+        return real(self, launches, memory, *how)
+
+    monkeypatch.setattr(Frame, "move", move)
+    with pytest.raises(ExecutionError, match="no such map"):
+        cuda.run([other])
+    (y,) = cuda.run([other])
+    torch.testing.assert_close(y.cpu(), five_times(other.cpu()), rtol=1e-4, atol=1e-5)
+    assert moved[:2] == [0, 1]
     del kept
 
 

@@ -99,16 +99,14 @@ class LaunchGraph:
     def _move(self, moved: Sequence[int], addresses: Sequence[int]) -> None:
         """Set the parameters of all nodes that use the arguments `moved`, which lie elsewhere now."""
         nodes: set[int] = set()
+        known, self._known = self._known, [-1] * len(addresses)  # nothing is known if one of them is refused
         for argument in moved:
             nodes |= self._frame.move(self._launches, argument, addresses[argument], self._encode)
-            self._known[argument] = addresses[argument]
-        try:
-            for number in sorted(nodes):
-                node, what = self._nodes[number]
-                call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(what))
-        except ExecutionError:
-            self._known = [-1] * len(addresses)  # nothing is known if the driver refuses one of them
-            raise
+            known[argument] = addresses[argument]
+        for number in sorted(nodes):
+            node, what = self._nodes[number]
+            call("cuGraphExecKernelNodeSetParams_v2", self._run, node, ctypes.byref(what))
+        self._known = known
 
     def close(self) -> None:
         """Give it back to the driver; launches under way end before."""
