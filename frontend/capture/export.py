@@ -168,15 +168,6 @@ def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, abov
         )
 
 
-_BATCH_NORM = torch.ops.aten.batch_norm.default
-
-
-def _is_training(node: torch.fx.Node) -> bool:
-    """Whether a node normalises by statistics of its own batch, which changes the running ones: PyTorch's decomposition
-    says so, the operator does not."""
-    return node.target is _BATCH_NORM and bool(node.args[5])
-
-
 def _needs_nothing(node: torch.fx.Node) -> bool:
     """Whether a node is one that we take as it is: then PyTorch's own decompositions, which take a while, have
     nothing to do."""

@@ -349,7 +349,6 @@ def test_views_and_joins_of_every_type(dtype: torch.dtype) -> None:
 
 REFUSED = [
     (*call(sdpa, Q, K, V, dropout_p=0.5), r"aten\.scaled_dot_product_attention: generator: draws"),
-    (*call("batch_norm", C, W, BIAS, BIAS, W.abs(), True, 0.1, 1e-5, False), r"aten\.batch_norm: training: .*eval"),
     (
         *call("index.Tensor", torch.randn(3), [torch.tensor([True, False, True])]),
         r"aten\.index\.Tensor: indices: a boolean",

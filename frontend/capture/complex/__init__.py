@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 PARTWISE = set(
     """
     view reshape _unsafe_view permute expand slice select unsqueeze squeeze clone contiguous alias detach
-    lift_fresh_copy flip cat stack unfold index index_select gather diagonal tril triu constant_pad_nd pad sum mean
+    lift_fresh_copy flip roll cat stack unfold index index_select gather diagonal tril triu constant_pad_nd pad sum mean
     cumsum neg add sub where masked_fill slice_scatter select_scatter index_put index_add index_copy scatter
     scatter_add copy zeros_like empty_like _to_copy zeros empty new_zeros new_empty full full_like new_full
     scalar_tensor dropout fill

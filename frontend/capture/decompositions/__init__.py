@@ -191,21 +191,6 @@ def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tens
     return tuple(self.narrow(dim, end - size, size) for size, end in zip(split_sizes, ends, strict=True))
 
 
-def _roll(self: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """Reads at places that are an index map where the size is known; PyTorch's own needs to know it."""
-    if not dims:
-        return _roll(self.reshape(-1), shifts, [0]).reshape(self.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
-        size = self.shape[dim]
-        place = torch.arange(size, device=self.device)
-        if not isinstance(size, int):
-            place = ((place - shift).fmod(size) + size).fmod(size)
-        elif size:
-            place = (place + -shift % size).fmod(size)
-        self = self.index_select(dim, place)
-    return self
-
-
 def _round(self: Tensor, *, decimals: int) -> Tensor:
     x, power = self.to(torch.promote_types(self.dtype, torch.float32)), 10.0 ** abs(decimals)
     found = (x / power).round() * power if decimals < 0 else (x * power).round() / power
@@ -223,7 +208,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.lcm.default: _lcm,
     aten.nextafter.default: _nextafter,
     aten.put.default: _put,
-    aten.roll.default: _roll,
     aten.round.decimals: _round,
     aten.split_with_sizes.default: _split,
     **ANTIALIASED,

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm: wholly in f32 inside, one rounding at the end."""
+"""Softmax, its logarithm and logsumexp: wholly in f32 inside, one rounding at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.shapes.extents import extents_of
-from ....dialects.tensor.builder import Builder, normal_dim
+from ....dialects.tensor.builder import Builder, normal_dim, normal_dims, work_type
+from .reductions import extreme, kept
 from .registry import decomposes
 
 
@@ -40,3 +41,16 @@ def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = 
     x, over = _softmax_input(b, self, dim, dtype)
     _, total, distance = shifted_exp(b, x, over)
     return b.sub(distance, b.keep(b.log(total), over, extents_of(x.type)))
+
+
+@decomposes("logsumexp")
+def logsumexp(b: Builder, self: SSAValue, dim: Sequence[int], keepdim: bool) -> SSAValue:
+    x = b.cast(self, work_type(b.result_element))
+    shape = extents_of(x.type)
+    over = normal_dims(dim, len(shape))
+    if 0 in [shape[d] for d in over]:
+        return kept(b, b.log(b.reduce("add", b.exp(x), over)), shape, over, keepdim)
+    top = extreme(b, "max", x, over)
+    frame = b.select(b.cmp("eq", b.abs(top), float("inf")), b.like(top, 0), top)
+    total = b.reduce("add", b.exp(b.sub(x, b.keep(frame, over, shape))), over)
+    return kept(b, b.add(b.log(total), frame), shape, over, keepdim)
