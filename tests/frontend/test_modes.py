@@ -13,7 +13,7 @@ from torch import nn
 import deplodock
 from deplodock.errors import ExecutionError
 
-HOW = {"executor": "reference", "target": "sm_90a"}
+HOW: dict[str, Any] = {"executor": "reference", "target": "sm_90a"}
 X = torch.randn(4, 4)
 
 
@@ -104,7 +104,8 @@ def test_another_thread_switches_for_itself() -> None:
 
     def function(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            here.wait(), here.wait()
+            here.wait()
+            here.wait()
             return x * 2
 
     thread = Thread(target=other)
