@@ -33,7 +33,7 @@ SIDES, TURNED = (64, 128, 256, 32, 512, 16), 1 << 16
 LANES = 16
 """Elements of the widest vectors of f32."""
 
-SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16) for rows in (256, 128, 64, 32, 16)]
+SHAPES = [(rows, columns) for columns in (64, 128, 32, 256, 16, 512) for rows in (256, 128, 64, 32, 16)]
 """Rows and columns of a tile of products, those first of which the sums stay in the nearest cache."""
 
 DEPTHS, KEYS = (256, 512, 128, 64), (256, 128, 64, 32)
