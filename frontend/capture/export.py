@@ -12,7 +12,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, Literal
@@ -157,15 +157,14 @@ def _export(
 
 def _exported(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, above: bool) -> ExportedProgram:
     """The program, traced `above` autograd or below it, where its own gradients are part of what it computes."""
-    with detached_without_grad(module) if above else nullcontext():
-        return (torch.export.export if above else _trace._export)(
-            module,
-            args,
-            kwargs,
-            dynamic_shapes=shapes,
-            strict=False,
-            prefer_deferred_runtime_asserts_over_guards=shapes is not None,
-        )
+    export = torch.export.export if above else _trace._export
+    how = {"dynamic_shapes": shapes, "strict": False, "prefer_deferred_runtime_asserts_over_guards": shapes is not None}
+    if above:
+        with detached_without_grad(module) as switch:
+            found = export(module, args, kwargs, **how)
+        if not switch.asked:
+            return found
+    return export(module, args, kwargs, **how)
 
 
 def _needs_nothing(node: torch.fx.Node) -> bool:

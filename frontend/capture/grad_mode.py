@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.autograd import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -21,19 +22,34 @@ from .aliasing import share
 
 
 @contextmanager
-def detached_without_grad(module: torch.nn.Module) -> Generator[None]:
+def detached_without_grad(module: torch.nn.Module) -> Generator[_Switch]:
     """While active, `module` is traced so. Gradients are taken for enabled where it begins: whether they are is a
-    matter of each call."""
-    forward = module.forward
+    matter of each call. What it gives tells whether the program `asked` for gradients: one that computes gradients
+    itself does, and the trace is none of it then."""
+    forward, switch = module.forward, _Switch()
 
     @functools.wraps(forward)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        switch = _Switch()
+        switch.enabled, switch.thread = True, get_ident()
         with patch("torch.autograd.grad_mode.torch", _Torch(switch)), switch:
             return forward(*args, **kwargs)
 
-    with patch.object(module, "forward", traced):
-        yield
+    enable, grad = torch.enable_grad.__enter__, functional._autograd_grad
+
+    def enabling(context: Any) -> None:
+        switch.asked = switch.asked or switch.enabled
+        enable(context)
+
+    def differentiating(*args: Any, **kwargs: Any) -> Any:
+        switch.asked = True
+        return grad(*args, **kwargs)
+
+    with (
+        patch.object(module, "forward", traced),
+        patch.object(torch.enable_grad, "__enter__", enabling),
+        patch.object(functional, "_autograd_grad", differentiating),
+    ):
+        yield switch
 
 
 class _Switch(TorchFunctionMode):
@@ -41,11 +57,12 @@ class _Switch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enabled, self.thread = True, get_ident()
+        self.enabled, self.thread, self.asked = True, get_ident(), False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, unless it is the switch."""
         if func is torch._C._set_grad_enabled:
+            self.asked = self.asked or self.enabled and args[0]
             (self.enabled,) = args
             return None
         result = func(*args, **(kwargs or {}))

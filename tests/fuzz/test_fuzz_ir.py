@@ -38,8 +38,8 @@ FOUND = {
     "integers for an operator of floats": (
         "torch",
         "%x = torch.full(size = [3, 40], fill_value = 1, dtype = i32) : () -> tensor<3x40xi32>\n"
-        "%z = torch.rms_norm(input = %x, normalized_shape = [40]) : (tensor<3x40xi32>) -> tensor<3x40xi32>",
-        "aten.rms_norm: does not work on tensors of i32",
+        "%z = torch.leaky_relu(self = %x) : (tensor<3x40xi32>) -> tensor<3x40xi32>",
+        "aten.leaky_relu: PyTorch has no kernel for i32",
     ),
     "floats for indices": (
         "torch",
