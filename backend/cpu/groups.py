@@ -17,6 +17,7 @@ from xdsl.dialects.scf import IfOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...dialects import kernel
+from ...dialects.cores import PAGE
 from ...dialects.kernel.memory import LoadOp, StoreOp
 from ...dialects.payload import CastOp, CmpOp, SelectOp, element_bytes, element_type, is_float
 from ...dialects.shapes.extents import Extent, least
@@ -59,9 +60,6 @@ ACCUMULATORS = 4
 SIDE_BY_SIDE = 256 * WIDEST
 """Elements at most of rows that are summed side by side, each in one vector: rounding errors grow with the terms of a
 sum."""
-
-PAGE = 4096
-"""Bytes of memory along which processors see by themselves what is needed next."""
 
 AHEAD = 1 << 16
 """Bytes of a row at most that are asked for a row ahead."""

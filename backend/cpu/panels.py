@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from xdsl.dialects.builtin import bf16
 from xdsl.ir import SSAValue
 
+from ...dialects.cores import PAGE, WAYS
 from ...dialects.kernel import PanelFmaOp, ShuffleRegistersOp
 from ...dialects.kernel.memory import LoadOp
 from ...dialects.payload import CastOp, ConstantOp, element_bytes, element_type
@@ -22,9 +23,6 @@ ROWS, COLUMNS, BOTH = 0, 1, None
 
 NEAR = 2
 """Elements apart at most that neighbours in a column are read where they lie."""
-
-PAGE, WAYS = 4096, 8
-"""Bytes apart of what is in the same set of the nearest cache, and how much of that it holds at once."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 from xdsl.ir import Attribute, SSAValue
 
+from ...dialects.cores import PAGE, WAYS
 from ...dialects.loop import ReduceOp, StagedReduceOp
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import extents_of
@@ -25,13 +26,6 @@ LINE = 64
 
 SHORT = 128
 """Bytes below which several pieces of memory are read at the same time."""
-
-PAGE = 4096
-"""Bytes of memory along which processors see by themselves what is needed next."""
-
-WAYS, WAY = 8, 4096
-"""Places for what lies a multiple of so many bytes apart in the nearest cache: so many rows of an operand are read at a
-time then."""
 
 AT_ONCE = 4
 """Rows that are reduced at the same time, where a tile has them: they are read from as many places."""
@@ -303,11 +297,11 @@ class CoreTime:
         return self.costs.gathered * self.core.lanes
 
     def _in_same_sets(self, factor: SSAValue, rows: Collection[SSAValue]) -> bool:
-        """Whether the rows of a loaded operand are a multiple of `WAY` apart, and caches have few places for them."""
+        """Whether the rows of a loaded operand are a multiple of `PAGE` apart, and caches have few places for them."""
         load = loaded_factor(factor)
         assert load is not None
         apart = min((s for i, s in strides(load).items() if i in rows and s), default=1)
-        return apart * element_bytes(load.source.type) % WAY == 0
+        return apart * element_bytes(load.source.type) % PAGE == 0
 
 
 def _is_rescaled(stage: ReduceOp) -> bool:
