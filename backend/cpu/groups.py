@@ -146,7 +146,7 @@ class VectorStatements(Statements):
                     elif isinstance(op, StoreOp):
                         self._store(op)
                     else:
-                        if folds and isinstance(op, LoadOp):
+                        if folds and self.at_once == 1 and isinstance(op, LoadOp):
                             self._prefetch(op)
                         self._compute(op, kept.get(op.results[0]), group)
             for op, name in sums.items():
@@ -154,7 +154,8 @@ class VectorStatements(Statements):
                 if self.at_once > 1:
                     writer.line(f"#pragma GCC unroll {self.at_once}")
                     writer.line(f"for (int n = 0; n < {self.at_once}; ++n)")
-                    writer.line(f"  {results[op].name}[rows / {row} + n] = {text};")
+                    each = group.size // row // self.at_once
+                    writer.line(f"  {results[op].name}[rows / {row} + n * {each}] = {text};")
                 elif op in results:
                     writer.line(f"{results[op].name}[row / {row}] = {text};")
                 else:
@@ -166,13 +167,14 @@ class VectorStatements(Statements):
 
     @contextmanager
     def _each_row(self, group: Group, row: int) -> Generator[None]:
-        """A loop over the rows of a group that there are, several at once where all are whole: these are read from as
-        many places in memory at a time, and what they are combined with is read once."""
+        """A loop over the rows of a group that there are, several at once where all are whole: what they are combined
+        with is read once. Each comes from a part of the rows of its own, whose memory is read from its begin to its
+        end: that is what the processor foresees, where it loses a place that skips rows."""
         writer, more, name = self.vectors, "", "row" if self.at_once == 1 else "rows"
         if self.rows is not None:
             at, bound = self._end(self.rows)
             more = f" && {add(at, Expr(f'row / {row}', MUL)).text} < {bound}"
-        with writer.braces(f"for (int {name} = 0; {name} < {group.size}{more}; {name} += {self.at_once * row})"):
+        with writer.braces(f"for (int {name} = 0; {name} < {group.size // self.at_once}{more}; {name} += {row})"):
             writer.row = row
             yield
             writer.row = 0
@@ -185,7 +187,8 @@ class VectorStatements(Statements):
         if self.at_once > 1:
             writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {row}, i += {row})"
+            apart = group.size // ACCUMULATORS
+            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {apart}, i += {apart})"
         elif several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
@@ -272,9 +275,9 @@ class VectorStatements(Statements):
         of rows within a page the processor does not foresee the next one. Of longer ones that a loop reduces it falls
         behind where they and what they are multiplied with leave no room in the nearest cache: into the one behind."""
         writer, end = self.vectors, end_of_access(op)
-        length = self.at_once * (writer.row or op.registers)
+        length = writer.row or op.registers
         if end is not None and isinstance(end.bound, int) and isinstance(end.origin, int):
-            length = min(length, self.at_once * (end.bound - end.origin))
+            length = min(length, end.bound - end.origin)
         size = length * element_bytes(op.result.type)
         one_row = _is_outside_of_loops(op) and size <= (AHEAD if writer.row else PAGE)
         if one_row and lanes_of(op) == 1 and op not in writer.prefetched:

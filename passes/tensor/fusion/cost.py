@@ -103,7 +103,7 @@ class Kernel:
         """These variables of a reduction, each with the free one of the same extent that is no row's."""
         extents, free = self.graph.extents, self._in(self.free & ~self.rows)
         for r in variables:
-            if v := next((v for v in free if extents[v] == extents[r]), None):
+            if (v := next((v for v in free if extents[v] == extents[r]), None)) is not None:
                 free.remove(v)
                 yield r, v
 

@@ -63,14 +63,14 @@ kernel.func @sums_of_rows(%x: memref<2x100xf32>, %y: memref<2xf32>) grid [1] war
 
 // -----
 
-// Four rows are reduced at once, where there are so many: each is read from a place of its own.
+// Four rows are reduced at once, where there are so many: each from a quarter of the rows, that is read from its begin
+// to its end.
 // CHECK:       // --- kernels
-// CHECK:         for (int rows = 0; rows < 512; rows += 256) {
+// CHECK:         for (int rows = 0; rows < 128; rows += 64) {
 // CHECK:           for (int first = 0; first < 64; first += lanes)
-// CHECK:           for (int n = 0, row = rows, i = rows + first; n < 4; ++n, row += 64, i += 64) {
-// CHECK:             __builtin_prefetch(&x[(i - row) + (row >> 6) * 100] + 256);
-// CHECK-NEXT:        const auto a = load(&x[(i - row) + (row >> 6) * 100]);
-// CHECK:             t[rows / 64 + n] = reduced_lanes({t1[n]},
+// CHECK:           for (int n = 0, row = rows, i = rows + first; n < 4; ++n, row += 128, i += 128) {
+// CHECK:             const auto a = load(&x[(i - row) + (row >> 6) * 100]);
+// CHECK:             t[rows / 64 + n * 2] = reduced_lanes({t1[n]},
 kernel.func @sums_of_several_rows(%x: memref<8x100xf32>, %y: memref<8xf32>) grid [1] warps 1 lanes 1 {
   %0 = payload.constant 0 : index
   %a = kernel.load %x[%0, %0] regs [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32], [1, 0], [2, 0], [4, 0]] : memref<8x100xf32> (index, index) -> vector<512xf32>
