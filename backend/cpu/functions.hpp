@@ -222,15 +222,15 @@ static void pack(T* to, const T* from, long row, long column, long high, Range w
 
 //// panel_fma needs fused; pack
 struct Extents { Range rows, columns, depth; };
-// c += a * b for at most `rows` rows of c, which stay in registers, and for a panel of b, whose rows are `pitch` elements
-// apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in
+// c += a * b for `rows` rows of c, or for those that are `used`, which stay in registers, and for a panel of b, whose rows
+// are `pitch` elements apart. The rows of a lie along k and are `apart` elements apart; or, with a `step`, its columns are, and neighbours in
 // one so many: all rows are there then.
-template <int rows, int vectors, int step, class T, class S>
+template <int rows, int vectors, int step, bool all_used, class T, class S>
 static void block_fma(long used, T* c, long c_row, const S* a, long apart, const S* panel, long pitch, long depth) {
   vec<T> sum[rows][vectors] = {};  // added to c when it is whole: what is small is added to what is small
   const S* row_of[rows];
 #pragma GCC unroll 14
-  for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (i < used ? i : 0) * apart);
+  for (int i = 0; i < rows; ++i) row_of[i] = a + (step ? i * step : (all_used || i < used ? i : 0) * apart);
   for (long k = 0; k < depth; ++k) {
     vec<S> row[vectors];
     if (step) __builtin_prefetch(a + k * apart + 2 * rows * step);  // of the next rows: processors see no more than some pages
@@ -245,14 +245,14 @@ static void block_fma(long used, T* c, long c_row, const S* a, long apart, const
   for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 2
     for (int j = 0; j < vectors; ++j)
-      if (step || i < used) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
+      if (all_used || i < used) store(c + i * c_row + j * lanes, load(c + i * c_row + j * lanes) + sum[i][j]);
 }
 // The same for as many of `left` rows as a block has; how many these are.
 template <int rows, int vectors, int step, class... More> INLINE long rows_fma(long left, More... more) {
   constexpr int fewer = rows > 12 || rows == 8 || rows == 7 ? rows - 1 : rows > 8 ? 8 : rows == 6 ? 4 : rows / 2;
   if constexpr (step && rows > 1)
     if (left < rows) return rows_fma<fewer, vectors, step>(left, more...);
-  block_fma<rows, vectors, step>(left, more...);
+  step || left >= rows ? block_fma<rows, vectors, step, true>(left, more...) : block_fma<rows, vectors, step, false>(left, more...);
   return rows;
 }
 template <int N, class T> constexpr int panel_vectors = N >= 2 * lanes && sizeof(T) <= 4 ? 2 : 1;
