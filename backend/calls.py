@@ -14,9 +14,9 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-from ...errors import ExecutionError
-from ..build_cache import cached_file, digest
-from .build import known, run_compiler
+from ..errors import ExecutionError
+from .build_cache import cached_file, digest
+from .host_compiler import known, run_compiler
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w")
 
@@ -52,7 +52,7 @@ def load_extension() -> ModuleType:
     made_by = (known("native"), torch.__version__, torch.version.git_version, str(folder))
     key = digest(_SOURCE.read_text(), *made_by, sysconfig.get_config_var("EXT_SUFFIX"), *FLAGS)
     try:
-        loader = ExtensionFileLoader(_NAME, str(cached_file("cpu", f"{key}.so", make)))
+        loader = ExtensionFileLoader(_NAME, str(cached_file("calls", f"{key}.so", make)))
         spec = spec_from_loader(_NAME, loader)
         assert spec is not None
         module = module_from_spec(spec)

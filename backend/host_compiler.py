@@ -6,9 +6,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from ..errors import ExecutionError
 
 GNU, CLANG = "Free Software Foundation", "clang"
 """What versions of g++ and clang say."""
+
+OPENMP = {GNU: "", CLANG: "-fopenmp"}
+"""What compilers need an installed library for: g++ comes with its OpenMP."""
 
 
 def find_compiler(names: Sequence[str], makers: Mapping[str, str]) -> str | None:
@@ -32,3 +39,30 @@ def _links(path: str, option: str) -> bool:
 def told(*command: str) -> str:
     """What a command prints."""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def run_compiler(*arguments: str) -> None:
+    """Raises ExecutionError with what the compiler says."""
+    result = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        name = Path(compiler()).name
+        raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
+
+
+@cache
+def compiler() -> str:
+    """The path of a compiler for C++ with OpenMP: what CXX says, if that is one of g++ and clang, else g++, else clang.
+
+    Raises ExecutionError if there is none."""
+    if path := find_compiler(("g++", "clang++"), OPENMP):
+        return path
+    raise ExecutionError(
+        "a C++ compiler with OpenMP is needed for programs for the CPU; install one (apt: g++, or clang and libomp-dev)"
+    )
+
+
+@cache
+def known(march: str) -> str:
+    """The compiler, and what it makes of `march` here: what is built for one processor is not loaded on another."""
+    name = compiler()
+    return told(name, "--version") + told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)

@@ -27,7 +27,7 @@ from results import FOLDER, commit_here, read
 from torch import nn
 
 import deplodock
-from deplodock.backend.cpu.calls import building
+from deplodock.backend.calls import building
 from deplodock.backend.cuda import runtime
 from deplodock.backend.cuda.kernel_texts import entries
 from deplodock.backend.cuda.machine_code import MachineCode, pack

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..backend.cpu.build import compiler
 from ..backend.cuda.runtime import arch_of
 from ..backend.cuda.runtime.nvrtc import compiler_build
+from ..backend.host_compiler import compiler
 from ..backend.spans import Span
 from ..errors import CompileError, ExecutionError, TargetError
 from .capture.arrays import to_numpy, to_torch

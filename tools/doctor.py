@@ -76,14 +76,14 @@ def _nvrtc() -> str:
 
 def _compiler() -> str:
     """The compiler of programs for the CPU."""
-    from ..backend.cpu.build import compiler
+    from ..backend.host_compiler import compiler
 
     return _tool(compiler(), "--version")
 
 
 def _calls() -> str:
     """How programs for the CPU are called."""
-    from ..backend.cpu.calls import load_extension
+    from ..backend.calls import load_extension
 
     load_extension()
     return "of programs for the CPU need no Python from the second on"

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 from ...dialects.cores import cores
-from ...errors import ExecutionError
 from ..build_cache import cached_file, digest
 from ..cuda.printer import KERNELS_MARK
-from ..host_compiler import CLANG, GNU, find_compiler, told
+from ..host_compiler import known, run_compiler
 
 HOST_MARK = "// --- host program\n"
-
-OPENMP = {GNU: "", CLANG: "-fopenmp"}
-"""What compilers need an installed library for: g++ comes with its OpenMP."""
 
 KERNELS = 6
 """Kernels of a part at least: each part has the helpers to read."""
@@ -65,30 +58,3 @@ def parts(text: str, most: int) -> list[str]:
         return [text]
     texts = [helpers + mark + "\n".join(each[i::count]) for i in range(count)]
     return [*texts[1:], texts[0] + host_mark + host]
-
-
-def run_compiler(*arguments: str) -> None:
-    """Raises ExecutionError with what the compiler says."""
-    result = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
-    if result.returncode:
-        name = Path(compiler()).name
-        raise ExecutionError(f"{name} does not compile the C++: {result.stderr[:2000]}", operator="cpu")
-
-
-@cache
-def compiler() -> str:
-    """The path of a compiler for C++ with OpenMP: what CXX says, if that is one of g++ and clang, else g++, else clang.
-
-    Raises ExecutionError if there is none."""
-    if path := find_compiler(("g++", "clang++"), OPENMP):
-        return path
-    raise ExecutionError(
-        "a C++ compiler with OpenMP is needed for programs for the CPU; install one (apt: g++, or clang and libomp-dev)"
-    )
-
-
-@cache
-def known(march: str) -> str:
-    """The compiler, and what it makes of `march` here: what is built for one processor is not loaded on another."""
-    name = compiler()
-    return told(name, "--version") + told(name, f"-march={march}", "-dM", "-E", "-x", "c++", os.devnull)

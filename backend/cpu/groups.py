@@ -183,12 +183,12 @@ class VectorStatements(Statements):
     def _vectors(self, group: Group, limit: Limit, several: bool) -> Generator[None]:
         """A loop over the vectors of a group, of which `several` sums take one each in turn, number `n`: of one row, or
         of the same place in several rows."""
-        writer, row = self.vectors, self.vectors.row
+        writer = self.vectors
         if self.at_once > 1:
             writer.line(f"for (int first = 0; first < {limit.length}; first += lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")
-            apart = group.size // ACCUMULATORS
-            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {apart}, i += {apart})"
+            part = group.size // ACCUMULATORS
+            head = f"for (int n = 0, row = rows, i = rows + first; n < {ACCUMULATORS}; ++n, row += {part}, i += {part})"
         elif several:
             writer.line(f"for (int first = {limit.start}; {limit.below('first')}; first += {ACCUMULATORS} * lanes)")
             writer.line(f"#pragma GCC unroll {ACCUMULATORS}")

@@ -27,13 +27,13 @@ from ...dialects.kernel import FuncOp, PanelFmaOp
 from ...dialects.payload import AssertOp
 from ...dialects.shapes.ranges import trip_count
 from ...errors import ExecutionError
+from ..calls import building, extension
 from ..cuda.ordering import registers
 from ..cuda.printer import kernel_names
 from ..dtypes import DTYPES
 from ..launch_plan import EagerStep, Launch, LaunchPlan, compute_eagerly, make_plan
 from ..spans import Span
 from .build import build
-from .calls import building, extension
 
 KEPT_PLANS = 256
 """So many plans of a program are kept, one for each set of shapes that it was called with."""

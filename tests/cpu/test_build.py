@@ -19,8 +19,8 @@ from torch import nn
 import deplodock
 from deplodock.backend import build_cache
 from deplodock.backend.build_cache import SEAL, CacheWarning, cached_file, clean
+from deplodock.backend.calls import building
 from deplodock.backend.cpu import build
-from deplodock.backend.cpu.calls import building
 from deplodock.errors import ExecutionError
 
 

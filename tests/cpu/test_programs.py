@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
-from deplodock.backend.cpu import build
+from deplodock.backend import host_compiler
 from deplodock.backend.cpu.runtime import CpuProgram
 from deplodock.backend.host_compiler import CLANG, find_compiler
 from deplodock.errors import ExecutionError, ScheduleError, TargetError
@@ -183,11 +183,11 @@ def test_clang(name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     """The same text as another compiler understands it."""
     function, args = PROGRAMS[name]
     monkeypatch.setenv("CXX", "clang++")
-    for known in (build.compiler, build.known):
+    for known in (host_compiler.compiler, host_compiler.known):
         known.cache_clear()
         request.addfinalizer(known.cache_clear)
     _close(deplodock.compile(function, args, target="cpu")(*args), function(*args))
-    assert "clang" in build.compiler()
+    assert "clang" in host_compiler.compiler()
 
 
 def test_bf16_is_multiplied_where_it_lies() -> None:

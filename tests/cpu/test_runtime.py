@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 import deplodock
+from deplodock.backend.calls import building
 from deplodock.backend.cpu import runtime
-from deplodock.backend.cpu.calls import building
 from deplodock.backend.cpu.runtime import CpuProgram, collapse_pages
 from deplodock.errors import ExecutionError
 from deplodock.frontend.capture.eager_fallback import FallbackWarning

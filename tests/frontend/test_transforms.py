@@ -13,7 +13,7 @@ from torch.autograd.forward_ad import enter_dual_level
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import deplodock
-from deplodock.backend.cpu.calls import building
+from deplodock.backend.calls import building
 from deplodock.errors import CompileError, ExecutionError
 from deplodock.frontend.capture.transforms import as_before
 

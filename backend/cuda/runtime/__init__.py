@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ....dialects.payload import AssertOp
 from ....errors import ExecutionError, TargetError
-from ...cpu import calls
+from ... import calls
 from ...dtypes import DTYPES
 from ...launch_plan import Buffer, EagerStep, LaunchPlan, compute_eagerly, make_plan
 from ...spans import Span
