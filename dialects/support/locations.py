@@ -6,7 +6,8 @@ the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import TypeVar
 
 from xdsl.dialects.builtin import (
@@ -81,6 +82,17 @@ def refused(
 ) -> CompileError:
     """The error that says of `op`, at its place, what is wrong with it."""
     return kind(why, operator=op.name, argument=argument, location=location_text(op))
+
+
+@contextmanager
+def blamed(op: Operation) -> Generator[None]:
+    """Errors inside of the `with` block that name no operator or no place get those of `op`."""
+    try:
+        yield
+    except CompileError as error:
+        error.operator = error.operator or op.name
+        error.location = error.location or location_text(op)
+        raise
 
 
 def line_text(location: Attribute) -> str | None:
