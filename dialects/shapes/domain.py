@@ -12,19 +12,19 @@ from functools import lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IntAttr
-from xdsl.ir import Attribute, ParametrizedAttribute
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import irdl_attr_definition
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from ..support.attribute_format import FormattedAttr, Parameter, attribute
 from .affine import Simplifier
 from .extents import Extent, SymbolAttr, bounds_in, extents_attr, extents_in, parse_bounds, print_bounds, static
 
+AFFINE_MAP = attribute(AffineMapAttr, "an affine map")
+
 
 @irdl_attr_definition
-class DomainAttr(ParametrizedAttribute):
+class DomainAttr(FormattedAttr):
     """`#payload.domain<affine_map<(d0, d1) -> (d0 - 1, d1)> in [0:5, 0:7]>`: 0 <= d0 - 1 < 5 and 0 <= d1 < 7.
 
     The map has the same dimensions and symbols as the access it guards; bounds are inclusive below, exclusive above.
@@ -32,6 +32,7 @@ class DomainAttr(ParametrizedAttribute):
     """
 
     name = "payload.domain"
+    FORMAT = (AFFINE_MAP, " in ", Parameter(parse_bounds, lambda printer, ends: print_bounds(printer, *ends), count=2))
     map: AffineMapAttr
     lower: ArrayAttr[IntAttr]
     upper: ArrayAttr[IntAttr | SymbolAttr]
@@ -60,21 +61,6 @@ class DomainAttr(ParametrizedAttribute):
     def verify(self) -> None:
         if not len(self.affine.results) == len(self.lower) == len(self.upper):
             raise VerifyException("a domain needs one [lower:upper] for each result of its map")
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        with parser.in_angle_brackets():
-            map = parser.parse_attribute()
-            if not isinstance(map, AffineMapAttr):
-                parser.raise_error("expected an affine map")
-            parser.parse_keyword("in")
-            return [map, *parse_bounds(parser)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_attribute(self.map)
-            printer.print_string(" in ")
-            print_bounds(printer, self.lower, self.upper)
 
 
 def verify_access(op: Any, dims: int, symbols: int, results: int, what: str) -> None:
