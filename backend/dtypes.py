@@ -37,11 +37,6 @@ class DType:
         return self.numpy.itemsize
 
     @property
-    def is_struct(self) -> bool:
-        """Whether CUDA text knows it as bits in a struct: nothing is computed on it."""
-        return bool(self.host)
-
-    @property
     def roundoff(self) -> float:
         """The largest relative error of rounding to this type, a float."""
         return float(ml_dtypes.finfo(self.numpy).eps) / 2
@@ -74,7 +69,7 @@ _ROWS = (
 DTYPES = {row.name: row for row in _ROWS}
 """By the name in the IR."""
 
-STRUCTS = {row.c: {1: "unsigned char", 2: "unsigned short"}[row.bytes] for row in _ROWS if row.is_struct}
+STRUCTS = {row.c: {1: "unsigned char", 2: "unsigned short"}[row.bytes] for row in _ROWS if row.host}
 """The C types on which nothing is computed, and what holds their bits."""
 
 _BY_ELEMENT = {row.element: row for row in _ROWS}

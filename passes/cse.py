@@ -13,7 +13,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, MemoryEffectKind
 
 from ..dialects.support.assembly import YieldsOwnOps
 from ..dialects.support.equivalence import structure_in_place
-from .dead_code import effects_of, is_unneeded
+from .dce import effects_of, is_unneeded
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from xdsl.utils.target import Target
 from ...dialects.kernel import FuncOp, SharedOp, TensorMapOp, WgmmaOp, symbols_in
 from ...dialects.kernel.mma import MmaOp
 from ...dialects.kernel.tma import SWIZZLED_ALIGNMENT, is_written
-from ...dialects.support.locations import location_text, refused
+from ...dialects.support.locations import blamed, refused
 from ...dialects.support.printing import stamp_comment
 from ...dialects.target import get_target
 from ...errors import BorderError, CompileError
@@ -75,12 +75,8 @@ def text_of_kernels(
         if not isinstance(op, FuncOp):
             _check_host(op)
             continue
-        try:
+        with blamed(op):
             text, used = print_kernel(op, names[op.sym_name.data])
-        except CompileError as error:
-            error.operator = error.operator or op.name
-            error.location = error.location or location_text(op)
-            raise
         kernels.append(text)
         helpers |= used
     return HELPERS_MARK + section(helpers) + "\n" + KERNELS_MARK + "\n".join(kernels)

@@ -22,16 +22,6 @@ WORD = 4
 """Bytes of a register of the hardware, as which helpers read and write elements of matrices: two of 16 bits, or one."""
 
 
-def print_ldmatrix(statements: Statements, op: LdMatrixOp) -> None:
-    """Matrices into a new array."""
-    _print_matrices(statements, op, "ldmatrix", statements.writer.declare(op.result).name, 0)
-
-
-def print_stmatrix(statements: Statements, op: StMatrixOp) -> None:
-    """Matrices of registers in the order of an array."""
-    _print_matrices(statements, op, "stmatrix", *operand_array(statements, op.value))
-
-
 def _print_matrices(statements: Statements, op: LdMatrixOp | StMatrixOp, kind: str, array: str, first: int) -> None:
     """One call a step; the loop variable counts the elements that a lane's rows have so far."""
     writer, count = statements.writer, op.count.data
@@ -181,8 +171,8 @@ def print_wait(statements: Statements, op: WgmmaWaitOp) -> None:
     statements.writer.line(f"wgmma_wait_for({place.name});" if registers_again else f"wgmma_wait<{op.pending.data}>();")
 
 
-add_printer(LdMatrixOp, print_ldmatrix)
-add_printer(StMatrixOp, print_stmatrix)
+add_printer(LdMatrixOp, lambda s, op: _print_matrices(s, op, "ldmatrix", s.writer.declare(op.result).name, 0))
+add_printer(StMatrixOp, lambda s, op: _print_matrices(s, op, "stmatrix", *operand_array(s, op.value)))
 add_printer(MmaOp, print_mma)
 add_printer(AccumulatorsOp, print_accumulators)
 add_printer(WgmmaOp, print_product)

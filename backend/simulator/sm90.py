@@ -103,18 +103,17 @@ def multiply(m: Machine, op: kernel.WgmmaOp, values: Scope) -> Array:
     rows, columns = _ROW + 8 * (r >> 1 & 1), r // 4 * 8 + 2 * (_WARPGROUP[:, None] % 4) + (r & 1)
     for first in sorted({thread // 128 * 128 for thread in m.running()}):
         left, right = (
-            m.domain.factor(x, op.element, wide) for x in (_lhs(m, op, values, first), _rhs(m, op, values, first))
+            m.domain.factor(x, op.element, wide)
+            for x in (
+                _lhs(m, op, values, first),
+                _in_shared(m, op, values, first, op.rhs, op.rhs_offset, op.columns, op.rhs_transposed is not None),
+            )
         )
         found = m.domain.matmul(left[None], right.T[None])[0][rows, columns]
         mine = slice(first, first + 128)
         result[0, mine] = m.domain.binary("arith.addf", result[0, mine], found, wide) if accumulate else found
         m.counts.flops += 2 * ROWS * op.columns * op.depth
     return result
-
-
-def _rhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:
-    """B as [columns, k]."""
-    return _in_shared(m, op, values, first, op.rhs, op.rhs_offset, op.columns, op.rhs_transposed is not None)
 
 
 def _lhs(m: Machine, op: kernel.WgmmaOp, values: Scope, first: int) -> Array:

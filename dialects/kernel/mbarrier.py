@@ -39,9 +39,11 @@ from xdsl.irdl import (
     result_def,
 )
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 from ..payload import element_type
 from ..support.assembly import OrderedOp, PureOp
+from ..support.locations import ancestors
 from .memory import CLUSTER, is_shared, is_shared_line
 from .warp_specialize import partition_of
 
@@ -51,12 +53,9 @@ CLUSTERS = (1, 2, 4, 8)
 
 def cluster_of(op: Operation) -> int | None:
     """The size of the clusters of the kernel that `op` is in; None outside of kernels."""
-    while (parent := op.parent_op()) is not None:
-        if parent.name == "kernel.func":
-            found = parent.properties.get("cluster")
-            return found.data if isinstance(found, IntAttr) else 1  # pyright: ignore
-        op = parent
-    return None
+    func = next((o for o in ancestors(op) if o.name == "kernel.func"), None)
+    found = None if func is None else func.properties.get("cluster", IntAttr(1))
+    return found.data if isa(found, IntAttr) else None
 
 
 def require_cluster(op: Operation, what: str) -> None:

@@ -44,11 +44,6 @@ WORD_BYTES = 4
 """Bytes of a matrix that one lane holds."""
 
 
-def row_elements(t: Attribute) -> int:
-    """Elements of a row of a matrix of `t`."""
-    return ROW_BYTES // element_bytes(t)
-
-
 def word_elements(t: Attribute) -> int:
     """Elements of a matrix of `t` that one lane holds."""
     return WORD_BYTES // element_bytes(t)
@@ -142,7 +137,7 @@ class MatrixRows(FormattedOp):
     @property
     def row(self) -> int:
         """Elements of a row."""
-        return row_elements(element_type(self.memory.type))
+        return ROW_BYTES // element_bytes(self.memory.type)
 
     @property
     def registers(self) -> int:

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr
-from xdsl.ir import ParametrizedAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
-from xdsl.printer import Printer
+
+from ..support.attribute_format import FormattedAttr, Parameter
 
 Bases: TypeAlias = tuple[tuple[int, ...], ...]
 BasesAttr: TypeAlias = ArrayAttr[ArrayAttr[IntAttr]]
@@ -52,14 +52,18 @@ def format_bases(bases: Bases) -> str:
     return "[" + ", ".join(str(list(b)) for b in bases) + "]"
 
 
+BASES = Parameter(parse_bases, lambda printer, bases: printer.print_string(format_bases(bases_of(bases))))
+
+
 @irdl_attr_definition
-class LayoutAttr(ParametrizedAttribute):
+class LayoutAttr(FormattedAttr):
     """A tile in the registers of a block's threads: `#tile.layout<reg = [[0, 1]], lane = [[0, 2], ...], warp = [...]>`.
 
     Bit `i` of the register number, lane number and warp number owns basis `i` of its list.
     """
 
     name = "tile.layout"
+    FORMAT = ("reg = ", BASES, ", lane = ", BASES, ", warp = ", BASES)
     reg: BasesAttr
     lane: BasesAttr
     warp: BasesAttr
@@ -69,42 +73,17 @@ class LayoutAttr(ParametrizedAttribute):
         """A layout from Python basis vectors."""
         return LayoutAttr(bases_attr(reg), bases_attr(lane), bases_attr(warp))
 
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[BasesAttr]:
-        with parser.in_angle_brackets():
-            found: list[BasesAttr] = []
-            for n, key in enumerate(("reg", "lane", "warp")):
-                if n:
-                    parser.parse_punctuation(",")
-                parser.parse_keyword(key)
-                parser.parse_punctuation("=")
-                found.append(parse_bases(parser))
-        return found
-
-    def print_parameters(self, printer: Printer) -> None:
-        parts = (f"{k} = {format_bases(bases_of(getattr(self, k)))}" for k in ("reg", "lane", "warp"))
-        printer.print_string(f"<{', '.join(parts)}>")
-
 
 @irdl_attr_definition
-class SharedAttr(ParametrizedAttribute):
+class SharedAttr(FormattedAttr):
     """A tile in shared memory: `#tile.shared<offset = [[0, 1], [0, 2], [1, 0]]>`; bit `i` of the element offset owns
     basis `i`, a bijection between offsets and coordinates."""
 
     name = "tile.shared"
+    FORMAT = ("offset = ", BASES)
     offset: BasesAttr
 
     @staticmethod
     def get(offset: Sequence[Sequence[int]]) -> SharedAttr:
         """A shared layout from Python basis vectors."""
         return SharedAttr(bases_attr(offset))
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[BasesAttr]:
-        with parser.in_angle_brackets():
-            parser.parse_keyword("offset")
-            parser.parse_punctuation("=")
-            return [parse_bases(parser)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<offset = {format_bases(bases_of(self.offset))}>")

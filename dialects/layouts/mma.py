@@ -62,10 +62,6 @@ def fragments(m: int, n: int, k: int, bits: int) -> Fragments:
     )
 
 
-def _fragments(atom: MmaAtom) -> Fragments:
-    return fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
-
-
 def accumulator(
     shape: Sequence[int], warps: int, *, rows_first: bool = False, vec: int = 2, atom: MmaAtom = ATOM
 ) -> Linear:
@@ -127,7 +123,8 @@ def fragment(acc: Linear, operand: int, depth: int, atom: MmaAtom = ATOM) -> Lin
     further bits."""
     bits = accumulator_bits(acc, atom)
     assert bits is not None
-    one, k = _fragments(atom), (_column, _row)[operand]
+    one = fragments(atom.m, atom.n, atom.k, 8 * element_bytes(atom.element))
+    k = (_column, _row)[operand]
     held = (acc.reg[0], *(acc.reg[b] for b in bits.rows[: atom.row_bits]), *acc.lane)
     place = dict(zip((*one.acc.reg, *one.acc.lane), held, strict=True))
 

@@ -80,9 +80,7 @@ class LoadOp(PureOp):
 
     def verify_(self) -> None:
         rank = len(extents_of(self.source.type))
-        verify_access(self.map, len(self.indices), len(self.symbols), rank, self.domain, self.fill, "a source")
-        if (self.domain is None) != (self.fill is None):
-            raise VerifyException("a domain and a fill value come together")
+        verify_access(self, len(self.indices), len(self.symbols), rank, "a source")
         if self.symbols and self.domain is None:
             raise VerifyException("a data-dependent coordinate needs a domain")
 
@@ -124,8 +122,25 @@ def verify_mixed_radix(map: AffineMap, extents: Sequence[Extent], shape: Sequenc
         raise VerifyException("an index does not occur in the result map")
 
 
+class _IndexedOp(PureOp):
+    """What runs a body for each value of its indices."""
+
+    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
+    body = region_def("single_block")
+
+    @property
+    def sizes(self) -> tuple[Extent, ...]:
+        """The extents of the indices."""
+        return extents_in(self.extents)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the indices as numbers. Raises ExtentError if one is known only at run time."""
+        return static(self.sizes)
+
+
 @irdl_op_definition
-class NestOp(PureOp):
+class NestOp(_IndexedOp):
     """A kernel: every element of its results, computed independently from the free indices.
 
     Each result is a tensor of what is yielded for it. Its shape is that of the extents, unless the nest has a result
@@ -143,9 +158,7 @@ class NestOp(PureOp):
     """
 
     name = "loop.nest"
-    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
     result_map = opt_prop_def(AffineMapAttr)
-    body = region_def("single_block")
     res = var_result_def()
     assembly_format = (
         "custom<Indices>(ref($body)) `in` custom<Extents>($extents) (`to` $result_map^)? `->` type($res)"
@@ -164,16 +177,6 @@ class NestOp(PureOp):
         types = [tensor_of(e, extents if shape is None else shape) for e in elements]
         super().__init__(extents=extents, result_map=result_map, body=body, res=types)
 
-    @property
-    def sizes(self) -> tuple[Extent, ...]:
-        """The extents of the free indices."""
-        return extents_in(self.extents)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the free indices as numbers. Raises ExtentError if one is known only at run time."""
-        return static(self.sizes)
-
     def verify_(self) -> None:
         shapes = {extents_of(r.type) if is_tensor(r.type) else None for r in self.res}
         if self.result_map is not None:
@@ -188,7 +191,7 @@ class NestOp(PureOp):
 
 
 @irdl_op_definition
-class ReduceOp(PureOp):
+class ReduceOp(_IndexedOp):
     """Combine the body's value over all reduction indices; over an empty range, the identity of the kind.
 
     ```
@@ -201,23 +204,11 @@ class ReduceOp(PureOp):
 
     name = "loop.reduce"
     kind = prop_def(KindAttr)
-    extents = prop_def(ArrayAttr[IntAttr | SymbolAttr])
-    body = region_def("single_block")
     result = result_def()
     assembly_format = (
         "$kind custom<Indices>(ref($body)) `in` custom<Extents>($extents) `->` type($result)"
         " attr-dict-with-keyword custom<Body>($body)"
     )
-
-    @property
-    def sizes(self) -> tuple[Extent, ...]:
-        """The extents of the reduction indices."""
-        return extents_in(self.extents)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the reduction indices as numbers. Raises ExtentError for a symbol."""
-        return static(self.sizes)
 
     def verify_(self) -> None:
         _verify_body(self, self.body.block, len(self.sizes), [self.result.type])

@@ -29,6 +29,7 @@ from ..payload import (
 from ..shapes.binding import Sizes
 from ..shapes.extents import Extent, extents_of, typical
 from ..support.equivalence import Numbering
+from ..support.locations import ancestors
 from ..tensor import ReduceOp as TensorReduceOp, ScanOp
 from . import LoadOp, NestOp, ReduceOp, StagedReduceOp
 from .dependence import Dependence, yielded
@@ -135,7 +136,7 @@ def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
     indices: dict[int, tuple[Index, SSAValue]] = {}
     for op in nest.walk():
         if isinstance(op, NestOp | ReduceOp):
-            depth = _depth(op)
+            depth = sum(isinstance(around, NestOp | ReduceOp) for around in ancestors(op))
             for place, (argument, extent) in enumerate(zip(op.body.block.args, op.sizes, strict=True)):
                 index = depth, place, size(extent)
                 indices.setdefault(numbering.identify(argument, index), (index, argument))
@@ -159,9 +160,3 @@ def nest_operations(nest: NestOp, size: Size = typical) -> list[Counted]:
 
 Index: TypeAlias = tuple[int, int, int]
 """An iteration index: how deep its loop is nested, its position there, its extent. Loops side by side share theirs."""
-
-
-def _depth(op: Operation) -> int:
-    """How many reductions and nests are around `op`."""
-    around = op.parent_op()
-    return 0 if around is None else isinstance(around, NestOp | ReduceOp) + _depth(around)

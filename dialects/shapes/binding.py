@@ -17,16 +17,16 @@ from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, MemRefType, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, ParametrizedAttribute
+from xdsl.ir import Attribute
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from ...errors import ShapeError, UnsupportedError
-from .domain import DomainAttr
+from ..support.attribute_format import FormattedAttr, attribute, listed
+from .domain import AFFINE_MAP, DomainAttr
 from .extents import Count, Extent, ExtentsAttr, SymbolAttr, extents_in, extents_of
 
 SIZES = "deplodock.sizes"
@@ -35,15 +35,18 @@ SIZES = "deplodock.sizes"
 
 _PRIMES = (5, 7, 3, 11)
 
+SYMBOL = attribute(SymbolAttr, "a #payload.symbol")
+
 
 @irdl_attr_definition
-class DerivedAttr(ParametrizedAttribute):
+class DerivedAttr(FormattedAttr):
     """`#payload.derived<#s1 = affine_map<()[s0] -> (s0 floordiv 2)>[#s0]>`: how one size follows from others.
 
     The size is the product of the map's results, so that sizes can be multiplied: `affine_map<()[s0, s1] -> (s0, s1)>`.
     It is evaluated on the host only."""
 
     name = "payload.derived"
+    FORMAT = (SYMBOL, " = ", AFFINE_MAP, listed(SYMBOL, AttrParser.Delimiter.SQUARE))
     symbol: SymbolAttr
     map: AffineMapAttr
     operands: ArrayAttr[SymbolAttr]
@@ -61,32 +64,6 @@ class DerivedAttr(ParametrizedAttribute):
     def value(self, sizes: Sizes) -> int:
         """The size where the others are `sizes`."""
         return prod(self.map.data.eval([], sizes.numbers(list(self.operands))))
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            symbol = _parse_symbol(parser)
-            parser.parse_punctuation("=")
-            map = parser.parse_attribute()
-            if not isinstance(map, AffineMapAttr):
-                parser.raise_error("expected an affine map")
-            operands = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse_symbol(parser))
-        return [symbol, map, ArrayAttr(operands)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_attribute(self.symbol)
-            printer.print_string(" = ")
-            printer.print_attribute(self.map)
-            with printer.in_square_brackets():
-                printer.print_list(self.operands, printer.print_attribute)
-
-
-def _parse_symbol(parser: AttrParser) -> SymbolAttr:
-    symbol = parser.parse_attribute()
-    if not isinstance(symbol, SymbolAttr):
-        parser.raise_error("expected a #payload.symbol")
-    return symbol
 
 
 class Sizes:

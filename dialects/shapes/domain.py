@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, IntAttr
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.irdl import irdl_attr_definition
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from ..support.attribute_format import FormattedAttr, Parameter, attribute
 from .affine import Simplifier
 from .extents import Extent, SymbolAttr, bounds_in, extents_attr, extents_in, parse_bounds, print_bounds, static
 
+AFFINE_MAP = attribute(AffineMapAttr, "an affine map")
+
 
 @irdl_attr_definition
-class DomainAttr(ParametrizedAttribute):
+class DomainAttr(FormattedAttr):
     """`#payload.domain<affine_map<(d0, d1) -> (d0 - 1, d1)> in [0:5, 0:7]>`: 0 <= d0 - 1 < 5 and 0 <= d1 < 7.
 
     The map has the same dimensions and symbols as the access it guards; bounds are inclusive below, exclusive above.
@@ -31,6 +32,7 @@ class DomainAttr(ParametrizedAttribute):
     """
 
     name = "payload.domain"
+    FORMAT = (AFFINE_MAP, " in ", Parameter(parse_bounds, lambda printer, ends: print_bounds(printer, *ends), count=2))
     map: AffineMapAttr
     lower: ArrayAttr[IntAttr]
     upper: ArrayAttr[IntAttr | SymbolAttr]
@@ -60,47 +62,25 @@ class DomainAttr(ParametrizedAttribute):
         if not len(self.affine.results) == len(self.lower) == len(self.upper):
             raise VerifyException("a domain needs one [lower:upper] for each result of its map")
 
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        with parser.in_angle_brackets():
-            map = parser.parse_attribute()
-            if not isinstance(map, AffineMapAttr):
-                parser.raise_error("expected an affine map")
-            parser.parse_keyword("in")
-            return [map, *parse_bounds(parser)]
 
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_attribute(self.map)
-            printer.print_string(" in ")
-            print_bounds(printer, self.lower, self.upper)
-
-
-def verify_access(
-    map: AffineMapAttr,
-    dims: int,
-    symbols: int,
-    results: int,
-    domain: DomainAttr | None,
-    fill: SSAValue | None,
-    what: str,
-) -> None:
-    """Check that `map` takes `dims` dimensions and `symbols` symbols to `results` coordinates, and that the domain
-    takes the same. `what` names the accessed value in messages. Raises `VerifyException`."""
-    if map.data.num_dims != dims:
-        raise VerifyException(f"the map has {map.data.num_dims} dimensions for {dims} indices")
-    if map.data.num_symbols != symbols:
-        raise VerifyException(f"the map has {map.data.num_symbols} symbols for {symbols} symbol operands")
-    if len(map.data.results) != results:
-        raise VerifyException(f"the map has {len(map.data.results)} results for {what} of rank {results}")
-    verify_linear(map.data)
-    if domain is None:
-        if fill is not None:
-            raise VerifyException("a fill value without a domain")
-        return
-    verify_linear(domain.affine)
-    if (domain.affine.num_dims, domain.affine.num_symbols) != (dims, symbols):
-        raise VerifyException("the domain has other dimensions or symbols than the map")
+def verify_access(op: Any, dims: int, symbols: int, results: int, what: str) -> None:
+    """Check that the map of `op` takes `dims` dimensions and `symbols` symbols to `results` coordinates, that its
+    domain, if it has one, takes the same, and that a fill value comes with that. `what` names the accessed value in
+    messages. Raises `VerifyException`."""
+    map, domain = op.map.data, getattr(op, "domain", None)
+    if map.num_dims != dims:
+        raise VerifyException(f"the map has {map.num_dims} dimensions for {dims} indices")
+    if map.num_symbols != symbols:
+        raise VerifyException(f"the map has {map.num_symbols} symbols for {symbols} symbol operands")
+    if len(map.results) != results:
+        raise VerifyException(f"the map has {len(map.results)} results for {what} of rank {results}")
+    verify_linear(map)
+    if hasattr(op, "fill") and (domain is None) != (op.fill is None):
+        raise VerifyException("a domain and a fill value come together")
+    if domain is not None:
+        verify_linear(domain.affine)
+        if (domain.affine.num_dims, domain.affine.num_symbols) != (dims, symbols):
+            raise VerifyException("the domain has other dimensions or symbols than the map")
 
 
 @lru_cache(4096)

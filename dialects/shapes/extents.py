@@ -40,6 +40,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ...errors import UnsupportedError
+from ..support.attribute_format import INT, NAME, FormattedAttr, Parameter, listed
 
 
 class ExtentError(UnsupportedError, VerifyException):
@@ -48,10 +49,11 @@ class ExtentError(UnsupportedError, VerifyException):
 
 
 @irdl_attr_definition
-class SymbolAttr(ParametrizedAttribute):
+class SymbolAttr(FormattedAttr):
     """`#payload.symbol<s0[1:1001]>`: the size `s0`, of which 1 <= s0 < 1001 is promised and checked at every call."""
 
     name = "payload.symbol"
+    FORMAT = (NAME, "[", INT, ":", INT, "]")
     symbol: StringAttr
     lower: IntAttr
     upper: IntAttr
@@ -82,19 +84,6 @@ class SymbolAttr(ParametrizedAttribute):
         if not 0 <= self.minimum <= self.maximum:
             raise VerifyException(f"the size {self.hint} lies in no range: [{self.lower.data}:{self.upper.data}]")
 
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            name = parser.parse_identifier()
-            with parser.in_square_brackets():
-                lower = parser.parse_integer()
-                parser.parse_punctuation(":")
-                upper = parser.parse_integer()
-        return [StringAttr(name), IntAttr(lower), IntAttr(upper)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<{self.hint}[{self.lower.data}:{self.upper.data}]>")
-
     def __str__(self) -> str:
         return self.hint
 
@@ -112,14 +101,17 @@ class SymbolAttr(ParametrizedAttribute):
 Extent: TypeAlias = int | SymbolAttr
 """A number, or the symbol that stands for it."""
 
+EXTENT = Parameter(lambda parser: parse_extent(parser), lambda printer, e: print_extents(printer, [e]))
+
 
 @irdl_attr_definition
-class ExtentsAttr(MemRefLayoutAttr, ParametrizedAttribute):
+class ExtentsAttr(MemRefLayoutAttr, FormattedAttr):
     """`#payload.extents<#s0, 2048>`: the extents of a type that has symbolic ones, all of them in order.
 
     As a memref's layout it means: elements in row-major order, without gaps."""
 
     name = "payload.extents"
+    FORMAT = (listed(EXTENT),)
     extents: ArrayAttr[IntAttr | SymbolAttr]
 
     @staticmethod
@@ -133,16 +125,6 @@ class ExtentsAttr(MemRefLayoutAttr, ParametrizedAttribute):
 
     def get_affine_map(self) -> AffineMap:
         raise NotImplementedError("the strides of symbolic extents are no affine map")
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            found = parser.parse_comma_separated_list(parser.Delimiter.NONE, lambda: parse_extent(parser))
-        return [ArrayAttr(found)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            print_extents(printer, self.extents)
 
 
 S = TypeVar("S", bound="SymbolAttr | CountAttr")
@@ -204,6 +186,9 @@ def print_bounds(printer: Printer, lower: ArrayAttr[IntAttr], upper: ArrayAttr[I
 
     with printer.in_square_brackets():
         printer.print_list(list(zip(lower, upper, strict=True)), bound)
+
+
+COUNT = Parameter(lambda parser: parse_count(parser), EXTENT.write)
 
 
 def bounds_in(lower: ArrayAttr[IntAttr], upper: ArrayAttr[IntAttr | SymbolAttr]) -> tuple[tuple[int, Extent], ...]:

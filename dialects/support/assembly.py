@@ -18,11 +18,12 @@ An operation that lists `DIRECTIVES` as its `custom_directives` writes them in i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, IndexType, IntAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, traits_def
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -40,8 +41,15 @@ from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, OpTrait, Pure
 from xdsl.utils.hints import isa
 
-from ..layouts.attributes import BasesAttr, bases_of, format_bases, parse_bases
-from ..shapes.extents import CountAttr, SymbolAttr, parse_bounds, parse_count, parse_extent, print_bounds, print_extents
+from ..layouts.attributes import BASES
+from ..shapes.extents import (
+    COUNT,
+    EXTENT,
+    SymbolAttr,
+    parse_bounds,
+    print_bounds,
+)
+from .attribute_format import INT, Parameter, listed
 from .builders import BuiltOp
 
 
@@ -49,6 +57,7 @@ from .builders import BuiltOp
 class _AttributeDirective(CustomDirective, ABC):
     """The text of one attribute; a group around it is left out where the attribute is missing or has its default."""
 
+    PARAMETER: ClassVar[Parameter]
     attribute: AttributeVariable
 
     def is_present(self, op: IRDLOperation) -> bool:
@@ -58,62 +67,36 @@ class _AttributeDirective(CustomDirective, ABC):
         return True
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
-        self.attribute.set(state, self.read(parser))
+        self.attribute.set(state, self.PARAMETER.read(parser))  # pyright: ignore[reportArgumentType]
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         state.print_whitespace(printer)
         if (attribute := self.attribute.get(op)) is not None:
-            self.write(printer, attribute)
-
-    @abstractmethod
-    def read(self, parser: Parser) -> Attribute:
-        """Parse the attribute."""
-
-    @abstractmethod
-    def write(self, printer: Printer, attribute: Attribute) -> None:
-        """Print the attribute."""
+            self.PARAMETER.write(printer, attribute)
 
 
 class Int(_AttributeDirective):
     """`4`"""
 
-    def read(self, parser: Parser) -> Attribute:
-        return IntAttr(parser.parse_integer())
-
-    def write(self, printer: Printer, attribute: Attribute) -> None:
-        assert isa(attribute, IntAttr)
-        printer.print_string(str(attribute.data))
+    PARAMETER = INT
 
 
 class Bases(_AttributeDirective):
     """`[[0, 1], [8, 0]]`"""
 
-    def read(self, parser: Parser) -> Attribute:
-        return parse_bases(parser)
-
-    def write(self, printer: Printer, attribute: Attribute) -> None:
-        assert isa(attribute, BasesAttr)
-        printer.print_string(format_bases(bases_of(attribute)))
+    PARAMETER = BASES
 
 
 class Extents(_AttributeDirective):
     """`[16, #s0]`"""
 
-    element = staticmethod(parse_extent)
-
-    def read(self, parser: Parser) -> Attribute:
-        return ArrayAttr(parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: self.element(parser)))
-
-    def write(self, printer: Printer, attribute: Attribute) -> None:
-        assert isa(attribute, ArrayAttr[IntAttr | SymbolAttr | CountAttr])
-        with printer.in_square_brackets():
-            print_extents(printer, attribute)
+    PARAMETER = listed(EXTENT, Parser.Delimiter.SQUARE)
 
 
-class Counts(Extents):
+class Counts(_AttributeDirective):
     """`[#s0 / 64, 32]`"""
 
-    element = staticmethod(parse_count)
+    PARAMETER = listed(COUNT, Parser.Delimiter.SQUARE)
 
 
 @irdl_custom_directive

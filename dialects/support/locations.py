@@ -6,7 +6,9 @@ the parser of `dl-opt`, the frontend and `passes.rewriting` write them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 from xdsl.dialects.builtin import (
@@ -33,22 +35,21 @@ def file_location(file: str, line: int, column: int = 0) -> FileLineColLoc:
     return FileLineColLoc(StringAttr(file), IntAttr(line), IntAttr(column))
 
 
+def ancestors(op: Operation) -> Iterator[Operation]:
+    """The ops around `op`, from the inside out."""
+    while (around := op.parent_op()) is not None:
+        yield (op := around)
+
+
 def enclosing(op: Operation, kind: type[Op]) -> Op | None:
     """The nearest op of this kind around `op`; None if there is none."""
-    around = op.parent_op()
-    while around is not None and not isinstance(around, kind):
-        around = around.parent_op()
-    return around
+    return next((around for around in ancestors(op) if isinstance(around, kind)), None)
 
 
 def location_of(op: Operation) -> LocationAttr:
     """The location of `op`, or of the nearest op around it that has one; `UnknownLoc` if there is none."""
-    current: Operation | None = op
-    while current is not None:
-        if not isinstance(current.location, UnknownLoc):
-            return current.location
-        current = current.parent_op()
-    return op.location
+    locations = (o.location for o in chain((op,), ancestors(op)))
+    return next((at for at in locations if not isinstance(at, UnknownLoc)), op.location)
 
 
 def file_line_of(location: Attribute) -> FileLineColLoc | None:
@@ -81,6 +82,17 @@ def refused(
 ) -> CompileError:
     """The error that says of `op`, at its place, what is wrong with it."""
     return kind(why, operator=op.name, argument=argument, location=location_text(op))
+
+
+@contextmanager
+def blamed(op: Operation) -> Generator[None]:
+    """Errors inside of the `with` block that name no operator or no place get those of `op`."""
+    try:
+        yield
+    except CompileError as error:
+        error.operator = error.operator or op.name
+        error.location = error.location or location_text(op)
+        raise
 
 
 def line_text(location: Attribute) -> str | None:

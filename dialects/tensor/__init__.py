@@ -81,9 +81,7 @@ class IndexMapOp(PureOp):
 
     def verify_(self) -> None:
         dims = len(extents_of(self.result.type))
-        verify_access(self.map, dims, 0, len(extents_of(self.source.type)), self.domain, self.fill, "a source")
-        if (self.domain is None) != (self.fill is None):
-            raise VerifyException("a domain and a fill value come together")
+        verify_access(self, dims, 0, len(extents_of(self.source.type)), "a source")
         e = element_type(self.source.type)
         if element_type(self.result.type) != e or (self.fill is not None and self.fill.type != e):
             raise VerifyException("source, fill and result have one element type")
@@ -163,7 +161,7 @@ class ScatterOp(PureOp):
 def _verify_indexed(op: GatherOp | ScatterOp, whole: SSAValue, elements: SSAValue, what: str, whose: str) -> None:
     """Check the map from the indices of `elements`, and the index tensors, to `whole`."""
     shape = extents_of(elements.type)
-    verify_access(op.map, len(shape), len(op.indices), len(extents_of(whole.type)), None, None, what)
+    verify_access(op, len(shape), len(op.indices), len(extents_of(whole.type)), what)
     for i in op.indices:
         if extents_of(i.type) != shape or not isinstance(element_type(i.type), IntegerType):
             raise VerifyException(f"an index tensor is an integer tensor of the {whose} shape, not {i.type}")

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, SymbolR
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, base, irdl_op_definition, prop_def, var_operand_def, var_result_def
+from xdsl.traits import SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type
@@ -96,8 +97,8 @@ class ScanOp(PureOp):
         if not isinstance(root, ModuleOp):
             return  # still being built
         name = self.step.string_value()
-        function = next((f for f in root.ops if isinstance(f, FuncOp) and f.sym_name.data == name), None)
-        if function is None:
+        function = SymbolTable.lookup_symbol(root, name)
+        if not isinstance(function, FuncOp):
             raise VerifyException(f"applies @{name}, which is no function of this module")
         takes, gives = list(function.function_type.inputs), list(function.function_type.outputs)
         if takes != self.step_types:

@@ -96,9 +96,7 @@ class LoadOp(PureOp):
     )
 
     def verify_(self) -> None:
-        verify_places(self, self.source, self.result, self.domain, self.fill)
-        if (self.domain is None) != (self.fill is None):
-            raise VerifyException("a domain and a fill value come together")
+        verify_places(self, self.source, self.result)
 
 
 class _WriteOp(FormattedOp):
@@ -115,7 +113,7 @@ class _WriteOp(FormattedOp):
     )
 
     def verify_(self) -> None:
-        verify_places(self, self.target, self.value, self.domain)
+        verify_places(self, self.target, self.value)
 
 
 @irdl_op_definition
@@ -173,7 +171,7 @@ class AffineOp(PureOp):
     assembly_format = "$map `` `(` $symbols `)` attr-dict `:` type($result)"
 
     def verify_(self) -> None:
-        verify_access(self.map, len(shape_of(self.result.type)), len(self.symbols), 1, None, None, "an expression")
+        verify_access(self, len(shape_of(self.result.type)), len(self.symbols), 1, "an expression")
         if element_type(self.result.type) != IndexType():
             raise VerifyException(f"an affine expression is an index, not {element_type(self.result.type)}")
 

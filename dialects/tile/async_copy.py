@@ -71,7 +71,7 @@ class StageAsyncOp(PureOp):
     )
 
     def verify_(self) -> None:
-        verify_places(self, self.source, self.result, self.domain)
+        verify_places(self, self.source, self.result)
         if not isinstance(self.layout, LayoutAttr):
             raise VerifyException(f"who copies what is a tile.layout, not {self.layout}")
         if not is_in_shared(self.result.type):
@@ -178,12 +178,10 @@ def is_in_shared(t: Attribute) -> bool:
     return isinstance(t, TensorType) and isinstance(t.encoding, SharedAttr)
 
 
-def verify_places(
-    op: Any, memory: SSAValue, tile: SSAValue, domain: DomainAttr | None = None, fill: SSAValue | None = None
-) -> None:
+def verify_places(op: Any, memory: SSAValue, tile: SSAValue) -> None:
     """Check what moves `tile` from or to map(t)[symbols] in the buffer `memory`. Raises VerifyException."""
     shape, symbols = shape_of(tile.type), tuple[SSAValue, ...](op.symbols)
-    verify_access(op.map, len(shape), len(symbols), len(extents_of(memory.type)), domain, fill, "a buffer")
+    verify_access(op, len(shape), len(symbols), len(extents_of(memory.type)), "a buffer")
     for s in symbols:
         if s.type != IndexType() and (not shape or s.type != with_element(tile.type, IndexType())):
             raise VerifyException(f"a symbol is an index or a tile of index of the tile's shape, not {s.type}")

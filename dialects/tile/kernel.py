@@ -22,7 +22,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
+from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 from ..kernel.mbarrier import CLUSTERS
@@ -139,8 +139,8 @@ class LaunchOp(PureOp):
         if not isinstance(root, ModuleOp):
             return  # still being built
         name = self.kernel.string_value()
-        kernel = next((k for k in root.ops if isinstance(k, KernelOp) and k.sym_name.data == name), None)
-        if kernel is None:
+        kernel = SymbolTable.lookup_symbol(root, name)
+        if not isinstance(kernel, KernelOp):
             raise VerifyException(f"launches @{name}, which is no kernel of this module")
         given = [memref_of(element_type(v.type), extents_of(v.type)) for v in (*self.inputs, *self.res)]
         if [b.type for b in kernel.buffers] != given:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IndexType, IntAttr, TensorType
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     base,
     irdl_attr_definition,
@@ -21,25 +21,25 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import AttrParser
-from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 
 from ..payload import element_type, shape_of
 from ..support.assembly import FormattedOp, PureOp
+from ..support.attribute_format import INT, TYPE, FormattedAttr
 from ..support.locations import enclosing
 from .kernel import KernelOp
 
 
 @irdl_attr_definition
-class RowBufferType(ParametrizedAttribute, TypeAttribute):
+class RowBufferType(FormattedAttr, TypeAttribute):
     """Room for `places` tiles in shared memory: `!tile.row_buffer<13 of tensor<4096xf32>>`.
 
     Who holds the tiles in registers is not part of it: their layouts are chosen later.
     """
 
     name = "tile.row_buffer"
+    FORMAT = (INT, " of ", TYPE)
     places: IntAttr
     tile: Attribute
 
@@ -58,18 +58,6 @@ class RowBufferType(ParametrizedAttribute, TypeAttribute):
     def shape(self) -> tuple[int, ...]:
         """The shape of each tile."""
         return shape_of(self.tile)
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        with parser.in_angle_brackets():
-            places = parser.parse_integer()
-            parser.parse_keyword("of")
-            return [IntAttr(places), parser.parse_type()]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_string(f"{self.places.data} of ")
-            printer.print_attribute(self.tile)
 
 
 @irdl_op_definition

@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, SSAValue, TypeAttribute
 from xdsl.irdl import (
     IRDLOperation,
     base,
@@ -44,22 +44,24 @@ from xdsl.irdl.declarative_assembly_format import (
     TypeDirective,
     irdl_custom_directive,
 )
-from xdsl.parser import AttrParser, Parser
+from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..support.assembly import FormattedOp, OrderedOp, PureOp
+from ..support.attribute_format import INT, TYPE, FormattedAttr, listed
 from ..support.locations import enclosing
 from .async_copy import is_in_shared, verify_box, verify_places
 from .kernel import KernelOp
 
 
 @irdl_attr_definition
-class RingType(ParametrizedAttribute, TypeAttribute):
+class RingType(FormattedAttr, TypeAttribute):
     """Room for `slots` groups of tiles in shared memory: `!tile.ring<4 of tensor<128x64xbf16, #shared>, ...>`."""
 
     name = "tile.ring"
+    FORMAT = (INT, " of ", listed(TYPE))
     slots: IntAttr
     tiles: ArrayAttr[Attribute]
 
@@ -73,19 +75,6 @@ class RingType(ParametrizedAttribute, TypeAttribute):
             raise VerifyException(f"a ring has at least one slot, not {self.slots.data}")
         if not len(self.tiles) or any(not is_in_shared(t) for t in self.tiles):
             raise VerifyException("a ring holds tiles in shared memory")
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
-        with parser.in_angle_brackets():
-            slots = parser.parse_integer()
-            parser.parse_keyword("of")
-            tiles = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        return [IntAttr(slots), ArrayAttr(tiles)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        with printer.in_angle_brackets():
-            printer.print_string(f"{self.slots.data} of ")
-            printer.print_list(self.tiles, printer.print_attribute)
 
 
 def tiles_of(ring: SSAValue) -> tuple[Attribute, ...]:

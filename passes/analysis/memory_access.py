@@ -170,7 +170,7 @@ class TileForms:
     def offsets(self, form: Form) -> Offsets:
         """How `form` varies over the registers."""
         steps = [0] * len(self.layout.reg)
-        if not all(self.is_scalar(atom) or self._is_linear(atom) for atom, _ in form.terms):
+        if not all(self.is_scalar(atom) or atom[0] == DIM and self.clean[number_of(atom)] for atom, _ in form.terms):
             return Offsets(form, tuple(steps), 1, per_register=True)
         divisor = form.constant
         for atom, factor in form.terms:
@@ -188,9 +188,6 @@ class TileForms:
         if atom[0] == SYM:
             return not self.gathered[number_of(atom)]
         return atom[0] != DIM and all(self.is_scalar(a) for a in Form(atom[1], atom[2]).atoms())
-
-    def _is_linear(self, atom: Atom) -> bool:
-        return atom[0] == DIM and self.clean[number_of(atom)]
 
 
 def _limited(values: Range, bound: int | None) -> Range:

@@ -19,6 +19,7 @@ from ...dialects.payload import element_bytes, element_type, shape_of
 from ...dialects.shapes.affine import Form, Simplifier, add, scale, symbol
 from ...dialects.shapes.extents import Extent, SymbolAttr, extents_of, least
 from ...dialects.shapes.ranges import range_of_value
+from ...dialects.support.locations import ancestors
 from ...dialects.tile.async_copy import box_dimensions
 from ...dialects.tile.warp_specialize import TmaLoadOp
 from ..remarks import emit_remark
@@ -259,11 +260,8 @@ def _unshared(kernel: tile.KernelOp, alike: Alike, box: Box, blocks: int) -> str
     """Why the blocks of a cluster cannot load a box together."""
     if not all(alike.same(s) for s in box.load.symbols):
         return "the blocks of a cluster need different boxes"
-    around = box.stage.parent_op()
-    while around is not None and around is not kernel:
-        if isinstance(around, scf.ForOp) and not alike.same_trips(around):
-            return "the blocks of a cluster need the box in different iterations"
-        around = around.parent_op()
+    if not all(alike.same_trips(around) for around in ancestors(box.stage) if isinstance(around, scf.ForOp)):
+        return "the blocks of a cluster need the box in different iterations"
     shape = shape_of(box.stage.result.type)
     row_bytes = box.boxes.row * element_bytes(box.stage.result.type)
     if not divides(shape[1 - box.boxes.fast], row_bytes, blocks):

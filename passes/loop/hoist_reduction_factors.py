@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.arith import FastMathFlagsAttr
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 from xdsl.rewriter import InsertPoint
@@ -132,13 +132,8 @@ class HoistReductionFactorsPass(ModulePass):
     name = "loop-hoist-reduction-factors"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        hoist_factors(op.body)
-
-
-def hoist_factors(region: Region) -> None:
-    """Move invariant factors out of every reduction inside `region`."""
-    while rewrite_region(region, [HoistSelect(), HoistFactors()], regions_first=True):
-        pass
+        while rewrite_region(op.body, [HoistSelect(), HoistFactors()], regions_first=True):
+            pass
 
 
 def _end(block: Block) -> Operation:

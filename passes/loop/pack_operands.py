@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from xdsl.context import Context
-from xdsl.dialects.builtin import AffineMapAttr, IndexType, ModuleOp
+from xdsl.dialects.builtin import AffineMapAttr, IndexType
 from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop
@@ -21,11 +19,11 @@ from ...dialects.support.locations import copy_location, refused
 from ...dialects.tile.schedule import ScheduleAttr
 from ..analysis.nest_schedule import schedule_of
 from ..analysis.packed_operands import copying_nest, extents_of_nest, packable_loads
+from ..anchored import NestPass
 from .digits import split_dimensions
 
 
-@dataclass(frozen=True)
-class PackOperandsPass(ModulePass):
+class PackOperandsPass(NestPass):
     """Copy what products load along an index before them, so that each tile of it lies row by row.
 
     What: of a nest with `pack = [i]` every factor of a product along index i is copied by a nest of its own. First come
@@ -53,13 +51,11 @@ class PackOperandsPass(ModulePass):
     """
 
     name = "loop-pack-operands"
+    decision = ("pack",)
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
-            schedule = nest.attributes.get("schedule")
-            if isinstance(schedule, ScheduleAttr):
-                for index in [nest.body.block.args[i] for i in schedule.data.pack]:
-                    _pack(nest, index)
+    def on(self, op: loop.NestOp) -> None:
+        for index in [op.body.block.args[i] for i in schedule_of(op).data.pack]:
+            _pack(op, index)
 
 
 def _pack(nest: loop.NestOp, index: SSAValue) -> None:

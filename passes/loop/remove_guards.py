@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
-
 from ...dialects import loop, payload
 from ..analysis.masks import is_repaired
 from ..analysis.nest_schedule import reduction_indices, schedule_of
+from ..anchored import NestPass
 from ..rewriting import replace
 
 
-@dataclass(frozen=True)
-class RemoveGuardsPass(ModulePass):
+class RemoveGuardsPass(NestPass):
     """Remove the guard of a maximum or minimum in staged reductions that are computed at once.
 
     What: where the schedule's chunks hold the whole range of a `loop.staged_reduce`, later stages use its maximum
@@ -39,19 +33,18 @@ class RemoveGuardsPass(ModulePass):
 
     name = "loop-remove-guards"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
-            schedule = schedule_of(nest).data
-            if schedule.split_k > 1 or schedule.cluster > 1:
-                continue
-            chunked = {
-                index
-                for (index, extent), chunk in zip(reduction_indices(nest), schedule.chunk, strict=True)
-                if not isinstance(extent, int) or chunk < extent
-            }
-            for staged in [s for s in nest.body.walk() if isinstance(s, loop.StagedReduceOp)]:
-                if not any(chunked & {*stage.body.block.args} for stage in staged.stage_ops):
-                    _remove(staged)
+    def on(self, op: loop.NestOp) -> None:
+        schedule = schedule_of(op).data
+        if schedule.split_k > 1 or schedule.cluster > 1:
+            return
+        chunked = {
+            index
+            for (index, extent), chunk in zip(reduction_indices(op), schedule.chunk, strict=True)
+            if not isinstance(extent, int) or chunk < extent
+        }
+        for staged in [s for s in op.body.walk() if isinstance(s, loop.StagedReduceOp)]:
+            if not any(chunked & {*stage.body.block.args} for stage in staged.stage_ops):
+                _remove(staged)
 
 
 def _remove(staged: loop.StagedReduceOp) -> None:

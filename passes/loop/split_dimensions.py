@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
-
 from ...dialects import loop
+from ..anchored import NestPass
 from .digits import split_dimensions
 
 
-@dataclass(frozen=True)
-class SplitDimensionsPass(ModulePass):
+class SplitDimensionsPass(NestPass):
     """Split an index that is used as `d floordiv c` and `d mod c` into two, where c divides its extent.
 
     What: the index of a nest or of a reduction becomes two, d = outer * c + inner, in every access; reductions of equal
@@ -36,7 +30,5 @@ class SplitDimensionsPass(ModulePass):
 
     name = "loop-split-dimensions"
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for nest in tuple(op.walk()):
-            if isinstance(nest, loop.NestOp):
-                split_dimensions(nest)
+    def on(self, op: loop.NestOp) -> None:
+        split_dimensions(op)

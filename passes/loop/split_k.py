@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, ModuleOp, i64
+from xdsl.dialects.builtin import IndexType, i64
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from ...dialects import loop, payload
 from ...dialects.loop.dependence import is_in, transport_slice, yielded
 from ...dialects.shapes.domain import DomainAttr
 from ...dialects.shapes.extents import extents_attr
-from ...dialects.support.locations import copy_location, location_text
+from ...dialects.support.locations import copy_location
 from ...dialects.tile.schedule import ScheduleAttr
-from ...errors import ScheduleError
-from ..analysis.nest_schedule import Split, find_split
-from ..dead_code import erase_unneeded
+from ..analysis.nest_schedule import Split, find_split, schedule_of
+from ..anchored import NestPass
+from ..dce import erase_unneeded
 
 Values = dict[SSAValue, SSAValue]
 
@@ -34,6 +31,8 @@ def split_nest(split: Split) -> None:
     Rewriter.insert_op(partial, InsertPoint.before(nest))
     combine_parts(split, partial.res)
     del nest.attributes["schedule"]
+    for body in (partial.body, nest.body):
+        erase_unneeded(body)
 
 
 def parts_nest(split: Split) -> loop.NestOp:
@@ -174,8 +173,7 @@ def _load_part(split: Split, parts: SSAValue, block: Block) -> SSAValue:
     return op.result
 
 
-@dataclass(frozen=True)
-class SplitKPass(ModulePass):
+class SplitKPass(NestPass):
     """Let several blocks share one reduction.
 
     What: a nest with `split_k = p` becomes two: the first computes the reduction over each of p equal parts of the
@@ -200,18 +198,7 @@ class SplitKPass(ModulePass):
     """
 
     name = "loop-split-k"
+    decision = ("split_k",)
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        changed = False
-        for nest in [n for n in op.walk() if isinstance(n, loop.NestOp)]:
-            schedule = nest.attributes.get("schedule")
-            if not isinstance(schedule, ScheduleAttr) or schedule.data.split_k == 1:
-                continue
-            try:
-                split_nest(find_split(nest, schedule.data.split_k))
-            except ScheduleError as error:
-                error.operator, error.location = nest.name, location_text(nest)
-                raise
-            changed = True
-        if changed:
-            erase_unneeded(op.body)
+    def on(self, op: loop.NestOp) -> None:
+        split_nest(find_split(op, schedule_of(op).data.split_k))

@@ -8,13 +8,14 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr
 
 from ...dialects import loop
 from ...dialects.loop.dependence import Contraction, Dependence, Indices, access_indices, find_contraction, yielded
 from ...dialects.payload import element_bytes, tensor_bytes
 from ...dialects.shapes.extents import Extent, extents_of, most, typical
+from ...dialects.support.locations import ancestors
 from ...dialects.tile.schedule import Schedule
 from ..analysis.nest_schedule import reduction_groups
 from .mask_density import MaskDensity
@@ -89,7 +90,7 @@ class NestInfo:
     def _add(self, op: loop.ReduceOp) -> None:
         indices = tuple(op.body.block.args)
         self.sizes.update(zip(indices, op.sizes, strict=True))
-        outermost = not any(isinstance(o, loop.ReduceOp) for o in enclosing_ops(op))
+        outermost = not any(isinstance(o, loop.ReduceOp) for o in ancestors(op))
         around = self.dependence.of(yielded(op.body.block)[0]) - frozenset(indices)
         found = find_contraction(op, self.dependence)
         self.reductions.append(Reduction(op, indices, around, outermost, found))
@@ -115,7 +116,7 @@ class NestInfo:
         found: list[LoadSite] = []
         for n, op in enumerate(self.loads):
             indices = access_indices(op)
-            around = [groups[o] for o in enclosing_ops(op) if isinstance(o, loop.ReduceOp)]
+            around = [groups[o] for o in ancestors(op) if isinstance(o, loop.ReduceOp)]
             same = alike.setdefault((op.source, op.map, tuple(self.extents[i] for i in indices)), [])
             same.append(n)
             found.append(LoadSite(op, indices, around[-1] if around else -1, same))
@@ -137,7 +138,7 @@ class NestInfo:
         along which memory is contiguous first."""
         around = {r.op: r.around for r in self.reductions}
         found: list[tuple[list[Indices], list[tuple[SSAValue, ...]]]] = []
-        for group in sorted(self.groups, key=lambda g: len(enclosing_ops(g[0]))):
+        for group in sorted(self.groups, key=lambda g: len([*ancestors(g[0])])):
             axes = [*zip(*(op.body.block.args for op in group), strict=True)]
             axes.sort(key=lambda axis: sum(self.contiguous.get(i, 0) for i in axis))
             found.append(([around[op] for op in group], axes[::-1]))
@@ -147,12 +148,6 @@ class NestInfo:
         """Elements of the narrowest tensor read or written that fill 16 bytes."""
         sizes = [element_bytes(v.type) for v in (*(op.source for op in self.loads), *self.nest.res)]
         return max(1, 16 // min(sizes, default=4))
-
-
-def enclosing_ops(op: Operation) -> list[Operation]:
-    """The operations around `op`, from the inside out."""
-    parent = op.parent_op()
-    return [] if parent is None else [parent, *enclosing_ops(parent)]
 
 
 def contiguous_index(op: loop.LoadOp) -> SSAValue | None:

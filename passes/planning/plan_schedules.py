@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from ...dialects import loop
-from ...dialects.support.locations import location_text
+from ...dialects.support.locations import blamed, location_text
 from ...dialects.target import Target, get_target
 from ...dialects.tile.schedule import PLAIN, ScheduleAttr
 from ...errors import ScheduleError
@@ -283,9 +283,5 @@ def fastest(nest: loop.NestOp, target: Target, ranked: list[Candidate]) -> Sched
 
 def check_schedule(nest: loop.NestOp, target: Target) -> None:
     """Raise ScheduleError, saying why, if the schedule of `nest` cannot be carried out."""
-    try:
+    with blamed(nest):
         Model(NestInfo(nest), target).predict(schedule_of(nest))
-    except ScheduleError as error:
-        error.operator = error.operator or nest.name
-        error.location = error.location or location_text(nest)
-        raise

@@ -14,6 +14,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from ...dialects import tile
 from ...dialects.shapes.ranges import constant_index
 from ...dialects.support.equivalence import Numbering
+from ...dialects.support.locations import ancestors
 from ..anchored import TilePass
 from ..remarks import emit_remark
 from ..rewriting import insert_after, insert_before, replace
@@ -101,7 +102,7 @@ class _First:
         """The loops around this load and those around `op`, inside of what both are in, whose iterations load what
         those of the former have given before them; none of them if the result of this load reaches `op`. None if the
         tiles are not the same."""
-        own, other = _around(self.op), _around(op)
+        own, other = ([*ancestors(o)][::-1] for o in (self.op, op))
         while own and other and own[0] is other[0]:
             own, other = own[1:], other[1:]
         if not own:
@@ -153,9 +154,3 @@ def _trips(loop: scf.ForOp) -> int | None:
     """How many iterations a loop from 0 in steps of 1 has, if that is a number above 0."""
     first, end, step = (constant_index(v) for v in (loop.lb, loop.ub, loop.step))
     return end if first == 0 and step == 1 and end is not None and end > 0 else None
-
-
-def _around(op: Operation) -> list[Operation]:
-    """What `op` is inside of, outermost first."""
-    parent = op.parent_op()
-    return [] if parent is None else [*_around(parent), parent]

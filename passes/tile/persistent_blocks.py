@@ -39,10 +39,10 @@ class PersistentBlocksPass(TilePass):
     """
 
     name = "tile-persistent-blocks"
+    decision = ("num_ctas",)
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.num_ctas:
-            self.decline(op, persist(op, op.schedule.num_ctas))
+        self.decline(op, persist(op, op.schedule.num_ctas))
 
 
 def persist(kernel: tile.KernelOp, blocks: int) -> str | None:

@@ -16,7 +16,7 @@ from ...dialects.shapes.ranges import trip_count
 from ...dialects.tile.warp_specialize import slots_of
 from ..analysis.tile_layouts import linear_of, way_of
 from ..anchored import TilePass
-from ..dead_code import erase_unneeded
+from ..dce import erase_unneeded
 from ..rewriting import (
     block_of,
     erase,

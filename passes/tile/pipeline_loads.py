@@ -13,7 +13,7 @@ from ...dialects import payload, tile
 from ...dialects.shapes.ranges import constant_index, trip_count
 from ..analysis.async_copies import Copy, find_copy
 from ..anchored import TilePass
-from ..dead_code import erase_unneeded
+from ..dce import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
 
@@ -53,12 +53,12 @@ class PipelineLoadsPass(TilePass):
     """
 
     name = "tile-pipeline-loads"
+    decision = ("copy", "cp_async")
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.copy == "cp_async":
-            for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
-                pipeline_loop(loop, op.schedule.stages, op.warps.data)
-            erase_unneeded(op.body)
+        for loop in [o for o in op.body.walk() if isinstance(o, scf.ForOp)]:
+            pipeline_loop(loop, op.schedule.stages, op.warps.data)
+        erase_unneeded(op.body)
 
 
 def pipeline_loop(loop: scf.ForOp, stages: int, warps: int) -> None:

@@ -14,7 +14,7 @@ from ...dialects.payload import element_type, shape_of, with_element
 from ..analysis.layout_preferences import Classes, TileClass
 from ..analysis.operand_types import PARTS, is_exact, parts_of, split_in_parts, widened_from
 from ..anchored import TilePass
-from ..dead_code import erase_unneeded
+from ..dce import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import insert_before, replace
 
@@ -49,11 +49,11 @@ class SelectMmaPass(TilePass):
     """
 
     name = "tile-select-mma"
+    decision = ("atom",)
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.atom != "fma":
-            choose(op)
-            erase_unneeded(op.body)
+        choose(op)
+        erase_unneeded(op.body)
 
 
 def choose(kernel: tile.KernelOp) -> None:

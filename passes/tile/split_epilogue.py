@@ -57,10 +57,11 @@ class SplitEpiloguePass(TilePass):
     """
 
     name = "tile-split-epilogue"
+    decision = ("copy", "tma")
 
     def on(self, op: tile.KernelOp) -> None:
         groups: dict[tuple[Block, tuple[int, ...]], list[Stored]] = {}
-        for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp) and op.schedule.copy == "tma"]:
+        for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp)]:
             found = _find(store, op.warps.data)
             if isinstance(found, Stored):
                 groups.setdefault((block_of(store), shape_of(store.value.type)), []).append(found)

@@ -33,10 +33,10 @@ class SwizzleGridPass(TilePass):
     """
 
     name = "tile-swizzle-grid"
+    decision = ("group_m",)
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.group_m > 1:
-            self.decline(op, order(op, op.schedule.group_m))
+        self.decline(op, order(op, op.schedule.group_m))
 
 
 def order(kernel: tile.KernelOp, group: int) -> str | None:

@@ -38,11 +38,11 @@ class TmaEpiloguePass(TilePass):
     """
 
     name = "tile-tma-epilogue"
+    decision = ("copy", "tma")
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.copy == "tma":
-            for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp)]:
-                self.decline(store, _stage(store, op.warps.data))
+        for store in [o for o in op.body.walk() if isinstance(o, tile.StoreOp)]:
+            self.decline(store, _stage(store, op.warps.data))
 
 
 def _stage(store: tile.StoreOp, warps: int) -> str | None:

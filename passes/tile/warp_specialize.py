@@ -14,7 +14,7 @@ from ...dialects.shapes.ranges import trip_count
 from ...dialects.support.locations import copy_location
 from ..analysis.tma_tiles import Box, find_box, is_index, share
 from ..anchored import TilePass
-from ..dead_code import erase_unneeded
+from ..dce import erase_unneeded
 from ..remarks import emit_remark
 from ..rewriting import erase, insert_after, insert_before
 
@@ -57,11 +57,11 @@ class WarpSpecializePass(TilePass):
     """
 
     name = "tile-warp-specialize"
+    decision = ("copy", "tma")
 
     def on(self, op: tile.KernelOp) -> None:
-        if op.schedule.copy == "tma":
-            specialize(op)
-            erase_unneeded(op.body)
+        specialize(op)
+        erase_unneeded(op.body)
 
 
 @dataclass

@@ -33,7 +33,7 @@ LIBRARY = sorted(
 )
 LIT_TESTS = sorted((ROOT / "tests" / "filecheck").rglob("*.mlir"))
 
-PASS_BASES = {"ModulePass", "TilePass", "FuncPass"}
+PASS_BASES = {"ModulePass", "NestPass", "TilePass", "FuncPass"}
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 80
 

@@ -297,7 +297,7 @@ class CudaProgram:
         return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
     def _empty(self, buffer: Buffer) -> Any:
-        dtype = _torch_dtype(self.torch, buffer)
+        dtype = getattr(self.torch, DTYPES[buffer.dtype].torch)
         return self.torch.empty(buffer.shape, dtype=dtype, device=self.device)
 
 
@@ -325,7 +325,3 @@ def _cupy() -> Any:
         reason = "CuPy is not installed (pip install 'deplodock[cuda]')"
         raise ExecutionError(reason, operator="cuda") from error
     return cupy
-
-
-def _torch_dtype(torch: Any, buffer: Buffer) -> Any:
-    return getattr(torch, DTYPES[buffer.dtype].torch)

@@ -51,6 +51,7 @@ class Calls:
     ) -> None:
         self._program, self._extension = program, extension
         self._inputs = [(i, s) for i, s in enumerate(sources) if isinstance(s, int)]
+        self._leaf_of = dict(self._inputs)
         self._constants = tuple(s for s in sources if not isinstance(s, int))
         self._leaves, self._result, self._build = tuple(leaves), result, build
         self._known: tuple[Known, ...] = ()
@@ -78,11 +79,10 @@ class Calls:
         self._program.launch(found.launches, places, found.moving)
         if found is not self._known[0]:
             self._known = (found, *(k for k in self._known if k is not found))
-        leaves = [results[n] if kind == 0 else args[self._leaf(n)] if kind == 1 else v for kind, n, v in self._leaves]
+        leaves = [
+            results[n] if kind == 0 else args[self._leaf_of[n]] if kind == 1 else v for kind, n, v in self._leaves
+        ]
         return _rebuilt(self._result, leaves) if self._build is None else self._build(leaves)
-
-    def _leaf(self, argument: int) -> int:
-        return dict(self._inputs)[argument]
 
     def remember(
         self, launches: PreparedLaunches, tensors: Sequence[Any], ready: Sequence[bool], results: Sequence[Any]

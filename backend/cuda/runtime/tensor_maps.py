@@ -47,13 +47,9 @@ def encoding(wanted: TensorMap) -> Encoding:
     shape = static(wanted.shape)
     strides = [s * wanted.item for s in _pitches(shape)]
     extents, steps, box = (tuple(reversed(n)) for n in (shape, strides[:-1], wanted.box))
-    return Encoding(_data_type(wanted), extents, steps, box, _SWIZZLES[wanted.swizzle])
-
-
-def _data_type(wanted: TensorMap) -> int:
-    found = DTYPES[wanted.dtype].tensor_map
-    assert found is not None, wanted
-    return found
+    data_type = DTYPES[wanted.dtype].tensor_map
+    assert data_type is not None, wanted
+    return Encoding(data_type, extents, steps, box, _SWIZZLES[wanted.swizzle])
 
 
 @lru_cache(KEPT_MAPS)

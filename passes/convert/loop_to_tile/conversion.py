@@ -16,7 +16,7 @@ from ....dialects import loop, payload, tensor, tile
 from ....dialects.loop.dependence import yielded
 from ....dialects.payload import element_type
 from ....dialects.shapes.extents import count_of, extents_of, memref_of
-from ....dialects.support.locations import location_of, location_text, refused
+from ....dialects.support.locations import blamed, location_of, refused
 from ....dialects.tensor import ReductionKind, identity
 from ....errors import CompileError, ScheduleError
 from ...analysis.cluster_rows import shared_of_nest, shares_rows
@@ -209,7 +209,7 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
     """Replace `nest`, or the `scatter` of what it computes, by the launch of a new kernel `name` in front of `func`.
 
     Raises CompileError."""
-    try:
+    with blamed(nest):
         if schedule_of(nest).data.split_k > 1:
             raise ScheduleError("blocks are to share its sum; run loop-split-k first", argument="split_k")
         if schedule_of(nest).data.f32_matmul_precision == STORED:
@@ -218,10 +218,6 @@ def outline(nest: loop.NestOp, func: FuncOp, name: str, scatter: tensor.ScatterO
             )
         builder = KernelBuilder(nest, name, scatter)
         kernel = builder.build()
-    except CompileError as error:
-        error.operator = error.operator or nest.name
-        error.location = error.location or location_text(nest)
-        raise
     Rewriter.insert_op(kernel, InsertPoint.before(func))
     replaced, start = (nest, None) if scatter is None else (scatter, scatter.init)
     launch = tile.LaunchOp(name, builder.inputs, start, replaced.result_types)

@@ -18,7 +18,7 @@ from ....dialects.shapes.domain import DomainAttr
 from ....dialects.shapes.extents import SymbolAttr
 from ....dialects.shapes.ranges import constant_index
 from ...anchored import TilePass
-from ...dead_code import erase_unneeded
+from ...dce import erase_unneeded
 from ...remarks import emit_remark
 from ...rewriting import erase, insert_after, insert_before, set_fields
 from .regions import Access, Condition, Region, Regions, Scalar, Shares

@@ -84,7 +84,7 @@ class Regions:
     def scalar(self, value: SSAValue) -> Form | None:
         """An index of the tile level as a form without dimensions, the loop's counter not among its symbols."""
         form = _Reader(self).of(value)
-        return None if form is None or _mentions(form, self.counter) else form
+        return None if form is None or self.counter in form.atoms() else form
 
     def simplifier(self, shape: Sequence[int] = ()) -> Simplifier:
         """Arithmetic on the forms of tiles of a shape."""
@@ -166,10 +166,6 @@ class Regions:
         if factor > 0:  # counter <= -total / factor
             return Region(stops=frozenset((add(simplifier.floordiv(scale(total, -1), factor), constant(1)),)))
         return Region(starts=frozenset((simplifier.floordiv(add(total, constant(-factor - 1)), -factor),)))
-
-
-def _mentions(form: Form, atom: Atom) -> bool:
-    return any(a == atom for a in form.atoms())
 
 
 def _nowhere_positive(predicate: Predicate, difference: Form) -> list[tuple[bool, Form]]:

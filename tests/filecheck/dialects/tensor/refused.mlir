@@ -25,7 +25,7 @@
 // -----
 
 %x, %z = "test.op"() : () -> (tensor<4x8xf32>, f32)
-// CHECK: tensor.index_map: a fill value without a domain
+// CHECK: tensor.index_map: a domain and a fill value come together
 %y = tensor.index_map %x[affine_map<(i, j) -> (i, j)>] else %z : tensor<4x8xf32> -> tensor<4x8xf32>
 
 // -----

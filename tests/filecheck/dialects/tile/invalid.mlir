@@ -39,7 +39,7 @@ tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 
 
 // -----
 
-// CHECK: error: {{.*}}a fill value without a domain
+// CHECK: error: {{.*}}a domain and a fill value come together
 tile.kernel @k(%x: memref<8xf32>, %y: memref<8xf32>) blocks (%i) in [1] warps 1 {
   %z = payload.constant 0.0 : f32
   %a = tile.load %x[affine_map<(d0) -> (d0)>]() else %z : memref<8xf32> -> tensor<8xf32>
