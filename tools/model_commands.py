@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..errors import CompileError, DeplodockError
+from ..errors import DeplodockError
 from ..progress import steps
 from . import terminal
 
@@ -179,13 +179,10 @@ def _generator(name: str, options: dict[str, Any]) -> Any:
 def _tokenizer(name: str) -> Any:
     import transformers
 
-    from ..frontend.llm import found_at
+    from ..frontend.llm import building, found_at
 
-    try:
+    with building(name, "no tokenizer there, use --prompt-ids: "):
         return transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **found_at(name))
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise CompileError(f"has no tokenizer ({reason}); use --prompt-ids", operator=name) from None
 
 
 def _prompt(tokenizer: Any, options: dict[str, Any]) -> list[int]:

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ...errors import UnsupportedError
+from .decompositions.differentiable import above_autograd
 
 _functorch: Any = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -41,7 +42,7 @@ def below_transforms(module: torch.nn.Module, differentiating: bool, export: Exp
         with as_before(), _noticed():
             return export(module, True)
     except _Transforms:
-        with as_before():
+        with as_before(), above_autograd():
             return export(_Within(module, differentiating), False)
 
 

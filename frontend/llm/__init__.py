@@ -95,7 +95,7 @@ def load_config(name: str) -> Any:
     import transformers
 
     path = Path(name)
-    with _building(name, "no model configuration there: "):
+    with building(name, "no model configuration there: "):
         if not path.is_file():
             where = path if path.exists() else name
             return transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **found_at(name))
@@ -106,7 +106,7 @@ def load_config(name: str) -> Any:
 
 
 @contextmanager
-def _building(name: str, what: str = "") -> Iterator[None]:
+def building(name: str, what: str = "") -> Iterator[None]:
     """What transformers says against a model becomes a ModelError."""
     try:
         with quiet():
@@ -126,7 +126,7 @@ def build_model(config: Any, dtype: torch.dtype | None = None, seed: int | None 
 
     if seed is not None:
         torch.manual_seed(seed)
-    with _building(config.model_type), parameters_on_meta() if seed is None else nullcontext():
+    with building(config.model_type), parameters_on_meta() if seed is None else nullcontext():
         model = transformers.AutoModelForCausalLM.from_config(
             _prepared(config), dtype=dtype or config_dtype(config), trust_remote_code=False
         )
@@ -140,7 +140,7 @@ def load_model(name: str, dtype: torch.dtype | None = None) -> nn.Module:
 
     config = _prepared(load_config(name))
     how = {"config": config, "dtype": dtype or config_dtype(config), "use_safetensors": True, **found_at(name)}
-    with _building(name):
+    with building(name):
         return transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False, **how).eval()
 
 
@@ -158,7 +158,7 @@ def open_checkpoint(name: str) -> Checkpoint:
 
     if Path(name).exists():
         return Checkpoint(name)
-    with _building(name):
+    with building(name):
         where = found_at(name)
         index = cached_file(name, "model.safetensors.index.json", _raise_exceptions_for_missing_entries=False, **where)
         if index is None:

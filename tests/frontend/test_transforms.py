@@ -54,10 +54,16 @@ def network(x: Tensor) -> Tensor:
     return nn.functional.gelu(nn.functional.layer_norm(nn.functional.conv1d(image, weight), [4])).sum()
 
 
+def resized(x: Tensor) -> Tensor:
+    image = nn.functional.interpolate(x.reshape(1, 1, 3, 4), size=(2, 7), mode="bilinear", antialias=True)
+    return nn.functional.grid_sample(image, W.reshape(1, 2, 4, 2), align_corners=False).square().sum()
+
+
 TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
     "vmap": vmap(scalar),
     "grad": grad(scalar),
     "grad of a network": grad(network),
+    "grad of resized images": grad(resized),
     "grad and value": grad_and_value(scalar),
     "grad of grad": grad(lambda x: grad(scalar)(x).sum()),
     "jacrev": jacrev(vector),

@@ -131,6 +131,14 @@ def test_batch_norm_in_training_updates_its_statistics() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_results_of_native_batch_norm_have_the_type_of_its_input(training: bool) -> None:
+    image = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)).half()
+    one = torch.ones(3, dtype=torch.float16)
+    how = {"rtol": 2e-3, "atol": 5e-4}
+    check(lambda t, s: torch.native_batch_norm(t, s, s, s.clone(), s.clone(), training, 0.1, 1e-5), image, one, **how)
+
+
 POINTS = [1e-30, 1e-4, 0.2, 0.99, 1.0, 1.01, 1.9, 2.0, 2.1, 3.3, 5.9, 6.1, 8.7, 14.0, 24.9, 25.1, 61.0]
 BOTH_SIDES = POINTS + [-p for p in POINTS[:-1]]
 TAILS = [1e-38, 1e-9, 0.02, 0.4, 0.7, 0.999, 1 - 1e-12]

@@ -186,6 +186,16 @@ def _put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return self.reshape(-1).index_put([index.reshape(-1)], source.reshape(-1), accumulate).reshape(self.shape)
 
 
+def _pad_circular(self: Tensor, pad: Sequence[int]) -> Tensor:
+    """From the last dimension on; a negative edge takes elements away before the rest is repeated."""
+    for i in range(len(pad) // 2):
+        d, before, after = self.dim() - 1 - i, *pad[2 * i : 2 * i + 2]
+        self = self.narrow(d, max(-before, 0), self.shape[d] + min(before, 0) + min(after, 0))
+        place = torch.arange(-max(before, 0), self.shape[d] + max(after, 0), device=self.device)
+        self = self.index_select(d, place % self.shape[d])
+    return self
+
+
 def _split(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     ends = accumulate(split_sizes)
     return tuple(self.narrow(dim, end - size, size) for size, end in zip(split_sizes, ends, strict=True))
@@ -207,6 +217,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._trilinear.default: _trilinear,
     aten.lcm.default: _lcm,
     aten.nextafter.default: _nextafter,
+    aten._pad_circular.default: _pad_circular,
     aten.put.default: _put,
     aten.round.decimals: _round,
     aten.split_with_sizes.default: _split,

@@ -65,28 +65,7 @@ def _resized(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-def _gradient(kernel: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    """The products with the transposed matrices."""
-
-    def made(
-        gradient: Tensor,
-        output_size: Sequence[int],
-        input_size: Sequence[int],
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        rows = _weights(input_size[2], output_size[0], align_corners, scales_h, kernel, wide)
-        columns = _weights(input_size[3], output_size[1], align_corners, scales_w, kernel, wide)
-        return (rows.T @ (gradient.to(wide) @ columns)).to(gradient.dtype)
-
-    return made
-
-
 ANTIALIASED: dict[Any, Callable[..., Tensor]] = {
     aten._upsample_bilinear2d_aa.default: _resized(_triangle),
     aten._upsample_bicubic2d_aa.default: _resized(_cubic),
-    aten._upsample_bilinear2d_aa_backward.default: _gradient(_triangle),
-    aten._upsample_bicubic2d_aa_backward.default: _gradient(_cubic),
 }

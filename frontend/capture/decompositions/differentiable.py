@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch._C import DispatchKey
 
+from .antialiasing import ANTIALIASED
 from .sampling import SAMPLING
 
 Tensor = torch.Tensor
@@ -65,4 +66,8 @@ BAGS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag_forward_only.default: _embedding_bag,
 }
 
-DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {**SAMPLING, aten._embedding_bag.default: _embedding_bag}
+DIFFERENTIABLE: dict[Any, Callable[..., Any]] = {
+    **ANTIALIASED,
+    **SAMPLING,
+    aten._embedding_bag.default: _embedding_bag,
+}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
 Tensor = torch.Tensor
 aten: Any = torch.ops.aten
@@ -46,27 +45,10 @@ def _normalised(
     x = input.to(torch.promote_types(input.dtype, torch.float32))
     scale = (running_var.to(x.dtype) + eps).rsqrt()
     y = (x - _along_channels(running_mean.to(x.dtype), x.dim())) * _along_channels(scale, x.dim())
-    return _finished(y, weight, bias, input.dtype), x.new_empty(0), x.new_empty(0)
-
-
-def _batch_norm(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    *how: Any,
-) -> Tensor:
-    """By the statistics of the batch as PyTorch's own does, which changes the running ones."""
-    if training or running_mean is None or running_var is None:
-        given = input, weight, bias, running_mean, running_var, training, *how
-        return aten.batch_norm.default._op_dk(DispatchKey.CompositeImplicitAutograd, *given)
-    return _normalised(input, weight, bias, running_mean, running_var, *how[:2])[0]
+    return _finished(y, weight, bias, input.dtype), input.new_empty(0), input.new_empty(0)
 
 
 NORMALIZATION: dict[Any, Callable[..., Any]] = {
-    aten.batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_no_training.default: _normalised,
     aten.native_group_norm.default: _group_norm,
 }

@@ -6,12 +6,12 @@ A&S are Abramowitz and Stegun, "Handbook of mathematical functions" (1964).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import wraps
-from math import comb, exp, factorial, inf, log, nan, pi, prod, sqrt
+from math import exp, factorial, inf, log, nan, pi, prod, sqrt
 from typing import Any
 
 import torch
+from sympy import bernoulli
 
 from ....errors import UnsupportedError
 
@@ -46,15 +46,8 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return total
 
 
-def _bernoulli(count: int) -> list[Fraction]:
-    """The Bernoulli numbers B0 ... B(count)."""
-    found = [Fraction(1)]
-    for n in range(1, count + 1):
-        found.append(-sum((comb(n + 1, k) * found[k] for k in range(n)), Fraction(0)) / (n + 1))
-    return found
-
-
-_B = _bernoulli(20)
+_B = [bernoulli(n) for n in range(21)]
+"""The Bernoulli numbers."""
 
 _SHIFT = 10
 """Asymptotic series start at `x + _SHIFT`; the recurrence leads back."""

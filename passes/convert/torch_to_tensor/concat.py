@@ -17,7 +17,7 @@ from ....dialects.tensor.builder import Bound, Builder, Number, dims, normal_dim
 from ....errors import ShapeError
 from .registry import decomposes
 from .reshape import moved, reshape_to
-from .slicing import clamped_range, shifted, sliced
+from .slicing import clamped_range, shifted
 
 
 def joined(b: Builder, tensors: Sequence[SSAValue], dim: int) -> SSAValue:
@@ -97,38 +97,6 @@ def constant_pad(b: Builder, self: SSAValue, pad: Sequence[int], value: Number) 
         if before > 0 or after > 0:
             guarded.append((exprs[dim], 0, own[dim]))
     return b.map(self, exprs, shape, guarded, value)
-
-
-@decomposes("pad")
-def pad(b: Builder, self: SSAValue, pad: Sequence[int], mode: str, value: float | None) -> SSAValue:
-    if mode == "constant":
-        return constant_pad(b, self, pad, value or 0)
-    if mode not in ("reflect", "replicate", "circular"):
-        raise b.unsupported("mode", f"{mode!r} is not constant, reflect, replicate or circular")
-    for dim, before, after in _pairs(b, self, pad):
-        if mode == "circular" and min(before, after) < 0:  # less first, then again from what is left
-            size = fixed(extents_of(self.type)[dim]) + min(before, 0) + min(after, 0)
-            self = sliced(b, self, dim, max(-before, 0), max(size, 0))
-            before, after = max(before, 0), max(after, 0)
-        self = _edged(b, self, dim, before, after, mode)
-    return self
-
-
-def _edged(b: Builder, x: SSAValue, dim: int, before: int, after: int, mode: str) -> SSAValue:
-    """`x` with edges along `dim`: up to three pieces. A negative edge takes elements away."""
-    n = fixed(extents_of(x.type)[dim])
-    # The most elements that an edge may have, and where the edges in front and behind begin and in what steps they go.
-    most, *edges = {
-        "reflect": (n - 1, (before, -1), (n - 2, -1)),
-        "replicate": (max(before, after), (0, 0), (n - 1, 0)),
-        "circular": (n, (n - before, 1), (0, 1)),
-    }[mode]
-    left = n + min(before, 0) + min(after, 0)
-    if max(before, after) > most or not n or before + n + after < 0:
-        raise b.unsupported("pad", f"{before} and {after} around {n} elements in mode {mode!r}")
-    parts = [(*edges[0], before), (max(-before, 0), 1, left), (*edges[1], after)]
-    pieces = [sliced(b, x, dim, start, size, step) for start, step, size in parts if size > 0]
-    return joined(b, pieces, dim) if pieces else sliced(b, x, dim, 0, 0)
 
 
 def _triangle(b: Builder, self: SSAValue, diagonal: int, predicate: str) -> SSAValue:

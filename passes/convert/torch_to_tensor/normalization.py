@@ -8,8 +8,7 @@ from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, SSAValue
 
 from ....dialects.shapes.extents import extents_of
-from ....dialects.tensor.builder import Builder, normal_dim, normal_dims, work_type
-from .reductions import extreme, kept
+from ....dialects.tensor.builder import Builder, normal_dim
 from .registry import decomposes
 
 
@@ -41,16 +40,3 @@ def log_softmax(b: Builder, self: SSAValue, dim: int, dtype: Attribute | None = 
     x, over = _softmax_input(b, self, dim, dtype)
     _, total, distance = shifted_exp(b, x, over)
     return b.sub(distance, b.keep(b.log(total), over, extents_of(x.type)))
-
-
-@decomposes("logsumexp")
-def logsumexp(b: Builder, self: SSAValue, dim: Sequence[int], keepdim: bool) -> SSAValue:
-    x = b.cast(self, work_type(b.result_element))
-    shape = extents_of(x.type)
-    over = normal_dims(dim, len(shape))
-    if 0 in [shape[d] for d in over]:
-        return kept(b, b.log(b.reduce("add", b.exp(x), over)), shape, over, keepdim)
-    top = extreme(b, "max", x, over)
-    frame = b.select(b.cmp("eq", b.abs(top), float("inf")), b.like(top, 0), top)
-    total = b.reduce("add", b.exp(b.sub(x, b.keep(frame, over, shape))), over)
-    return kept(b, b.add(b.log(total), frame), shape, over, keepdim)
