@@ -19,6 +19,7 @@ from ...dialects.support.calls import UPDATES, set_pairs
 from ...errors import CompileError, ExecutionError, ShapeError
 from .aliasing import Place, Step
 from .arrays import capturing
+from .autocast import State
 from .dtypes import dtype_of
 from .eager_fallback import EagerCall
 from .importer import is_dense
@@ -65,7 +66,8 @@ class CapturedProgram:
     an operator names places in memory, so that inputs have to lie there in order; `checks` are pairs (result, message)
     of truth values that the program asserts. `f32_matmul_precision` is `tf32` if PyTorch was permitted to multiply f32
     so. `needs` has, for every result of `@main`, the arguments with respect to which eager PyTorch could differentiate
-    it; nothing where that does not matter.
+    it; nothing where that does not matter. `autocast` is what autocast did where it was traced, for the devices on
+    which it could cast what one of the operators reads.
     """
 
     module: ModuleOp
@@ -81,6 +83,7 @@ class CapturedProgram:
     checks: tuple[tuple[int, str], ...] = ()
     f32_matmul_precision: str | None = None
     needs: tuple[frozenset[int], ...] = ()
+    autocast: State = field(default_factory=dict[str, torch.dtype | None])
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """The tensors of all arguments of `@main` for a call with these Python arguments.

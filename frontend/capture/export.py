@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from ...errors import CaptureError, CompileError, UnsupportedError
 from ...passes.convert.torch_to_tensor.registry import get_decompositions
 from .aliasing import Lies, memory_of
+from .autocast import State, autocast_of
 from .captured_program import Binding, CapturedProgram, kind_of
 from .complex import without_rule
 from .complex.pairs import is_complex
@@ -68,7 +69,7 @@ def capture(
             raise UnsupportedError(f"a tensor of another kind is not supported: {kind}", argument=f"input {i}")
     module = callable_module(function)
     given, sizes = (*_apart(args, kwargs), dynamic_shapes), list[NamedDim]()
-    exported, lies = _export(module, *given)
+    exported, lies, autocast = _export(module, *given)
     if dynamic_shapes is not None:
         sizes = named_dims(module, *given, exported)
         check_at_one(exported, sizes, *given, lambda *other: _export(module, *other)[0])
@@ -82,7 +83,8 @@ def capture(
     assert exported.call_spec.out_spec is not None
     specs = in_spec, exported.call_spec.out_spec
     given = _with_closed_over(arguments, function), *_returned(exported), lies, leaves, specs
-    return import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
+    captured = import_graph(exported.graph, *given, place, fallback, sizes, in_memory)
+    return replace(captured, autocast=autocast)
 
 
 def _apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -121,9 +123,9 @@ class _Function(torch.nn.Module):
 
 def _export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> tuple[ExportedProgram, tuple[Lies | None, ...]]:
-    """The program as PyTorch exports it, and where its results lie in memory; with `shapes` it holds where its
-    assertions do. Raises CaptureError."""
+) -> tuple[ExportedProgram, tuple[Lies | None, ...], State]:
+    """The program as PyTorch exports it, where its results lie in memory, and what autocast does in it; with `shapes`
+    it holds where its assertions do. Raises CaptureError."""
     differentiating = torch.is_grad_enabled()
     get_decompositions()  # outside of `try`: an error in there is ours
     try:
@@ -140,15 +142,15 @@ def _export(
                 differentiating,
                 lambda traced, above: trace(lambda: _exported(traced, args, kwargs, shapes, above)),
             )
-            lies = memory_of(exported)
+            lies, autocast = memory_of(exported), autocast_of(exported)
             unruled = without_rule(exported.graph)
             if not unruled and all(_needs_nothing(node) for node in exported.graph.nodes):
-                return exported, lies
+                return exported, lies, autocast
             if any(map(is_complex, exported.graph.nodes)):
                 exported._guards_code = []  # PyTorch writes them so that they fail for complex tensors
             exported = decomposed(exported, unruled)
             index_by_tensors(exported.graph)
-            return exported, lies
+            return exported, lies, autocast
     except CompileError:
         raise
     except (Exception, SystemExit) as error:  # whatever PyTorch or the user's code raises, of hundreds of kinds

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 import deplodock
 from deplodock.errors import ExecutionError
+
+F = nn.functional
 
 HOW: dict[str, Any] = {"executor": "reference", "target": "sm_90a"}
 X = torch.randn(4, 4)
@@ -140,10 +143,54 @@ def test_autocast_around_a_call() -> None:
         cast(X)
 
 
-def test_autocast_that_casts_nothing() -> None:
-    relu = deplodock.compile(torch.relu, (X,), **HOW)
+@pytest.mark.parametrize("function", [torch.relu, lambda x: F.layer_norm(x, (4,)).reshape(2, 8)])
+def test_autocast_that_casts_nothing(function: Callable[..., Any]) -> None:
+    compiled = deplodock.compile(function, (X,), **HOW)
     with _autocast():
-        assert relu(X).dtype == torch.relu(X).dtype == torch.float32
+        assert compiled(X).dtype == function(X).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.conv2d(x[None, None], x[None, None]),
+        lambda x: F.cross_entropy(x.bfloat16(), torch.zeros(4, dtype=torch.int64)),
+        lambda x: torch.einsum("ij,jk->ik", x, x),
+        lambda x: torch.einsum("ij,jk->ik", x.bfloat16(), x.bfloat16()),
+        lambda x: F.mse_loss(x.bfloat16(), x.bfloat16()),
+        lambda x: torch.func.grad(lambda y: F.l1_loss(y.bfloat16(), y.bfloat16().sin()))(x),
+    ],
+)
+def test_autocast_of_operators_that_are_decomposed(function: Callable[..., Any]) -> None:
+    """Autocast casts what they read, or what the operators read that they are made of, and not what is left of them."""
+    compiled = deplodock.compile(function, (X,), **HOW)
+    torch.testing.assert_close(compiled(X), function(X))
+    with _autocast(dtype=torch.half), pytest.raises(ExecutionError, match="float16.* and compiled without autocast"):
+        compiled(X)
+
+
+def test_autocast_of_sizes_that_vary() -> None:
+    """What an operator of these sizes is made of does not fix them."""
+    shapes: Any = ({0: Dim("n", min=2, max=8)}, None)
+    compiled = deplodock.compile(lambda x, y: torch.einsum("ij,jk->ki", x, y), (X, X), **HOW, dynamic_shapes=shapes)
+    torch.testing.assert_close(compiled(X[:3], X), (X[:3] @ X).T)
+    with _autocast(), pytest.raises(ExecutionError, match="compiled without autocast"):
+        compiled(X, X)
+    norm = deplodock.compile(lambda x, y: F.layer_norm(x, x.shape) + y[0], (X, X), **HOW, dynamic_shapes=shapes)
+    with _autocast():
+        torch.testing.assert_close(norm(X[:3], X), F.layer_norm(X[:3], (3, 4)) + X[0])
+
+
+def test_autocast_of_another_device() -> None:
+    """A program of products is not that of a GPU where all of its tensors are on the CPU."""
+    compiled = deplodock.compile(torch.matmul, (X, X), **HOW)
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        torch.testing.assert_close(compiled(X, X), X @ X)
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+    assert set(compiled.captured.autocast) == {"cpu", "cuda"}
 
 
 def test_autocast_inside() -> None:
